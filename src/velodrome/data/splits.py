@@ -1,0 +1,37 @@
+"""A data set as training sees it: three parts that never share an example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images as bytes (count, height, width, channels) and their labels (count)."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Training, validation and test examples; a pixel times `scale` is between 0 and 1."""
+
+    name: str
+    train: Part
+    validation: Part
+    test: Part
+    classes: int
+    scale: float
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        height, width, channels = self.train.images.shape[1:]
+        return height, width, channels

@@ -1,0 +1,96 @@
+"""What an engine tells the controller about itself. Nothing here, nor in an engine's `__init__`, imports a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Literal
+
+Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """A Python module that must be importable, and the command that brings it."""
+
+    module: str
+    install: str
+
+    def met(self) -> bool:
+        return find_spec(self.module) is not None
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way in which an engine splits the work of a job over processes."""
+
+    name: str
+    description: str
+    synchronous: bool
+    consistency: Consistency
+    #: Role names in start order. "worker" stands for `workers` processes, "server" for `servers`; any other is one.
+    roles: tuple[str, ...] = ("worker",)
+    #: True where all workers are logical devices inside one process.
+    one_process: bool = False
+    #: The largest number of workers that makes sense (1 for `single`).
+    max_workers: int | None = None
+    #: Asks for something no install command brings ("a TPU"); None if it can run.
+    hardware: str | None = None
+    needs: tuple[Need, ...] = ()
+    #: Roles that listen on a port.
+    listens: tuple[str, ...] = ()
+
+    @property
+    def has_servers(self) -> bool:
+        return "server" in self.roles
+
+    @property
+    def chief(self) -> str:
+        """The role whose rank 0 says the epochs and the result."""
+        return "chief" if "chief" in self.roles else "worker"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A process of a plan as others reach it."""
+
+    role: str
+    rank: int
+    host: str
+    port: int
+
+
+#: Gives a process the environment by which its engine finds the others.
+Environment = Callable[[Strategy, Sequence[Address], Address], Mapping[str, str]]
+
+
+def no_environment(strategy: Strategy, addresses: Sequence[Address], me: Address) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A framework that trains: what it offers and how its processes find one another."""
+
+    name: str
+    description: str
+    strategies: tuple[Strategy, ...]
+    #: Module with `train(context)`, imported only in a worker process.
+    worker: str
+    #: Bytes of memory that one process takes before data and model, measured.
+    memory_bytes: int
+    needs: tuple[Need, ...] = ()
+    environment: Environment = field(default=no_environment)
+    #: Packages whose version goes into the result.
+    packages: tuple[str, ...] = ()
+
+    def missing(self, strategy: Strategy) -> list[str]:
+        """What stands between this machine and the strategy, each as a sentence with the way out."""
+        if strategy.hardware:
+            return [f"needs {strategy.hardware}"]
+        return [
+            f"Python module {need.module!r} is not installed: {need.install}"
+            for need in (*self.needs, *strategy.needs)
+            if not need.met()
+        ]

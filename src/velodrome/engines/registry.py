@@ -1,0 +1,42 @@
+"""Finds engines and strategies by name. A new engine is a folder beside this file and a line in `NAMES`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from velodrome.engines.base import Engine, Strategy
+from velodrome.errors import BadRequest
+
+if TYPE_CHECKING:
+    from velodrome.spec.job import Job
+
+NAMES = ("tensorflow", "torch")
+
+
+@cache
+def engine(name: str) -> Engine:
+    if name not in NAMES:
+        raise BadRequest(f"no engine {name!r}: choose one of {', '.join(NAMES)}")
+    found: Engine = import_module(f"velodrome.engines.{name}").ENGINE
+    return found
+
+
+def engines() -> list[Engine]:
+    return [engine(name) for name in NAMES]
+
+
+def engine_of(job: Job) -> Engine:
+    return engine(job.engine)
+
+
+def strategy_of(job: Job) -> Strategy:
+    found = engine_of(job)
+    for strategy in found.strategies:
+        if strategy.name == job.strategy:
+            return strategy
+    elsewhere = [other.name for other in engines() if any(s.name == job.strategy for s in other.strategies)]
+    hint = f" ({job.strategy} is of engine {' and '.join(elsewhere)})" if elsewhere else ""
+    known = ", ".join(strategy.name for strategy in found.strategies)
+    raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: choose one of {known}{hint}")

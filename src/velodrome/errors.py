@@ -1,0 +1,33 @@
+"""What can go wrong, as sentences to a person. Each kind carries the exit code of the command."""
+
+from __future__ import annotations
+
+
+class VelodromeError(Exception):
+    """Anything that Velodrome itself reports; the message is one clear sentence with the way out."""
+
+    exit_code = 1
+
+
+class BadRequest(VelodromeError):
+    """The user asked for something that cannot be done: refused before anything starts."""
+
+    exit_code = 2
+
+
+class RunFailed(VelodromeError):
+    """A run started and did not end well."""
+
+
+class Interrupted(VelodromeError):
+    """The user pressed Ctrl-C."""
+
+    exit_code = 130
+
+
+class PeerLost(VelodromeError):
+    """A process lost another one it was training with: never the cause, always a consequence."""
+
+
+class PortTaken(VelodromeError):
+    """Somebody else listens on a port of the plan: worth another try with another port."""

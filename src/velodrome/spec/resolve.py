@@ -1,0 +1,44 @@
+"""Makes a job whole: fills in the defaults that depend on engine and strategy, refuses what cannot be."""
+
+from __future__ import annotations
+
+from velodrome.engines.base import Strategy
+from velodrome.engines.registry import engine_of, strategy_of
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+
+
+def resolve(job: Job) -> Job:
+    """The same job with every default said, or `BadRequest`."""
+    strategy = strategy_of(job)
+    named = f"{engine_of(job).name}/{strategy.name}"
+    if job.servers and not strategy.has_servers:
+        raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
+    if strategy.max_workers is not None and job.workers > strategy.max_workers:
+        raise BadRequest(
+            f"--workers {job.workers}: strategy {named} is one process; choose another strategy to use more workers"
+        )
+    scope = job.batch_scope or ("global" if strategy.synchronous else "per-worker")
+    if scope == "global" and job.batch_size < job.workers:
+        raise BadRequest(
+            f"--batch-size {job.batch_size}: a global batch must hold at least one example for each of the "
+            f"{job.workers} workers"
+        )
+    if job.target and job.validation == 0:
+        raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
+    if job.keep_going and strategy.synchronous:
+        raise BadRequest(f"--keep-going: {named} is synchronous and cannot go on without one of its workers")
+    return job.model_copy(
+        update={
+            "batch_scope": scope,
+            "learning_rate": job.rate,
+            "servers": job.servers or (1 if strategy.has_servers else 0),
+        }
+    )
+
+
+def batch_of_step(job: Job, strategy: Strategy) -> int:
+    """Examples behind one update of the weights: of all workers for synchronous strategies, of one for others."""
+    if strategy.synchronous:
+        return job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
+    return job.batch_size // (job.workers if job.batch_scope == "global" else 1)

@@ -1,0 +1,65 @@
+"""Checkpoints: one safetensors file an epoch, written beside and moved into place, so that a half one is never read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from velodrome.worker.learner import State
+
+KEEP = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    state: State
+    history: list[dict[str, Any]]
+    steps: int
+
+
+def write(folder: Path, epoch: int, state: State, history: list[dict[str, Any]], steps: int) -> Path:
+    """Write the checkpoint of an epoch and drop all but the newest few."""
+    directory = folder / "checkpoints"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"epoch-{epoch:04d}.safetensors"
+    half = path.with_suffix(".half")
+    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in state.items()}
+    try:
+        save_file(arrays, half, metadata={"history": json.dumps(history), "steps": str(steps)})
+        with half.open("rb") as written:
+            os.fsync(written.fileno())
+        half.replace(path)
+    except BaseException as error:
+        half.unlink(missing_ok=True)
+        if isinstance(error, SafetensorError):
+            raise OSError(f"cannot write {path}: {error}") from error
+        raise
+    for old in _files(folder)[:-KEEP]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def _files(folder: Path) -> list[Path]:
+    pattern = re.compile(r"epoch-\d+\.safetensors")
+    return sorted(path for path in (folder / "checkpoints").glob("*.safetensors") if pattern.fullmatch(path.name))
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that can be read whole."""
+    for path in reversed(_files(folder)):
+        try:
+            with safe_open(path, framework="numpy") as stored:
+                metadata = stored.metadata()
+                state = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a mapping)
+            return Checkpoint(state, json.loads(metadata["history"]), int(metadata["steps"]))
+        except (OSError, SafetensorError, KeyError, ValueError):
+            continue
+    return None

@@ -1,0 +1,64 @@
+"""What a training process is given: the job, its place in it, its data, and the way to say what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from velodrome.data.splits import Splits
+from velodrome.engines.base import Strategy
+from velodrome.engines.registry import strategy_of
+from velodrome.spec.job import Job
+from velodrome.worker.events import Emitter
+
+
+@dataclass
+class Status:
+    """Where the process is; its heartbeat tells this every second, so plain attributes are enough."""
+
+    steps: int = 0
+    #: In a call that waits for other processes: a rank that waits is not the one that stalls.
+    waiting: bool = False
+
+
+@dataclass
+class Context:
+    """One process of a job."""
+
+    job: Job
+    role: str
+    rank: int
+    #: The run's folder: checkpoints and model are written below it.
+    folder: Path
+    events: Emitter
+    threads: int
+    resume: bool = False
+    status: Status = field(default_factory=Status)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        return strategy_of(self.job)
+
+    @property
+    def is_chief(self) -> bool:
+        return self.role == self.strategy.chief and self.rank == 0
+
+    @cached_property
+    def data(self) -> Splits:
+        """The data set, loaded at first use."""
+        from velodrome.data.catalogue import load
+
+        with self.events.phase("data"):
+            return load(self.job.dataset, seed=self.job.seed, validation=self.job.validation)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a call that blocks until other processes come."""
+        self.status.waiting = True
+        try:
+            yield
+        finally:
+            self.status.waiting = False

@@ -1,0 +1,69 @@
+"""What an engine offers under one strategy: the interface between the one training loop and every framework."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.worker.counts import Counts
+from velodrome.worker.schedule import Schedule
+
+State = dict[str, NDArray[np.generic]]
+Part = Literal["validation", "test"]
+
+
+class Learner(ABC):
+    """A model in training, as one process of a job sees it.
+
+    Synchronous learners exist in every worker and are called in lockstep; an asynchronous one exists in the chief.
+    The gradient of a step is the *sum* of its examples' gradients over all workers, divided by the whole batch.
+    """
+
+    #: Trainable numbers of the model.
+    parameters: int
+
+    @abstractmethod
+    def begin_epoch(self, schedule: Schedule) -> None:
+        """Take over the order of the epoch that comes."""
+
+    @abstractmethod
+    def train(self, first: int, last: int) -> Counts:
+        """Train the steps `first` up to, not including, `last`; the counts of this process since the last call.
+
+        An asynchronous learner may return before they are done and count what has been done so far.
+        """
+
+    def end_epoch(self) -> Counts:
+        """Wait for what is still under way; the counts that no call of `train` returned."""
+        return Counts()
+
+    @abstractmethod
+    def average_statistics(self) -> None:
+        """Make moving statistics (batch normalisation) the mean over the workers."""
+
+    @abstractmethod
+    def evaluate(self, part: Part) -> Counts:
+        """Count over a whole part, each example once; the sum over all processes, the same in each of them."""
+
+    @abstractmethod
+    def total(self, counts: Counts) -> Counts:
+        """The sum of the processes' counts, the same in each of them."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """Weights, statistics and optimizer state, enough to go on as if nothing had happened."""
+
+    @abstractmethod
+    def load(self, state: State) -> None:
+        """Go on from what `state` returned, in this process or another."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the model as the engine's users expect it. Called by the chief only."""
+
+    def close(self) -> None:
+        """Leave together: after this no peer may depend on this process."""

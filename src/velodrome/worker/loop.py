@@ -1,0 +1,150 @@
+"""The training loop that every engine shares: epochs, counting, validation, target, checkpoints, the result.
+
+It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from velodrome.errors import RunFailed
+from velodrome.spec.job import Target
+from velodrome.spec.resolve import batch_of_step
+from velodrome.worker import checkpoint
+from velodrome.worker.context import Context
+from velodrome.worker.counts import Counts
+from velodrome.worker.learner import Learner
+from velodrome.worker.schedule import Schedule, order_of_epoch
+
+#: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
+CHUNK_SECONDS = 0.25
+WARMUP_STEPS = 20
+
+
+@dataclass
+class Pace:
+    """Seconds and examples of the training phase alone, with the first steps apart as warm-up."""
+
+    warmup_steps: int
+    seconds: float = 0.0
+    examples: int = 0
+    steps: int = 0
+    warmup: dict[str, float] = field(default_factory=lambda: {"steps": 0, "examples": 0, "seconds": 0.0})
+
+    def add(self, steps: int, examples: int, seconds: float) -> None:
+        self.steps += steps
+        self.examples += examples
+        self.seconds += seconds
+        if self.warmup["steps"] < self.warmup_steps:
+            self.warmup = {"steps": self.steps, "examples": self.examples, "seconds": self.seconds}
+
+
+def run(context: Context, learner: Learner) -> None:
+    """Train to the end of the job and, in the chief, save the model and say the result."""
+    job, events = context.job, context.events
+    workers = job.workers if context.strategy.synchronous else 1
+    batch = batch_of_step(job, context.strategy)
+    examples = len(context.data.train)
+    target = Target.parse(job.target) if job.target else None
+    per_epoch = -(-examples // batch)
+    total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
+    pace = Pace(warmup_steps=min(WARMUP_STEPS, int(total_steps) // 4))
+    history: list[dict[str, Any]] = []
+    if context.resume and (saved := checkpoint.latest(context.folder)):
+        learner.load(saved.state)
+        history = saved.history
+        context.status.steps = saved.steps
+
+    reached = False
+    for epoch in range(len(history) + 1, job.epochs + 1):
+        left = int(total_steps) - (epoch - 1) * per_epoch
+        if left <= 0:
+            break
+        schedule = Schedule(order_of_epoch(examples, job.seed, epoch), batch, workers)
+        with events.phase("train", epoch=epoch):
+            counts, seconds = _train_epoch(context, learner, schedule, min(left, schedule.steps), epoch, pace)
+        with events.phase("evaluate", epoch=epoch, part="validation"):
+            start = time.perf_counter()
+            with context.waiting():
+                train = learner.total(counts)
+                learner.average_statistics()
+                validation = learner.evaluate("validation") if len(context.data.validation) else Counts()
+            evaluate_seconds = time.perf_counter() - start
+        _refuse_nan(train, epoch)
+        history.append(_entry(epoch, train, validation, seconds, evaluate_seconds))
+        reached = target is not None and target.reached(validation.accuracy, validation.loss)
+        if context.is_chief:
+            events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
+                        steps=context.status.steps, train=train.fields(), validation=validation.fields())
+            if job.checkpoints:
+                with events.phase("save", epoch=epoch):
+                    path = checkpoint.write(context.folder, epoch, learner.state(), history, context.status.steps)
+                events.emit("checkpoint", epoch=epoch, file=path.name)
+        if reached:
+            break
+
+    with events.phase("evaluate", part="test"):
+        start = time.perf_counter()
+        with context.waiting():
+            test = learner.evaluate("test")
+        test_seconds = time.perf_counter() - start
+    if context.is_chief:
+        with events.phase("save"):
+            learner.save(context.folder / "model")
+        events.emit("result", test=test.fields(), history=history, parameters=learner.parameters,
+                    steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
+                    pace={"seconds": pace.seconds, "examples": pace.examples, "steps": pace.steps,
+                          "warmup": pace.warmup})
+    with context.waiting():
+        learner.close()
+
+
+def _train_epoch(
+    context: Context, learner: Learner, schedule: Schedule, steps: int, epoch: int, pace: Pace
+) -> tuple[Counts, float]:
+    """Train the first `steps` steps of an epoch in calls of about a quarter of a second."""
+    counts = Counts()
+    began = mark = time.perf_counter()
+    learner.begin_epoch(schedule)
+    chunk, first, counted = 1, 0, 0
+    while first < steps:
+        last = min(first + chunk, steps)
+        new = learner.train(first, last)
+        counts += new
+        now = time.perf_counter()
+        done = schedule.examples(0, last) if context.strategy.synchronous else counts.total
+        pace.add(last - first, done - counted, now - mark)
+        context.status.steps += last - first
+        _refuse_nan(new, epoch)
+        context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
+                            loss=new.loss, accuracy=new.accuracy)
+        chunk = max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6))))
+        first, counted, mark = last, done, now
+    with context.waiting():
+        counts += learner.end_epoch()
+    now = time.perf_counter()
+    pace.add(0, (schedule.examples(0, steps) if context.strategy.synchronous else counts.total) - counted, now - mark)
+    return counts, now - began
+
+
+def _refuse_nan(counts: Counts, epoch: int) -> None:
+    if counts.total and not math.isfinite(counts.loss_sum):
+        raise RunFailed(
+            f"the loss became {counts.loss_sum} in epoch {epoch}: try a smaller learning rate, or look for a division "
+            "by zero or a logarithm of zero in the model"
+        )
+
+
+def _entry(epoch: int, train: Counts, validation: Counts, seconds: float, evaluate_seconds: float) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "train_accuracy": train.accuracy,
+        "validation_accuracy": validation.accuracy,
+        "train_loss": train.loss,
+        "validation_loss": validation.loss,
+        "seconds": seconds,
+        "evaluate_seconds": evaluate_seconds,
+    }
