@@ -1,0 +1,105 @@
+"""The user's own model: found by `module:function`, and checked against the data before training. No framework here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import BadRequest, VelodromeError
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+_LIBRARIES = tuple({_PACKAGE, str(Path(np.__file__).resolve().parents[1]), str(Path(re.__file__).resolve().parents[1])})
+_SHAPE_WORDS = re.compile(r"shape|size|dimension|negative|rank \d|incompatible|expected input", re.IGNORECASE)
+
+
+def split_name(model: str) -> tuple[str, str]:
+    """Module and function of `module:function`."""
+    module, _, function = model.partition(":")
+    parts = [*module.split("."), *function.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise BadRequest(f"--model {model!r}: write your own model as module:function, for example my_nets:build")
+    return module, function
+
+
+def builder_of(model: str) -> Callable[..., Any]:
+    """Import the user's function. Errors inside the user's module pass through as they are."""
+    module_name, function = split_name(model)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise BadRequest(f"--model {model!r}: no module named {error.name!r} in {here} or on PYTHONPATH") from None
+        raise
+    for part in function.split("."):
+        if not hasattr(found, part):
+            raise BadRequest(f"--model {model!r}: module {module_name!r} has no {part!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise BadRequest(f"--model {model!r}: {function!r} is not a function")
+    builder: Callable[..., Any] = found
+    return builder
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith("<") and not str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
+def users_traceback(error: BaseException) -> str | None:
+    """The traceback from the first line of the user's code on, or None if no such line took part."""
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and not _is_users(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    if frame is None:
+        return None
+    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
+
+def _raised_in_library(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and not _is_users(frames[-1].filename)
+
+
+@contextmanager
+def fits_data(model: str, shape: tuple[int, ...], *, building: bool) -> Iterator[None]:
+    """Around building or first calling a model: a framework that cannot take the shape becomes a refusal.
+
+    An error that the user's own lines raise passes through, and so does one that does not speak of shapes.
+    """
+    try:
+        yield
+    except (VelodromeError, OSError, ImportError):
+        raise
+    except Exception as error:
+        text = str(error).strip() or type(error).__name__
+        if not _raised_in_library(error) or (building and not _SHAPE_WORDS.search(text)):
+            raise
+        first = text.splitlines()[0]
+        refusal = BadRequest(f"model {model!r} cannot take images of shape {shape}: {first}")
+        raise refusal.with_traceback(error.__traceback__) from error
+
+
+def check_outputs(model: str, outputs: tuple[int, ...], examples: int, classes: int) -> None:
+    """Refuse a model whose answer is not one number per example and class."""
+    if outputs != (examples, classes):
+        raise BadRequest(
+            f"model {model!r} answers with shape {outputs} for {examples} examples; {classes} classes need "
+            f"{(examples, classes)}"
+        )
+
+
+def are_probabilities(outputs: NDArray[np.floating[Any]]) -> bool:
+    """Whether outputs went through a softmax already: not negative, and every row adds up to one."""
+    return bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))

@@ -1,0 +1,47 @@
+"""The models that come with Velodrome, as the controller knows them: names and what they can take. No framework here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from velodrome.errors import BadRequest
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    name: str
+    description: str
+    #: The smallest height and width it can take.
+    smallest: int = 1
+
+
+MODELS = (
+    ZooModel("linear", "one dense layer: multinomial logistic regression"),
+    ZooModel("dense-128", "one hidden layer of 128, relu"),
+    ZooModel("dense-300-100", "two hidden layers of 300 and 100, relu"),
+    ZooModel("lenet5", "20 and 50 filters 5×5, tanh, max-pool 2×2, dense 500", smallest=16),
+)
+
+
+def is_own(model: str) -> bool:
+    """Whether a model is the user's, `module:function`, and not one of the zoo."""
+    return ":" in model
+
+
+def zoo_model(name: str) -> ZooModel:
+    for model in MODELS:
+        if model.name == name:
+            return model
+    known = ", ".join(model.name for model in MODELS)
+    raise BadRequest(f"no model {name!r}: choose one of {known}, or name your own as module:function")
+
+
+def check_shape(name: str, input_shape: tuple[int, int, int]) -> None:
+    """Refuse a model of the zoo that cannot take images of this height, width and channels."""
+    smallest = zoo_model(name).smallest
+    height, width, _ = input_shape
+    if min(height, width) < smallest:
+        raise BadRequest(
+            f"model {name!r} needs images of at least {smallest}×{smallest}, and these are {height}×{width}: "
+            "choose another model or data set"
+        )
