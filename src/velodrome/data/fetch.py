@@ -1,0 +1,134 @@
+"""Finds a file's source: the user's mirror, a system package's folder, the publisher — and checks what came from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from velodrome.data import cache
+from velodrome.data.base import DataError, Progress
+from velodrome.data.cache import RemoteFile
+from velodrome.data.download import DownloadError, download
+
+MIRROR = "VELODROME_DATA_MIRROR"
+_GZIP = b"\x1f\x8b"
+#: Room for gzip's own header and for a payload that does not get smaller.
+_SLACK = 1 << 16
+
+
+class _UnsuitableError(Exception):
+    """Why a source was of no use, as the end of a sentence."""
+
+
+def ensure(
+    data_set: str, files: Sequence[RemoteFile], *, system: Path | None, publishers: Sequence[str],
+    progress: Progress | None,
+) -> None:
+    """See that the cache holds every file of a data set, fetching those that are missing or damaged."""
+    folder = cache.folder() / data_set
+    try:
+        if all(cache.read(folder / file.payload_name, file) is not None for file in files):
+            return
+        with cache.alone(folder):  # whoever waited here may find the work done
+            missing = [file for file in files if cache.read(folder / file.payload_name, file) is None]
+            total, done = sum(file.gz_bytes for file in missing), 0
+            for file in missing:
+
+                def advance(got: int, base: int = done, name: str = file.name) -> None:
+                    if progress:
+                        progress(min(base + got, total), total, f"{data_set}/{name}")
+
+                advance(0)
+                payload = _fetch(data_set, file, folder, system, publishers, advance)
+                cache.store(folder / file.payload_name, payload)
+                done += file.gz_bytes
+                advance(file.gz_bytes)
+    except OSError as error:
+        raise DataError(
+            f"data set {data_set!r} cannot be kept in {folder} ({error.strerror or error}): make room there, or set "
+            "VELODROME_CACHE to a folder that can be written"
+        ) from error
+
+
+def _fetch(
+    data_set: str, file: RemoteFile, folder: Path, system: Path | None, publishers: Sequence[str],
+    advance: Callable[[int], None],
+) -> bytes:
+    tried = []
+    for where, fetch in _sources(data_set, file, folder, system, publishers, advance):
+        try:
+            return fetch()
+        except (_UnsuitableError, DownloadError) as error:
+            tried.append(f"{where} ({error})")
+    mirror = "" if os.environ.get(MIRROR) else f"{MIRROR} (not set); "
+    raise DataError(
+        f"data set {data_set!r}: {file.name} could not be had from {mirror}{'; '.join(tried)}. Set {MIRROR} to a "
+        f"folder or an http(s) address that holds {data_set}/{file.name}"
+    )
+
+
+def _sources(
+    data_set: str, file: RemoteFile, folder: Path, system: Path | None, publishers: Sequence[str],
+    advance: Callable[[int], None],
+) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Where the file may come from, in order of preference, each with the way to get it."""
+    part = folder / f"{file.name}.part"
+    mirror = os.environ.get(MIRROR, "")
+    if mirror.startswith(("http://", "https://")):
+        url = f"{mirror.rstrip('/')}/{data_set}/{file.name}"
+        yield f"the mirror {url}", lambda: _from_web(url, file, part, advance)
+    elif mirror:
+        place = Path(mirror).expanduser() / data_set
+        yield f"the mirror {place}", lambda: _from_folder(place, file)
+    if system is not None:
+        yield f"the system package's folder {system}", lambda: _from_folder(system, file)
+    for base in publishers:
+        yield base + file.name, lambda url=base + file.name: _from_web(url, file, part, advance)  # type: ignore[misc]
+
+
+def _from_folder(folder: Path, file: RemoteFile) -> bytes:
+    for name in (file.name, file.payload_name):
+        try:
+            with (folder / name).open("rb") as stream:
+                return _payload(stream.read(file.bytes + _SLACK), file)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _UnsuitableError(f"{name}: {error.strerror or error}") from None
+    raise _UnsuitableError("no such file" if folder.is_dir() else "no such folder")
+
+
+def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], None]) -> bytes:
+    """Download and check. What an earlier try left may be of another source: a bad sum then earns a fresh try."""
+    resumed = part.exists()
+    download(url, part, file.bytes + _SLACK, advance)
+    data = part.read_bytes()
+    part.unlink()
+    try:
+        return _payload(data, file)
+    except _UnsuitableError:
+        if not resumed:
+            raise
+    return _from_web(url, file, part, advance)
+
+
+def _payload(data: bytes, file: RemoteFile) -> bytes:
+    """What is inside, if it is what the publisher published."""
+    payload = data
+    if data.startswith(_GZIP):
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            payload = unpacker.decompress(data, file.bytes + 1)
+        except zlib.error as error:
+            raise _UnsuitableError(f"not a whole gzip file: {error}") from None
+    if len(payload) == file.bytes and hashlib.sha256(payload).hexdigest() == file.sha256:
+        return payload
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    raise _UnsuitableError(
+        f"wrong checksum: {len(payload):,} bytes inside instead of {file.bytes:,}, md5 {md5} instead of {file.gz_md5}"
+        if len(payload) != file.bytes
+        else f"wrong checksum: md5 {md5}, and the published file has {file.gz_md5}"
+    )
