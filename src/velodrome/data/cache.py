@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import tempfile
 import time
@@ -41,15 +42,16 @@ def folder() -> Path:
     return Path(os.environ.get("VELODROME_CACHE") or "~/.cache/velodrome").expanduser()
 
 
-def read(path: Path, file: RemoteFile) -> bytearray | None:
-    """The payload, or None if it is not there, was cut short, or is not what was stored."""
+def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
+    """The payload, or None if it is not there, was cut short, or is not what was stored.
+
+    It is mapped, not copied: every worker of a host then shares one copy until it takes what it needs.
+    """
     try:
         with path.open("rb") as stream:
             if os.fstat(stream.fileno()).st_size != file.bytes:
                 return None
-            payload = bytearray(file.bytes)
-            if stream.readinto(payload) != file.bytes:
-                return None
+            payload = mmap.mmap(stream.fileno(), file.bytes, access=mmap.ACCESS_READ)
     except OSError:
         return None
     return payload if zlib.crc32(payload) == file.crc32 else None

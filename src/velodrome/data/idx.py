@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,14 +63,13 @@ class IdxDataSet:
         from velodrome.data.splits import Part, Splits
 
         images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
-        kept = held_out(len(labels), validation)
         whole = Part(images[..., None], labels.astype("int64"))
-        empty = Part(whole.images[:0], whole.labels[:0])
-        train, validation_part = divide(whole, stratified(whole.labels, kept, seed, 0)) if kept else (whole, empty)
-        test = Part(test_images[..., None], test_labels.astype("int64"))
+        kept = held_out(len(whole), validation)
+        train, validation_part = divide(whole, stratified(whole.labels, kept, seed, 0))
+        test = Part(test_images[..., None].copy(), test_labels.astype("int64"))
         return Splits(self.name, train, validation_part, test, classes=self.classes, scale=1 / 255)
 
-    def _payloads(self) -> list[bytearray]:
+    def _payloads(self) -> list[mmap.mmap]:
         """The four files out of the cache, which is filled first if it is not whole."""
         for fetched in (False, True):
             folder = cache.folder() / self.name
@@ -82,13 +82,13 @@ class IdxDataSet:
         raise DataError(f"data set {self.name!r} changes in {folder} while it is read: look who else writes there")
 
 
-def read_idx(payload: bytearray) -> NDArray[np.uint8]:
+def read_idx(payload: mmap.mmap | bytes) -> NDArray[np.uint8]:
     """An idx file's array, as a view of it: two zero bytes, type, dimensions, big-endian sizes, then the bytes."""
     import numpy as np
 
     rank = payload[3] if len(payload) >= 4 else 0
     if rank == 0 or payload[:3] != bytes([0, 0, _UNSIGNED_BYTES]) or len(payload) < 4 + 4 * rank:
-        raise DataError(f"no idx file of unsigned bytes: it begins with {bytes(payload[:4]).hex(' ')!r}")
+        raise DataError(f"no idx file of unsigned bytes: it begins with {payload[:4].hex(' ')!r}")
     shape = [int.from_bytes(payload[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(rank)]
     offset = 4 + 4 * rank
     size, wanted = len(payload) - offset, math.prod(shape)
