@@ -1,0 +1,113 @@
+"""How TensorFlow's processes find one another, in limited time and with names for those who do not come."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from velodrome.errors import PeerLost, PortTaken, RunFailed
+
+_ROLES = {"ps": "server"}
+_GONE = (
+    tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError, tf.errors.InternalError, tf.errors.UnknownError,
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A process of the cluster as others reach it."""
+
+    role: str
+    rank: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank} ({self.host}:{self.port})"
+
+    def listens(self, limit: float = 1.0) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), timeout=limit):
+                return True
+        except OSError:
+            return False
+
+
+def peers() -> list[Peer]:
+    """All processes that TF_CONFIG names."""
+    found = []
+    for task, addresses in json.loads(os.environ["TF_CONFIG"])["cluster"].items():
+        for rank, address in enumerate(addresses):
+            host, _, port = address.rpartition(":")
+            found.append(Peer(_ROLES.get(task, task), rank, host.strip("[]"), int(port)))
+    return found
+
+
+def wait_for(expected: list[Peer], limit: float) -> None:
+    """Until all of them listen; says who did not come."""
+    missing = expected
+    deadline = time.monotonic() + limit
+    while missing:
+        missing = [peer for peer in missing if not peer.listens()]
+        if missing and time.monotonic() > deadline:
+            raise RunFailed(_absent(missing, limit))
+        if missing:
+            time.sleep(0.05)
+
+
+def within(limit: float, connect: Callable[[], Any], others: list[Peer]) -> Any:
+    """What `connect` returns; TensorFlow may wait in it for ever, so it gets its own thread and a limit."""
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append((connect(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if not outcome:
+        missing = [peer for peer in others if not peer.listens()]
+        raise RunFailed(_absent(missing or others, limit))
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def _absent(missing: list[Peer], limit: float) -> str:
+    return f"{', '.join(map(str, missing))} did not connect within {limit:g} s: see its log, or raise --start-timeout"
+
+
+@contextmanager
+def told_plainly(port: int | None) -> Iterator[None]:
+    """Around distributed work: TensorFlow's words for a taken port and for a lost peer become ours."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = str(error.message)
+        if "Could not start gRPC server" in text or "Address already in use" in text:
+            raise PortTaken(f"port {port} of this process is taken by another one: choose another port") from error
+        if isinstance(error, _GONE) and _speaks_of_peers(text):
+            raise PeerLost(f"lost a peer in training: {text.splitlines()[0]}") from error
+        raise
+
+
+def _speaks_of_peers(text: str) -> bool:
+    words = (
+        "/job:", "connect", "socket", "peer", "ollective", "grpc", "gRPC", "RPC", "heartbeat", "oordination",
+        "Cancelled", "cancelled", "unavailable", "Unavailable", "closed",
+    )
+    return any(word in text for word in words)

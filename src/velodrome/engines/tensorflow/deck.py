@@ -1,0 +1,79 @@
+"""The examples of one replica as TensorFlow takes them: index tensors for a whole epoch, never an empty step.
+
+A step without examples holds one real example that counts nothing, because TensorFlow's convolution gradient aborts
+the process on an empty batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from velodrome.data.splits import Part
+from velodrome.worker.schedule import Schedule, Share, share_of
+
+EVALUATION_BATCH = 500
+
+
+class Deck(NamedTuple):
+    """Step `s` takes ``indices[offsets[s]:offsets[s + 1]]``, of which `real[s]` count (all, or none)."""
+
+    indices: tf.Tensor
+    offsets: tf.Tensor
+    real: tf.Tensor
+    batch: tf.Tensor
+
+
+SPEC = Deck(*(tf.TensorSpec([None], tf.int64) for _ in Deck._fields))
+
+
+def deck_of(share: Share) -> Deck:
+    """A share with its empty steps filled."""
+    real = np.diff(share.offsets)
+    indices, offsets = share.indices, share.offsets
+    if not real.all():
+        indices = np.concatenate([share.of(step) if real[step] else [0] for step in range(share.steps)])
+        offsets = np.concatenate([[0], np.cumsum(np.maximum(real, 1))])
+    as_tensor = [tf.constant(values, tf.int64) for values in (indices, offsets, real, share.batch)]
+    return Deck(*as_tensor)
+
+
+def evaluation_deck(examples: int, rank: int, workers: int) -> Deck:
+    """The examples of a whole set that a replica evaluates, in steps of a fixed size and as many as the others have."""
+    mine = share_of(examples, rank, workers)
+    largest = -(-examples // workers)
+    steps = -(-largest // EVALUATION_BATCH)
+    offsets = np.minimum(np.arange(steps + 1, dtype=np.int64) * EVALUATION_BATCH, len(mine))
+    return deck_of(Share(mine, offsets, np.diff(offsets)))
+
+
+def train_decks(schedule: Schedule, ranks: range) -> list[Deck]:
+    return [deck_of(schedule.share(rank)) for rank in ranks]
+
+
+class Pixels(NamedTuple):
+    """Images and labels held as tensors: bytes, so that gathering a batch moves little."""
+
+    images: tf.Tensor
+    labels: tf.Tensor
+
+    @classmethod
+    def of(cls, part: Part) -> Pixels:
+        return cls(tf.constant(part.images), tf.constant(part.labels, tf.int64))
+
+    @staticmethod
+    def spec(shape: tuple[int, int, int]) -> Pixels:
+        return Pixels(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64))
+
+
+def deal(deck: Deck, pixels: Pixels, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Images and labels of a step."""
+    mine = deck.indices[deck.offsets[step] : deck.offsets[step + 1]]
+    return tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine)
+
+
+def as_numbers(images: tf.Tensor, scale: float, dtype: Any) -> tf.Tensor:
+    """Bytes as numbers between 0 and 1."""
+    return tf.cast(images, dtype) * tf.constant(scale, dtype)

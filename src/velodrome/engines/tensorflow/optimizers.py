@@ -1,0 +1,56 @@
+"""Optimizers as TensorFlow's own fused kernels, one call for one buffer of weights. Slots are the caller's variables.
+
+Keras' optimizers are not used: under a distribution strategy they sum gradients by themselves, and they launch a
+dozen small kernels where one does the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM, Job
+
+_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One update rule: `slots` zero-initialised variables, shaped like the weights, go with every buffer."""
+
+    kind: str
+    rate: float
+    dtype: Any
+
+    @property
+    def slots(self) -> int:
+        return _SLOTS[self.kind]
+
+    def powers(self, iteration: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """What depends on the update's number, counted from 1; the same for all buffers of an update."""
+        if self.kind != "adam":
+            return ()
+        number = tf.cast(iteration, tf.float64)
+        return tuple(tf.cast(tf.pow(tf.constant(beta, tf.float64), number), self.dtype) for beta in ADAM_BETAS)
+
+    def apply(self, weights: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor,
+              powers: tuple[tf.Tensor, ...]) -> tf.Operation:
+        """Update one buffer in place. `weights` and `slots` are variable handles on one device."""
+        rate = tf.constant(self.rate, self.dtype)
+        if self.kind == "sgd":
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weights, alpha=rate, delta=gradient)
+        if self.kind == "momentum":
+            return tf.raw_ops.ResourceApplyKerasMomentum(
+                var=weights, accum=slots[0], lr=rate, grad=gradient, momentum=tf.constant(MOMENTUM, self.dtype)
+            )
+        beta1, beta2 = (tf.constant(beta, self.dtype) for beta in ADAM_BETAS)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=weights, m=slots[0], v=slots[1], beta1_power=powers[0], beta2_power=powers[1], lr=rate,
+            beta1=beta1, beta2=beta2, epsilon=tf.constant(ADAM_EPSILON, self.dtype), grad=gradient,
+        )
+
+
+def optimizer_of(job: Job) -> Optimizer:
+    return Optimizer(job.optimizer, job.rate, tf.as_dtype(job.dtype))

@@ -1,0 +1,27 @@
+"""What a learner keeps in a checkpoint, the same under every strategy: flat weights, slots, statistics, updates so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.worker.learner import State
+
+Array = NDArray[Any]
+
+
+def pack_state(weights: Array, slots: Sequence[Array], statistics: Sequence[Array], iterations: int) -> State:
+    named = {f"slot.{index}": value for index, value in enumerate(slots)}
+    named |= {f"statistic.{index}": value for index, value in enumerate(statistics)}
+    return {"weights": weights, "iterations": np.array(iterations, np.int64), **named}
+
+
+def unpack_state(state: State) -> tuple[Array, list[Array], list[Array], int]:
+    def numbered(kind: str) -> list[Array]:
+        count = sum(name.startswith(f"{kind}.") for name in state)
+        return [state[f"{kind}.{index}"] for index in range(count)]
+
+    return state["weights"], numbered("slot"), numbered("statistic"), int(state["iterations"])

@@ -1,0 +1,91 @@
+"""TensorFlow's training process: sets the framework up, chooses the learner of the job's strategy, runs the loop."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import tensorflow as tf
+
+from velodrome.engines.tensorflow.cluster import Peer, peers, told_plainly, within
+from velodrome.engines.tensorflow.network import Network
+from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.worker import loop
+from velodrome.worker.context import Context
+from velodrome.worker.learner import Learner
+
+_IN_PROCESS = ("mirrored", "central-storage")
+
+
+def train(context: Context) -> None:
+    """Train a job's part in this process, to its end."""
+    tf.get_logger().setLevel("ERROR")
+    _set_devices(context)
+    strategy = context.job.strategy
+    if strategy == "parameter-server":
+        from velodrome.engines.tensorflow import parameter_server
+
+        with told_plainly(_own_port(context)):
+            parameter_server.train(context)
+    elif strategy == "allreduce":
+        from velodrome.engines.tensorflow import allreduce
+
+        allreduce.train(context)
+    elif strategy == "multi-worker-mirrored":
+        with told_plainly(_own_port(context)):
+            loop.run(context, _multi_worker(context))
+    else:
+        loop.run(context, _in_this_process(context))
+
+
+def _set_devices(context: Context) -> None:
+    """Give a process its threads and one GPU; replicas inside one process share its threads fairly."""
+    replicas = context.job.workers if context.job.strategy in _IN_PROCESS else 1
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, context.threads // replicas))
+    tf.config.threading.set_inter_op_parallelism_threads(max(context.threads, replicas))
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and context.job.strategy not in _IN_PROCESS:
+        tf.config.set_visible_devices(gpus[context.rank % len(gpus)], "GPU")
+
+
+def _own_port(context: Context) -> int | None:
+    mine = [peer.port for peer in peers() if (peer.role, peer.rank) == (context.role, context.rank)]
+    return mine[0] if mine else None
+
+
+def _in_this_process(context: Context) -> Learner:
+    strategy = context.job.strategy
+    with context.events.phase("connect"):
+        devices = devices_for(context.job.workers) if strategy in _IN_PROCESS else []
+    data = context.data
+    with context.events.phase("build"):
+        network = Network(context.job, data)
+        if strategy == "mirrored":
+            return Replicas(context, network, tf.distribute.MirroredStrategy(devices), devices)
+        if strategy == "central-storage":
+            central = tf.distribute.experimental.CentralStorageStrategy(
+                compute_devices=devices, parameter_device="/cpu:0"
+            )
+            return Replicas(context, network, central, devices, central=True)
+        return Replicas(context, network, tf.distribute.get_strategy(), [None])
+
+
+def devices_for(workers: int) -> list[str]:
+    """GPUs if there are enough of them, else logical CPU devices."""
+    if len(tf.config.list_physical_devices("GPU")) >= workers:
+        return [f"/gpu:{index}" for index in range(workers)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * workers)
+    return [f"/cpu:{index}" for index in range(workers)]
+
+
+def _multi_worker(context: Context) -> Learner:
+    others: list[Peer] = [peer for peer in peers() if peer.rank != context.rank]
+    with context.events.phase("connect"), context.waiting():
+        strategy = within(context.job.start_timeout, tf.distribute.MultiWorkerMirroredStrategy, others)
+    data = context.data
+    with context.events.phase("build"):
+        return Replicas(context, Network(context.job, data), strategy, strategy.extended.worker_devices)
