@@ -37,6 +37,10 @@ class Learner(ABC):
         An asynchronous learner may return before they are done and count what has been done so far.
         """
 
+    def agree(self, number: int) -> int:
+        """Rank 0's number, in every process: for strategies whose processes must make the same calls."""
+        return number
+
     def end_epoch(self) -> Counts:
         """Wait for what is still under way; the counts that no call of `train` returned."""
         return Counts()

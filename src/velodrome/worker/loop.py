@@ -121,7 +121,7 @@ def _train_epoch(
         _refuse_nan(new, epoch)
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
                             loss=new.loss, accuracy=new.accuracy)
-        chunk = max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6))))
+        chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
         first, counted, mark = last, done, now
     with context.waiting():
         counts += learner.end_epoch()
