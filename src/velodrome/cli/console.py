@@ -1,0 +1,189 @@
+"""What a person sees while a job runs and when it is done. Progress goes to stderr, so that stdout stays for results."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from velodrome.cluster.plan import Plan
+from velodrome.engines.registry import strategy_of
+from velodrome.errors import VelodromeError
+from velodrome.run.execute import JobFailed
+from velodrome.run.store import OpenRun, Store
+from velodrome.spec.resolve import batch_of_step
+
+error_console = Console(stderr=True, highlight=False)
+
+
+class JobProgress:
+    """Live progress of one job: a bar on a terminal, a line an epoch elsewhere."""
+
+    def __init__(self, label: str = "") -> None:
+        self._label = label
+        self._epochs = self._per_epoch = 0
+        self._accuracy: float | None = None
+        self._last_line = 0.0
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
+            console=error_console, transient=True, disable=not error_console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._download: Progress | None = None
+        self._download_task: TaskID | None = None
+
+    def begin(self, plan: Plan, run: OpenRun) -> None:
+        self._epochs = plan.job.epochs
+        if not self._label:
+            error_console.print(_announce(plan, run), soft_wrap=True)
+        self._bar.start()
+        self._task = self._bar.add_task(self._label or "starting", total=None, note="")
+
+    def data(self, done: int, total: int, label: str) -> None:
+        if self._download is None:
+            self._download = Progress(
+                TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), console=error_console,
+                transient=True, disable=not error_console.is_terminal,
+            )
+            self._download.start()
+            self._download_task = self._download.add_task(label, total=total)
+        assert self._download_task is not None
+        self._download.update(self._download_task, completed=done, total=total, description=label)
+
+    def event(self, event: dict[str, Any]) -> None:
+        if self._download is not None:
+            self._download.stop()
+            self._download = None
+        kind = event["kind"]
+        if kind == "phase" and event["state"] == "begin" and "epoch" not in event and self._task is not None:
+            self._bar.update(self._task, description=self._label or f"{event['phase']} …")
+        elif kind == "progress" and event["rank"] == 0 and self._task is not None:
+            total = self._epochs * event["steps"]
+            done = (event["epoch"] - 1) * event["steps"] + event["step"]
+            rate = event["examples"] / event["seconds"] if event["seconds"] else 0.0
+            accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.4f}"
+            label = self._label or f"epoch {event['epoch']} of {self._epochs}"
+            self._bar.update(
+                self._task, description=label, total=total, completed=done, note=f"{rate:,.0f} examples/s{accuracy}"
+            )
+        elif kind == "epoch":
+            self._take_epoch(event)
+        elif kind in ("warning", "lost"):
+            error_console.print(f"{kind}: {event['message']}", soft_wrap=True, markup=False)
+
+    def _take_epoch(self, event: dict[str, Any]) -> None:
+        validation = event["validation"]
+        if validation["total"]:
+            self._accuracy = validation["correct"] / validation["total"]
+        if not self._label:
+            shown = "" if self._accuracy is None else f"  validation accuracy {self._accuracy:.4f}"
+            train = event["train"]["correct"] / max(1, event["train"]["total"])
+            error_console.print(
+                f"epoch {event['epoch']:>3} of {self._epochs}  train accuracy {train:.4f}{shown}  {event['seconds']:.1f} s"
+            )
+
+    def end(self) -> None:
+        if self._download is not None:
+            self._download.stop()
+        self._bar.stop()
+
+
+def _announce(plan: Plan, run: OpenRun) -> str:
+    """Everything that was decided, the defaults included."""
+    job, strategy = plan.job, strategy_of(plan.job)
+    servers = f", {job.servers} servers" if job.servers else ""
+    threads = f"{job.threads} per process" if job.threads else "cores divided fairly"
+    scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
+    target = f", until {job.target}" if job.target else ""
+    return (
+        f"[bold]{run.name}[/bold]\n"
+        f"  {job.engine}/{job.strategy} ({strategy.consistency}), {job.workers} workers{servers}, threads {threads}\n"
+        f"  {job.model} on {job.dataset}, validation {job.validation:g}, batch {job.batch_size} ({scope})\n"
+        f"  {job.optimizer} {job.rate:g}, {job.epochs} epochs{target}, seed {job.seed}, {job.dtype}"
+    )
+
+
+def summary(result: dict[str, Any]) -> Table:
+    """A finished run at a glance."""
+    table = Table(title=result["run"], show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    test, seconds, rate = result["test"], result["seconds"], result["throughput"]
+    if test:
+        table.add_row("test accuracy", f"{test['accuracy']:.4f}  ({test['correct']:,} of {test['total']:,})")
+        table.add_row("test loss", "not finite" if test["loss"] is None else f"{test['loss']:.4f}")
+    table.add_row("parameters", f"{result['parameters']:,}")
+    table.add_row(
+        "seconds", f"start-up {seconds['startup']:.1f}, training {seconds['train']:.1f}, "
+        f"evaluation {seconds['evaluate']:.1f}, in all {seconds['total']:.1f}"
+    )
+    if rate["examples_per_second"]:
+        table.add_row(
+            "throughput", f"{rate['examples_per_second']:,.0f} examples/s, {rate['batches_per_second']:,.1f} batches/s "
+            f"(first {rate['warmup_steps']} steps left out)"
+        )
+    if "staleness" in result:
+        table.add_row("staleness", f"mean {result['staleness']['mean']:.2f}, at most {result['staleness']['max']}")
+    for node in result["nodes"]:
+        cpu, memory, network = node["cpu_percent"], node["memory_bytes"], node["network_bytes"]
+        if cpu["mean"] is not None:
+            table.add_row(
+                f"{node['role']} {node['rank']}", f"CPU {cpu['mean']:.0f} % (max {cpu['max']:.0f}), "
+                f"memory {memory['max'] / 2**20:,.0f} MiB, network in {network['in'] / 2**20:.1f} / out "
+                f"{network['out'] / 2**20:.1f} / loopback {network['loopback'] / 2**20:.1f} MiB"
+            )
+    table.add_row("stored in", result["path"])
+    return table
+
+
+def show_failure(error: JobFailed) -> None:
+    """The user's own traceback or the stalled rank's stack, once; the sentence itself is printed with the exit code."""
+    failure = error.failure
+    if failure.traceback:
+        print(failure.traceback.rstrip(), file=sys.stderr)
+    if failure.stack:
+        print(f"stack of {failure.role} {failure.rank}:\n{failure.stack}", file=sys.stderr)
+    print(f"what happened is stored in {error.result['path']}", file=sys.stderr)
+
+
+def mention_interrupted(store: Store, but: str | None = None) -> None:
+    """Tell of runs whose controller was killed, so that nobody wonders what became of them."""
+    names = [run.name for run in store.runs() if run.name != but and run.status() == "interrupted" and run.result() is None]
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        error_console.print(f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}` continues it",
+                            soft_wrap=True, markup=False)
+
+
+def run_visibly(go: Callable[[dict[str, Any]], dict[str, Any]], store: Store, *, as_json: bool) -> None:
+    """Run a job with progress on stderr and its result on stdout."""
+    mention_interrupted(store)
+    progress = JobProgress()
+    try:
+        result = go({"listener": progress.event, "on_start": progress.begin, "progress": progress.data})
+    except JobFailed as error:
+        progress.end()
+        show_failure(error)
+        if as_json:
+            print(json.dumps(error.result), flush=True)
+        raise
+    finally:
+        progress.end()
+    if as_json:
+        print(json.dumps(result), flush=True)
+    else:
+        Console(highlight=False).print(summary(result))
+
+
+def clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+__all__ = ["JobProgress", "VelodromeError", "error_console", "mention_interrupted", "run_visibly", "show_failure", "summary"]

@@ -1,0 +1,68 @@
+"""The command `velodrome`: its subcommands, and what every one of them does with errors."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+import typer
+
+from velodrome.cli import data, engines, plan, race, resume, runs, train
+from velodrome.errors import VelodromeError
+
+app = typer.Typer(
+    name="velodrome",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Race distributed-training strategies on your model and data, and learn which one to use.",
+    epilog="Begin with:  velodrome train --dataset digits --engine torch --strategy ddp --workers 2",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"velodrome {version('velodrome')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+app.command("train")(train.command)
+app.command("resume")(resume.command)
+app.command("race")(race.command)
+app.command("plan")(plan.command)
+app.command("engines")(engines.command)
+app.add_typer(data.app, name="data")
+app.add_typer(runs.app, name="runs")
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run a command; its exit code is 0, 1 for a failed run, 2 for a bad request, 130 for Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminate)
+    try:
+        app(words, standalone_mode=True)
+    except VelodromeError as error:
+        sys.stdout.flush()
+        print(f"velodrome: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("velodrome: interrupted; nothing is left running", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

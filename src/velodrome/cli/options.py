@@ -1,0 +1,96 @@
+"""Options of a job on the command line, made from the job itself so that names, types and help are said once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=True)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run; made from the job unless said.")]
+JobFile = Annotated[
+    Path | None, typer.Argument(help="YAML file with the same fields as the options, which win over it.", metavar="[FILE]")
+]
+ModelArgs = Annotated[
+    list[str] | None, typer.Option("--model-arg", help="Argument of your own model's function, as key=value; repeat it.")
+]
+
+_FLAGS = {"keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints"}
+
+
+def _plain_type(annotation: Any) -> Any:
+    """The type a shell word is turned into, without None and without limits: the job checks those."""
+    if get_origin(annotation) is Annotated:
+        return _plain_type(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return str
+    options = [option for option in get_args(annotation) if option is not type(None)]
+    return _plain_type(options[0]) if options and get_origin(annotation) is not dict else annotation
+
+
+def _parameters() -> list[inspect.Parameter]:
+    found = []
+    for name, field in Job.model_fields.items():
+        if name == "model_args":
+            kind, option = list[str], typer.Option("--model-arg", help=f"{field.description}, as key=value; repeat it.")
+        else:
+            kind = _plain_type(field.annotation)
+            default = "" if field.default is None else f" [default: {field.default}]"
+            flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+            option = typer.Option(flag, help=f"{(field.description or '')[:1].upper()}{(field.description or '')[1:]}{default}",
+                                  show_default=False)
+        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return found
+
+
+def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, whose last parameter is `fields`, one option for every field of a job."""
+    own = [parameter for parameter in inspect.signature(command, eval_str=True).parameters.values()]
+    own = [parameter for parameter in own if parameter.name != "fields"]
+
+    def wrapped(**words: Any) -> None:
+        mine = {parameter.name: words.pop(parameter.name) for parameter in own}
+        command(**mine, fields={name: value for name, value in words.items() if value is not None})
+
+    parameters = [*own, *_parameters()]
+    wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    )
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapped.__doc__ = command.__doc__
+    wrapped.__name__ = command.__name__
+    return wrapped
+
+
+def parse_model_args(words: list[str]) -> dict[str, Any]:
+    """`key=value` words as arguments; values are read as YAML, so numbers and truth values are what they look like."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise BadRequest(f"--model-arg {word!r}: write it as key=value, for example width=64")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise BadRequest(f"--model-arg {word!r}: the value cannot be read: {error}") from None
+    return found
+
+
+def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
+    """The job of a YAML file with options on top."""
+    from velodrome.spec.read import make_job, read_yaml
+
+    base = read_yaml(file) if file is not None else {}
+    if "model_args" in fields:
+        fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
+    return make_job({**base, **fields})

@@ -1,0 +1,30 @@
+"""`velodrome resume`: go on with a run that did not finish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from velodrome.cli.options import Json, Runs
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Name of the run, as `velodrome runs list` shows it.")],
+    runs: Runs = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Continue an interrupted or failed run from its newest checkpoint.
+
+    Synchronous strategies end with the weights of an undisturbed run.
+
+    Example: `velodrome resume torch-ddp-2w-digits-dense-128-128b-261116-101500`
+    """
+    from velodrome.cli.console import run_visibly
+    from velodrome.run.execute import resume
+    from velodrome.run.store import Store
+
+    store = Store(runs)
+    run_visibly(lambda show: resume(run, store=store, **{k: v for k, v in show.items() if k != "progress"}), store,
+                as_json=json)

@@ -1,0 +1,33 @@
+"""`velodrome train`: one job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from velodrome.cli.options import JobFile, Json, Name, Runs, job_from, with_job_options
+
+
+@with_job_options
+def command(
+    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), json: Json = False, *, fields: dict[str, Any]
+) -> None:
+    """Train one network under one strategy, and measure it.
+
+    Examples:
+
+    `velodrome train --dataset digits --engine torch --strategy ddp --workers 2`
+
+    `velodrome train --dataset mnist --model dense-300-100 --engine tensorflow --strategy parameter-server --workers 2 --servers 1`
+
+    `velodrome train job.yaml --seed 7 --json`
+
+    Exit codes: 0 finished, 1 the run failed, 2 it cannot be done as asked, 130 Ctrl-C.
+    """  # noqa: E501
+    from velodrome.cli.console import run_visibly
+    from velodrome.run.execute import execute
+    from velodrome.run.store import Store
+
+    job = job_from(file, fields)
+    store = Store(runs)
+    run_visibly(lambda show: execute(job, store=store, name=name, **show), store, as_json=json)

@@ -1,0 +1,142 @@
+"""A job laid on hosts: every role and rank with its host, port, place on that host, command and environment.
+
+The only owner of what processes are told about each other (`TF_CONFIG`, `MASTER_ADDR`, …).
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from velodrome.engines.base import Address
+from velodrome.engines.registry import engine_of, strategy_of
+from velodrome.errors import VelodromeError
+from velodrome.spec.job import Job
+
+LOCAL = "127.0.0.1"
+#: Below the range from which systems take ports for outgoing connections.
+PORTS = range(20000, 32000)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a plan."""
+
+    address: Address
+    #: Its place among the processes that compute on its host, and how many there are: cores are divided by it.
+    slot: int
+    slots: int
+    environment: dict[str, str]
+
+    @property
+    def role(self) -> str:
+        return self.address.role
+
+    @property
+    def rank(self) -> int:
+        return self.address.rank
+
+    @property
+    def host(self) -> str:
+        return self.address.host
+
+    @property
+    def name(self) -> str:
+        """`worker 1`, as messages call it."""
+        return f"{self.role} {self.rank}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.role}-{self.rank}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a job, in the order in which they are started."""
+
+    run: str
+    job: Job
+    processes: tuple[Process, ...]
+
+    @property
+    def chief(self) -> Process:
+        role = strategy_of(self.job).chief
+        return next(process for process in self.processes if process.role == role and process.rank == 0)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"run": self.run, "processes": [asdict(process) for process in self.processes]}
+
+
+def roles_of(job: Job) -> list[tuple[str, int]]:
+    """Role and rank of every process of a resolved job."""
+    strategy = strategy_of(job)
+    counts = {"worker": 1 if strategy.one_process else job.workers, "server": job.servers}
+    return [(role, rank) for role in strategy.roles for rank in range(counts.get(role, 1))]
+
+
+def free_port() -> int:
+    """A port that nobody on this machine listens on at this moment."""
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket() as trial:
+            try:
+                trial.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise VelodromeError(f"no free port between {PORTS.start} and {PORTS.stop}: something on this machine takes them")
+
+
+def make_plan(
+    run: str, job: Job, hosts: Sequence[str] = (LOCAL,), port: Callable[[], int] = free_port
+) -> Plan:
+    """Lay a resolved job on hosts, in turns."""
+    strategy, engine = strategy_of(job), engine_of(job)
+    turns: Counter[str] = Counter()
+    addresses = []
+    for role, rank in roles_of(job):
+        host = hosts[turns[role] % len(hosts)]
+        turns[role] += 1
+        addresses.append(Address(role, rank, host, port() if role in strategy.listens else 0))
+    computing = Counter(address.host for address in addresses if address.role == "worker")
+    seen: Counter[str] = Counter()
+    processes = []
+    for me in addresses:
+        slot, slots = 0, 0
+        if me.role == "worker":
+            slot, slots = seen[me.host], computing[me.host]
+            seen[me.host] += 1
+        peers = addresses if len(strategy.roles) > 1 else [other for other in addresses if other.role == me.role]
+        processes.append(Process(me, slot, slots, dict(engine.environment(strategy, peers, me))))
+    return Plan(run, job, tuple(processes))
+
+
+def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """What a worker is told on its command line, where people and tools look for it."""
+    words = ["--run", plan.run, "--role", process.role, "--rank", str(process.rank), "--folder", str(folder)]
+    if process.slots:
+        words += ["--slot", f"{process.slot}/{process.slots}"]
+    return words + (["--resume"] if resume else [])
+
+
+def environment(plan: Plan, process: Process) -> dict[str, str]:
+    """What a worker is told in its environment, on top of what it inherits."""
+    return {"VELODROME_JOB": plan.job.model_dump_json(exclude_defaults=True), **process.environment}
+
+
+def command_by_hand(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
+    """A line for a shell on the process's host that starts its part."""
+    words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items())]
+    words += [python, "-m", "velodrome.worker", *arguments(plan, process, runs / plan.run), "--by-hand"]
+    return shlex.join(words)
+
+
+def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """How the controller starts a process with its own Python."""
+    return [sys.executable, "-m", "velodrome.worker", *arguments(plan, process, folder, resume=resume), "--lifeline"]

@@ -1,0 +1,29 @@
+"""Names of runs: what may be one, and what a run is called when the user does not say."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+
+
+def check_name(name: str) -> str:
+    """Refuse a name that could be anything but one plain folder."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"--name {name!r}: a name is letters, digits, '.', '_' and '-', begins with a letter or digit, and has at "
+            "most 120 of them"
+        )
+    return name
+
+
+def default_name(job: Job) -> str:
+    """Says what runs: engine, strategy, processes, data, model, time."""
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", job.model)
+    parts = [job.engine, job.strategy, f"{job.workers}w", job.dataset, model, f"{job.batch_size}b"]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts)).lstrip("._-")
+    return f"{name[:90]}-{time.strftime('%y%m%d-%H%M%S')}"

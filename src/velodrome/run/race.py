@@ -1,0 +1,111 @@
+"""Runs the jobs of a race one after another, keeps what is finished, and goes on after one that fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from velodrome.cluster import preflight
+from velodrome.data import catalogue
+from velodrome.errors import BadRequest
+from velodrome.run.execute import JobFailed, execute
+from velodrome.run.names import check_name
+from velodrome.run.store import RunFolder, Store, write_whole
+from velodrome.spec.race import Entry, Race, expand
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a race is about to do, for whoever shows it."""
+
+    number: int
+    of: int
+    entry: Entry
+
+
+class RaceFolder:
+    """A race on disk: its description, and a store of its runs."""
+
+    def __init__(self, runs: Path, name: str) -> None:
+        self.path = runs / check_name(name)
+        self.store = Store(self.path)
+
+    def begin(self, race: Race) -> None:
+        """Write the race down; refuse another race under the same name."""
+        text = yaml.safe_dump(race.model_dump(), sort_keys=False)
+        file = self.path / "race.yaml"
+        if file.exists():
+            if file.read_text(encoding="utf-8") != text:
+                raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
+            return
+        if (self.path / "job.yaml").exists():
+            raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(file, text)
+        except OSError as error:
+            raise BadRequest(f"--runs {str(self.path.parent)!r}: cannot write there: {error.strerror}") from None
+
+    def finished(self) -> dict[str, dict[str, Any]]:
+        """Results of the runs that are whole, by name."""
+        found = {}
+        for run in self.store.runs():
+            result = run.result()
+            if result is not None and result["status"] == "finished":
+                found[run.name] = result
+        return found
+
+
+def check(race: Race) -> list[Entry]:
+    """The jobs of a race in the order they will run, or everything that is wrong with it, before anything starts."""
+    entries = expand(race)
+    wrong = []
+    for entry in entries:
+        try:
+            preflight.check(entry.job)
+        except BadRequest as error:
+            wrong.append(f"{entry.name}: {error}")
+    if wrong:
+        raise BadRequest("this race cannot run:\n  " + "\n  ".join(wrong))
+    # A random order keeps a machine that warms up or slows down from favouring a strategy.
+    random.Random(int(race.job.get("seed", 1))).shuffle(entries)
+    return entries
+
+
+def run_race(
+    folder: RaceFolder,
+    entries: Sequence[Entry],
+    show: Callable[[Step], dict[str, Any]],
+    failed: Callable[[Entry, JobFailed], None],
+) -> list[dict[str, Any]]:
+    """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
+    results = folder.finished()
+    for name in dict.fromkeys(entry.job.dataset for entry in entries):
+        catalogue.prepare(name, None)
+    for number, entry in enumerate(entries, start=1):
+        if entry.name in results:
+            continue
+        _put_aside(RunFolder(folder.path / entry.name))
+        try:
+            results[entry.name] = execute(
+                entry.job, store=folder.store, name=entry.name, **show(Step(number, len(entries), entry))
+            )
+        except JobFailed as error:
+            results[entry.name] = error.result
+            failed(entry, error)
+    return [results[entry.name] for entry in entries]
+
+
+def _put_aside(run: RunFolder) -> None:
+    """An attempt that did not finish stays readable under another name."""
+    if not run.path.exists():
+        return
+    number = 1
+    while (aside := run.path.with_name(f"{run.name}.attempt-{number}")).exists():
+        number += 1
+    run.path.rename(aside)

@@ -1,0 +1,185 @@
+"""What is on disk of a run. A half-written file is never read as a whole one; a finished run is never overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import yaml
+
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.run.names import check_name
+from velodrome.spec.job import Job
+from velodrome.worker.events import to_line
+
+Status = Literal["running", "finished", "failed", "interrupted"]
+
+#: Kept aside from the start, so that a full disk can still be told of.
+RESERVE_BYTES = 256 * 1024
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there in full or not at all."""
+    half = path.with_name(path.name + ".half")
+    try:
+        with half.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        half.replace(path)
+    except OSError:
+        half.unlink(missing_ok=True)
+        raise
+
+
+@dataclass
+class RunFolder:
+    """One run on disk, as its reader sees it."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def job(self) -> Job:
+        try:
+            return Job.model_validate(yaml.safe_load((self.path / "job.yaml").read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise VelodromeError(f"run {self.name!r} has no readable job.yaml: {error}") from error
+
+    def result(self) -> dict[str, Any] | None:
+        """What the run ended with, or None if it has not said."""
+        try:
+            result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return result if isinstance(result, dict) and "status" in result else None
+
+    def status(self) -> Status:
+        if (result := self.result()) is not None:
+            status: Status = result["status"]
+            return status
+        return "running" if self._is_locked() else "interrupted"
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Every whole event; a line that was cut off is passed over."""
+        with suppress(OSError), (self.path / "events.jsonl").open(encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                with suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict):
+                        yield event
+
+    def _is_locked(self) -> bool:
+        try:
+            with (self.path / "controller.lock").open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+@dataclass
+class OpenRun(RunFolder):
+    """A run that a controller is writing; nobody else may until it is closed."""
+
+    _lock: IO[str] | None = field(default=None, repr=False)
+    _events: IO[str] | None = field(default=None, repr=False)
+
+    def begin(self) -> None:
+        for name in ("logs", "checkpoints", "tensorboard"):
+            (self.path / name).mkdir(exist_ok=True)
+        self._lock = (self.path / "controller.lock").open("w", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadRequest(f"run {self.name!r} is running already") from None
+        self._lock.write(f"{os.getpid()}\n")
+        self._lock.flush()
+        with (self.path / ".reserve").open("wb") as reserve:
+            reserve.write(b"\0" * RESERVE_BYTES)
+            reserve.flush()
+        self._events = (self.path / "events.jsonl").open("a", encoding="utf-8")
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        assert self._events is not None
+        self._events.write(to_line(event) + "\n")
+        self._events.flush()
+
+    def release_reserve(self) -> None:
+        (self.path / ".reserve").unlink(missing_ok=True)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write how it ended, if need be into the space kept for that."""
+        self.release_reserve()
+        write_whole(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
+
+    def close(self) -> None:
+        for stream in (self._events, self._lock):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        with suppress(OSError):
+            (self.path / "controller.lock").unlink(missing_ok=True)
+            self.release_reserve()
+
+
+class Store:
+    """A folder of runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, name: str, job: Job) -> OpenRun:
+        """A new run with its job written down; refuses a name that is taken."""
+        path = self.path / check_name(name)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            raise BadRequest(
+                f"--name {name!r}: {path} is there already, and a run is never overwritten; choose another name"
+            ) from None
+        except OSError as error:
+            raise BadRequest(f"--runs {str(self.path)!r}: cannot write there: {error.strerror}") from None
+        run = OpenRun(path)
+        try:
+            write_whole(path / "job.yaml", yaml.safe_dump(job.model_dump(), sort_keys=False))
+            run.begin()
+        except OSError as error:
+            raise VelodromeError(f"cannot begin run {name!r} in {path}: {error.strerror or error}") from error
+        return run
+
+    def reopen(self, name: str) -> OpenRun:
+        """A run that did not finish, to go on with."""
+        run = OpenRun(self.get(name).path)
+        status = run.status()
+        if status == "finished":
+            raise BadRequest(f"run {name!r} is finished: there is nothing to resume")
+        if status == "running":
+            raise BadRequest(f"run {name!r} is running at this moment")
+        run.begin()
+        (run.path / "result.json").unlink(missing_ok=True)
+        return run
+
+    def get(self, name: str) -> RunFolder:
+        """A stored run by its name, or by the path of its folder inside this store."""
+        run = RunFolder(self.path / check_name(Path(name).name if Path(name).parent == self.path else name))
+        if not (run.path / "job.yaml").is_file():
+            raise BadRequest(f"no run {name!r} in {self.path}: `velodrome runs list` shows what is there")
+        return run
+
+    def runs(self) -> list[RunFolder]:
+        if not self.path.is_dir():
+            return []
+        found = [RunFolder(path) for path in self.path.iterdir() if (path / "job.yaml").is_file()]
+        return sorted(found, key=lambda run: (run.path.stat().st_mtime, run.name))

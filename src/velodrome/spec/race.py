@@ -1,0 +1,99 @@
+"""A race: a base job, what to vary, how often to repeat. Expands to jobs; says everything that is wrong at once."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+from velodrome.spec.read import make_job
+from velodrome.spec.resolve import resolve
+
+
+class Race(BaseModel):
+    """What a race file holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: dict[str, Any] = Field(default_factory=dict, description="fields that all jobs share")
+    vary: dict[str, list[Any]] = Field(
+        default_factory=dict, description="field names with their values; `entry` takes partial jobs that belong together"
+    )
+    repeat: Annotated[int, Field(ge=1)] = Field(1, description="how often each configuration runs, with seeds that count up")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One job of a race: which configuration it is, and which repetition."""
+
+    name: str
+    job: Job
+    repetition: int
+
+
+def parse_race(content: dict[str, Any]) -> Race:
+    try:
+        return Race.model_validate(content)
+    except ValidationError as error:
+        parts = [f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors()]
+        raise BadRequest(f"this is no race: {'; '.join(parts)}") from None
+
+
+def parse_vary(words: list[str]) -> dict[str, list[Any]]:
+    """`field=a,b` words; `entry=tensorflow/parameter-server:1,torch/ddp` names engine, strategy and servers together."""
+    found: dict[str, list[Any]] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not values:
+            raise BadRequest(f"--vary {word!r}: write it as field=value,value, for example workers=1,2")
+        if name != "entry" and name not in Job.model_fields:
+            raise BadRequest(f"--vary {word!r}: no field {name!r}; choose entry or one of {', '.join(Job.model_fields)}")
+        items = [item.strip() for item in values.split(",")]
+        found[name] = [_entry(item) for item in items] if name == "entry" else list(items)
+    return found
+
+
+def _entry(text: str) -> dict[str, Any]:
+    engine, slash, rest = text.partition("/")
+    strategy, colon, servers = rest.partition(":")
+    if not slash or not strategy or (colon and not servers.isdigit()):
+        raise BadRequest(f"--vary entry: {text!r} is no entry; write engine/strategy or engine/strategy:servers")
+    return {"engine": engine, "strategy": strategy, **({"servers": int(servers)} if colon else {})}
+
+
+def expand(race: Race) -> list[Entry]:
+    """Every job of a race, resolved; refuses with a list of all that cannot be."""
+    entries: list[Entry] = []
+    wrong: list[str] = []
+    seen: set[str] = set()
+    names = list(race.vary)
+    for values in itertools.product(*race.vary.values()):
+        fields = dict(race.job)
+        for name, value in zip(names, values, strict=True):
+            fields.update(value if name == "entry" and isinstance(value, dict) else {name: value})
+        for repetition in range(1, race.repeat + 1):
+            try:
+                job = make_job(fields)
+                job = resolve(job.model_copy(update={"seed": job.seed + repetition - 1}))
+            except BadRequest as error:
+                described = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+                wrong.append(f"{described or 'the base job'}: {error}")
+                break
+            name = _name(job, repetition)
+            while name in seen:
+                name += "+"
+            seen.add(name)
+            entries.append(Entry(name.replace("+", "-again"), job, repetition))
+    if wrong:
+        raise BadRequest("this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong)))
+    return entries
+
+
+def _name(job: Job, repetition: int) -> str:
+    servers = f"-{job.servers}s" if job.servers else ""
+    return f"{job.engine}-{job.strategy}-{job.workers}w{servers}-{job.batch_size}b-{repetition}"

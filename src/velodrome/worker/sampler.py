@@ -1,0 +1,59 @@
+"""The heartbeat of a training process: every second its CPU, memory and its host's network, and where it is."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import psutil
+
+from velodrome.worker.context import Status
+from velodrome.worker.events import Emitter
+
+INTERVAL = 1.0
+
+
+def network() -> tuple[int, int, int]:
+    """Bytes that this host received and sent so far, loopback apart, and bytes over loopback."""
+    received = sent = loopback = 0
+    for name, counters in psutil.net_io_counters(pernic=True).items():
+        if name == "lo" or name.startswith("lo0"):
+            loopback += counters.bytes_recv
+        else:
+            received += counters.bytes_recv
+            sent += counters.bytes_sent
+    return received, sent, loopback
+
+
+class Sampler(threading.Thread):
+    """Emits a `resources` event a second until stopped."""
+
+    def __init__(self, events: Emitter, status: Status) -> None:
+        super().__init__(name="velodrome-sampler", daemon=True)
+        self._events, self._status = events, status
+        self._done = threading.Event()
+        self._process = psutil.Process()
+        self._process.cpu_percent()
+        self._network = network()
+
+    def run(self) -> None:
+        while not self._done.wait(INTERVAL):
+            self.sample()
+
+    def sample(self) -> None:
+        with suppress(psutil.Error, OSError):
+            before, self._network = self._network, network()
+            received, sent, loopback = (now - then for now, then in zip(self._network, before, strict=True))
+            self._events.emit(
+                "resources",
+                cpu_percent=round(self._process.cpu_percent(), 1),
+                memory_bytes=self._process.memory_info().rss,
+                network={"in": received, "out": sent, "loopback": loopback},
+                steps=self._status.steps,
+                waiting=self._status.waiting,
+            )
+
+    def stop(self) -> None:
+        """End with a last sample, so that a run of less than a second has one too."""
+        self._done.set()
+        self.sample()
