@@ -1,0 +1,87 @@
+"""One MPI rank for the tests: `rank.py RANK HOSTS PORT SECONDS SCENARIO`, its findings as one JSON line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+import numpy as np
+
+from velodrome.errors import VelodromeError
+from velodrome.transport.meeting import Place
+from velodrome.transport.mpi import MpiTransport
+
+
+def say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def lost(message: str) -> None:
+    say(lost=message)
+    os._exit(3)
+
+
+def sums(transport: MpiTransport) -> None:
+    rank, size = transport.rank, transport.size
+    whole = np.arange(1000, dtype=np.float64) + rank
+    transport.all_reduce(whole)
+    single = np.full(300_000, rank + 1, dtype=np.float32)
+    transport.all_reduce(single)
+    shared = np.full(7, rank, dtype=np.int64)
+    transport.broadcast(shared, root=size - 1)
+    transport.barrier()
+    listening = os.popen(f"ss -tlnp 2>/dev/null | grep pid={os.getpid()},").read().split("\n")
+    say(
+        whole=whole[:3].tolist(), single=float(single[-1]), shared=int(shared[0]),
+        shm=[name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm")],
+        listening=[line.split()[3] for line in listening if line],
+    )
+    transport.close()
+
+
+def late(transport: MpiTransport) -> None:
+    """Rank 1 comes to the sum a second late; the others' threads go on meanwhile."""
+    beats = []
+    stop = threading.Event()
+    threading.Thread(target=lambda: [beats.append(time.monotonic()) for _ in iter(lambda: stop.wait(0.02), True)]).start()
+    if transport.rank == 1:
+        time.sleep(1)
+    start = time.monotonic()
+    transport.all_reduce(np.ones(10))
+    stop.set()
+    say(waited=time.monotonic() - start, beats=sum(beat > start for beat in beats))
+    transport.close()
+
+
+def hang(transport: MpiTransport) -> None:
+    say(pid=os.getpid(), ready=True)
+    buffer = np.ones(1000)
+    while True:
+        transport.all_reduce(buffer)
+        if transport.rank == 1:
+            time.sleep(0.01)
+
+
+def fail(transport: MpiTransport) -> None:
+    """Rank 1 ends by an error of its own: neither it nor the other may hang."""
+    if transport.rank == 1:
+        raise SystemExit(5)
+    transport.all_reduce(np.ones(10))
+
+
+def main() -> None:
+    rank, hosts, port, seconds, scenario = sys.argv[1:]
+    names = tuple(hosts.split(","))
+    try:
+        transport = MpiTransport(Place(names[0], int(port), int(rank), names), float(seconds), lost)
+    except VelodromeError as error:
+        say(error=type(error).__name__, message=str(error))
+        return
+    {"sums": sums, "late": late, "hang": hang, "fail": fail}[scenario](transport)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""MPI without a launcher: real ranks meet, add up, and never leave anybody or anything behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py")
+pytestmark = pytest.mark.integration
+
+RANK = Path(__file__).with_name("rank.py")
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def start(hosts: list[str], scenario: str, *, ranks: list[int] | None = None, seconds: float = 30, port: int = 0):
+    port = port or free_port(hosts[0])
+    # Without mpich's own folder on PATH: nothing but the library may be needed.
+    environment = os.environ | {"PATH": "/usr/bin:/bin"}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(RANK), str(rank), ",".join(hosts), str(port), str(seconds), scenario],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        )
+        for rank in (range(len(hosts)) if ranks is None else ranks)
+    ]
+
+
+def finish(processes, code: int | None = 0) -> list[dict]:
+    found = []
+    for process in processes:
+        try:
+            output, _ = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            for other in processes:
+                other.kill()
+            raise
+        if code is not None:
+            assert process.returncode == code, output
+        lines = output.strip().splitlines()
+        assert all(line.startswith("{") for line in lines), output
+        found.append(json.loads(lines[-1]) if lines else {})
+    return found
+
+
+def segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm")}
+
+
+def meeting_points() -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if "velodrome.transport.pmi" in line]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        pytest.param(["127.0.0.1"], id="one-rank"),
+        pytest.param(["127.0.0.1"] * 2, id="two-on-one-host"),
+        pytest.param(["127.0.0.1", "127.0.0.2"], id="two-hosts"),
+        pytest.param(["127.0.0.2", "127.0.0.3", "127.0.0.2"], id="two-hosts-interleaved"),
+    ],
+)
+def test_sums_and_broadcasts_are_right_on_one_host_and_over_the_network(hosts):
+    found = finish(start(hosts, "sums"))
+    size = len(hosts)
+    for each in found:
+        assert each["whole"] == [sum(i + rank for rank in range(size)) for i in range(3)]
+        assert each["single"] == size * (size + 1) / 2
+        assert each["shared"] == size - 1
+        assert all(address.startswith("127.") for address in each["listening"]), "listens beyond the loopback"
+
+
+def test_a_rank_that_waits_in_a_sum_lets_its_other_threads_run():
+    first, second = finish(start(["127.0.0.1"] * 2, "late"))
+    assert first["waited"] > 0.7
+    assert first["beats"] > 20
+    assert second["waited"] < 0.7
+
+
+def test_a_rank_that_does_not_come_is_named_in_time():
+    begin = time.monotonic()
+    found = finish(start(["127.0.0.1", "127.0.0.2", "127.0.0.3"], "sums", ranks=[0, 2], seconds=2))
+    assert time.monotonic() - begin < 15
+    for each in found:
+        assert each["error"] == "RunFailed"
+        assert "worker 1 on 127.0.0.2 did not come" in each["message"]
+
+
+def test_a_missing_rank_0_is_named_by_the_others():
+    (found,) = finish(start(["127.0.0.1", "127.0.0.1"], "sums", ranks=[1], seconds=1))
+    assert found["error"] == "RunFailed"
+    assert "worker 0 on 127.0.0.1 did not come" in found["message"]
+
+
+def test_a_taken_port_is_said_by_rank_0():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (found,) = finish(start(["127.0.0.1"] * 2, "sums", ranks=[0], port=taken.getsockname()[1]))
+    assert found["error"] == "PortTaken"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("hosts", [["127.0.0.1", "127.0.0.1"], ["127.0.0.1", "127.0.0.2"]], ids=["host", "network"])
+def test_a_killed_rank_ends_the_other_and_leaves_nothing(hosts, victim):
+    before = segments()
+    processes = start(hosts, "hang")
+    for process in processes:
+        assert json.loads(process.stdout.readline())["ready"]
+    assert segments() <= before
+    processes[victim].send_signal(signal.SIGKILL)
+    processes[victim].communicate()
+    output, _ = processes[1 - victim].communicate(timeout=20)
+    assert processes[1 - victim].returncode != 0
+    assert f"lost worker {victim} on {hosts[victim]}" in output or "lost the others in MPI" in output
+    assert segments() <= before
+    deadline = time.monotonic() + 5
+    while meeting_points() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not meeting_points()
+
+
+def test_a_rank_that_fails_by_itself_does_not_wait_for_the_others():
+    first, second = start(["127.0.0.1"] * 2, "fail")
+    assert second.wait(20) == 5
+    assert first.wait(20) == 3
+    assert "lost worker 1" in first.communicate()[0]
+    second.communicate()
