@@ -1,0 +1,5 @@
+"""`python -m velodrome`: the command."""
+
+from velodrome.cli.main import main
+
+main()

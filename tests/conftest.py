@@ -1,0 +1,127 @@
+"""What all tests share: an own network where root allows it, folders, and the command called in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_CLONE_NEWNET = 0x40000000
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
+
+
+def _own_network() -> bool:
+    """Move this process, and so every process the tests start, into a network of its own with nothing but loopback.
+
+    TensorFlow, PyTorch and MPI listen on all interfaces; here there is none that leads anywhere.
+    """
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return False
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh", b"lo", 0)
+        flags = struct.unpack("16sh", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _IFF_UP))
+    return True
+
+
+OWN_NETWORK = _own_network()
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+def pytest_report_header() -> str:
+    return "network: " + ("a namespace of our own" if OWN_NETWORK else "this machine's (not root, so no namespace)")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Quiet frameworks, and the mirror of real data sets if one lies beside the checkout."""
+    before = dict(os.environ)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["COLUMNS"] = "160"
+    if SHARED_DATA.is_dir():
+        os.environ.setdefault("VELODROME_DATA_MIRROR", str(SHARED_DATA))
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    def json(self) -> Any:
+        return json.loads(self.out.strip().splitlines()[-1])
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def velodrome(capfd: pytest.CaptureFixture[str]) -> Command:
+    """Call the command in this process, so that coverage sees the controller; workers are real processes all the same."""
+    from velodrome.cli.main import main
+
+    def call(*words: object) -> Done:
+        capfd.readouterr()
+        try:
+            main([str(word) for word in words])
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def no_strays(runs: Path) -> Iterator[None]:
+    """After the test, no process may hold the run's folder in its command line."""
+    yield
+    marker = str(runs).encode()
+    left = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes()
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if marker in line and int(entry.name) != os.getpid() and state != "Z":
+            left.append(line.replace(b"\0", b" ").decode(errors="replace"))
+    assert not left, f"left running: {left}"
+
+
+def start_velodrome(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+    """Start the command as a process of its own, to be killed or interrupted."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "velodrome", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, start_new_session=True,
+        env={**os.environ, **environment},
+    )
