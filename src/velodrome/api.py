@@ -30,8 +30,7 @@ def train(
         BadRequest: the job cannot be done as asked; nothing was started.
         RunFailed: the run ended early; its folder says what happened.
     """
-    more = {} if on_event is None else {"listener": on_event}
-    return execute.execute(job, store=Store(Path(runs)), name=name, **more)
+    return execute.execute(job, store=Store(Path(runs)), name=name, listener=on_event or execute.silent)
 
 
 def resume(name: str, *, runs: str | Path = "runs") -> dict[str, Any]:

@@ -1,20 +1,26 @@
-"""What a person sees while a job runs and when it is done. Progress goes to stderr, so that stdout stays for results."""
+"""What a person sees while a job runs and when it is done. Progress goes to stderr; stdout stays for results."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import strategy_of
-from velodrome.errors import VelodromeError
 from velodrome.run.execute import JobFailed
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.resolve import batch_of_step
@@ -29,7 +35,6 @@ class JobProgress:
         self._label = label
         self._epochs = self._per_epoch = 0
         self._accuracy: float | None = None
-        self._last_line = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -86,7 +91,8 @@ class JobProgress:
             shown = "" if self._accuracy is None else f"  validation accuracy {self._accuracy:.4f}"
             train = event["train"]["correct"] / max(1, event["train"]["total"])
             error_console.print(
-                f"epoch {event['epoch']:>3} of {self._epochs}  train accuracy {train:.4f}{shown}  {event['seconds']:.1f} s"
+                f"epoch {event['epoch']:>3} of {self._epochs}  train accuracy {train:.4f}{shown}  "
+                f"{event['seconds']:.1f} s"
             )
 
     def end(self) -> None:
@@ -153,9 +159,9 @@ def show_failure(error: JobFailed) -> None:
     print(f"what happened is stored in {error.result['path']}", file=sys.stderr)
 
 
-def mention_interrupted(store: Store, but: str | None = None) -> None:
+def mention_interrupted(store: Store) -> None:
     """Tell of runs whose controller was killed, so that nobody wonders what became of them."""
-    names = [run.name for run in store.runs() if run.name != but and run.status() == "interrupted" and run.result() is None]
+    names = [run.name for run in store.runs() if run.result() is None and run.status() == "interrupted"]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         error_console.print(f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}` continues it",
@@ -180,10 +186,3 @@ def run_visibly(go: Callable[[dict[str, Any]], dict[str, Any]], store: Store, *,
         print(json.dumps(result), flush=True)
     else:
         Console(highlight=False).print(summary(result))
-
-
-def clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))
-
-
-__all__ = ["JobProgress", "VelodromeError", "error_console", "mention_interrupted", "run_visibly", "show_failure", "summary"]

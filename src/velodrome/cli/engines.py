@@ -51,7 +51,8 @@ def command(json: Json = False) -> None:
         table.add_column(heading, overflow="fold")
     for engine in found:
         for strategy in engine["strategies"]:
-            here = "[green]yes[/green]" if strategy["available"] else "[yellow]no[/yellow]: " + "; ".join(strategy["missing"])
+            missing = "; ".join(strategy["missing"])
+            here = f"[yellow]no[/yellow]: {missing}" if missing else "[green]yes[/green]"
             table.add_row(
                 engine["name"], strategy["name"], strategy["description"], ", ".join(strategy["roles"]),
                 strategy["consistency"], here,

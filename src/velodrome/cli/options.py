@@ -16,10 +16,7 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; made from the job unless said.")]
 JobFile = Annotated[
-    Path | None, typer.Argument(help="YAML file with the same fields as the options, which win over it.", metavar="[FILE]")
-]
-ModelArgs = Annotated[
-    list[str] | None, typer.Option("--model-arg", help="Argument of your own model's function, as key=value; repeat it.")
+    Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="[FILE]")
 ]
 
 _FLAGS = {"keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints"}
@@ -44,8 +41,8 @@ def _parameters() -> list[inspect.Parameter]:
             kind = _plain_type(field.annotation)
             default = "" if field.default is None else f" [default: {field.default}]"
             flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            option = typer.Option(flag, help=f"{(field.description or '')[:1].upper()}{(field.description or '')[1:]}{default}",
-                                  show_default=False)
+            about = field.description or name
+            option = typer.Option(flag, help=f"{about[0].upper()}{about[1:]}{default}", show_default=False)
         annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
         found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     return found
@@ -53,8 +50,8 @@ def _parameters() -> list[inspect.Parameter]:
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command, whose last parameter is `fields`, one option for every field of a job."""
-    own = [parameter for parameter in inspect.signature(command, eval_str=True).parameters.values()]
-    own = [parameter for parameter in own if parameter.name != "fields"]
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "fields"]
 
     def wrapped(**words: Any) -> None:
         mine = {parameter.name: words.pop(parameter.name) for parameter in own}

@@ -103,4 +103,5 @@ def _title(entries: list[Any]) -> str:
     jobs = [entry.job for entry in entries]
     models = ", ".join(dict.fromkeys(job.model for job in jobs))
     data = ", ".join(dict.fromkeys(job.dataset for job in jobs))
-    return f"{models} on {data}, {jobs[0].epochs} epochs, batch {', '.join(dict.fromkeys(str(j.batch_size) for j in jobs))}"
+    batches = ", ".join(dict.fromkeys(str(job.batch_size) for job in jobs))
+    return f"{models} on {data}, {jobs[0].epochs} epochs, batch {batches}"

@@ -1,4 +1,4 @@
-"""Processes on this machine. Each leads a session of its own, so that a key press or a kill reaches it only through us."""
+"""Processes on this machine. Each leads a session of its own, so that Ctrl-C reaches it only through us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that come with Velodrome, as the controller knows them: names and what they can take. No framework here."""
+"""The models that come with Velodrome, as the controller knows them: names, what they can take. No framework."""
 
 from __future__ import annotations
 

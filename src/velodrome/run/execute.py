@@ -11,6 +11,7 @@ from typing import Any
 from velodrome.cluster import preflight
 from velodrome.cluster.plan import Plan, free_port, make_plan
 from velodrome.data import catalogue
+from velodrome.data.base import Progress
 from velodrome.errors import RunFailed
 from velodrome.run.names import check_name, default_name
 from velodrome.run.outcome import Failure, make_result
@@ -33,7 +34,7 @@ class JobFailed(RunFailed):
         self.exit_code = 2 if failure.cause == "request" else 1
 
 
-def _silent(event: dict[str, Any]) -> None:
+def silent(event: dict[str, Any]) -> None:
     pass
 
 
@@ -42,8 +43,8 @@ def execute(
     *,
     store: Store,
     name: str | None = None,
-    listener: Listener = _silent,
-    progress: catalogue.Progress | None = None,
+    listener: Listener = silent,
+    progress: Progress | None = None,
     on_start: Callable[[Plan, OpenRun], None] | None = None,
     port: Callable[[], int] = free_port,
 ) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def resume(
     name: str,
     *,
     store: Store,
-    listener: Listener = _silent,
+    listener: Listener = silent,
     on_start: Callable[[Plan, OpenRun], None] | None = None,
     port: Callable[[], int] = free_port,
 ) -> dict[str, Any]:

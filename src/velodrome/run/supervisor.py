@@ -1,4 +1,4 @@
-"""Starts the processes of a plan, reads what they say, notices whoever dies, stalls or never comes, and ends them all."""
+"""Starts the processes of a plan, reads what they say, notices who dies, stalls or never comes, and ends them all."""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ class Race(BaseModel):
 
     job: dict[str, Any] = Field(default_factory=dict, description="fields that all jobs share")
     vary: dict[str, list[Any]] = Field(
-        default_factory=dict, description="field names with their values; `entry` takes partial jobs that belong together"
+        default_factory=dict, description="field names with their values; `entry` takes partial jobs"
     )
-    repeat: Annotated[int, Field(ge=1)] = Field(1, description="how often each configuration runs, with seeds that count up")
+    repeat: Annotated[int, Field(ge=1)] = Field(1, description="runs of each configuration, with seeds that count up")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def parse_race(content: dict[str, Any]) -> Race:
 
 
 def parse_vary(words: list[str]) -> dict[str, list[Any]]:
-    """`field=a,b` words; `entry=tensorflow/parameter-server:1,torch/ddp` names engine, strategy and servers together."""
+    """`field=a,b` words; `entry=tensorflow/parameter-server:1,torch/ddp` names engine, strategy and servers at once."""
     found: dict[str, list[Any]] = {}
     for word in words:
         name, equals, values = word.partition("=")
@@ -52,7 +52,8 @@ def parse_vary(words: list[str]) -> dict[str, list[Any]]:
         if not equals or not values:
             raise BadRequest(f"--vary {word!r}: write it as field=value,value, for example workers=1,2")
         if name != "entry" and name not in Job.model_fields:
-            raise BadRequest(f"--vary {word!r}: no field {name!r}; choose entry or one of {', '.join(Job.model_fields)}")
+            fields = ", ".join(Job.model_fields)
+            raise BadRequest(f"--vary {word!r}: no field {name!r}; choose entry or one of {fields}")
         items = [item.strip() for item in values.split(",")]
         found[name] = [_entry(item) for item in items] if name == "entry" else list(items)
     return found

@@ -1,4 +1,4 @@
-"""A process that a person started: its events stay in the run's folder on this host, and the person sees the essence."""
+"""A process that a person started: its events stay in the run's folder here, and the person sees the essence."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def _sentence(kind: Kind, fields: dict[str, Any]) -> str | None:
         return f"{fields['phase']} …"
     if kind == "epoch":
         train, validation = fields["train"], fields["validation"]
-        share = f", validation accuracy {validation['correct'] / validation['total']:.4f}" if validation["total"] else ""
-        return f"epoch {fields['epoch']}: train accuracy {train['correct'] / train['total']:.4f}{share}"
+        line = f"epoch {fields['epoch']}: train accuracy {train['correct'] / train['total']:.4f}"
+        if validation["total"]:
+            line += f", validation accuracy {validation['correct'] / validation['total']:.4f}"
+        return line
     if kind == "result":
         test = fields["test"]
         return f"test accuracy {test['correct'] / test['total']:.4f} ({test['correct']} of {test['total']})"

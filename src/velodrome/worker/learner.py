@@ -69,5 +69,5 @@ class Learner(ABC):
     def save(self, folder: Path) -> None:
         """Write the model as the engine's users expect it. Called by the chief only."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most have nothing to do)
         """Leave together: after this no peer may depend on this process."""
