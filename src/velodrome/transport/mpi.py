@@ -71,6 +71,7 @@ class MpiTransport:
         self._met.life.sendall(b"bye\n")
         self._mpi.Finalize()
         _end_pmi(self._met.pmi)
+        self._met.life.shutdown(socket.SHUT_RDWR)  # wakes the watcher too
         self._met.life.close()
         if self._met.server is not None:
             _wait(self._met.server)
@@ -97,7 +98,7 @@ def connect(context: Context) -> MpiTransport:
     """Connect a worker process from its environment; when a peer is lost it says so and ends the process."""
 
     def on_lost(message: str) -> None:
-        context.events.emit("error", cause="peer", message=message)
+        context.events.emit("error", cause="peer", message=message, traceback=None)
         os._exit(1)
 
     return MpiTransport(Place.from_environment(), context.job.start_timeout, on_lost)
