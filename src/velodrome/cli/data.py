@@ -40,7 +40,9 @@ def list_data(json: Json = False) -> None:
 
 
 @app.command("prepare")
-def prepare(name: Annotated[str, typer.Argument(help="Name of the data set.")], json: Json = False) -> None:
+def prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set.")], json: Json = False
+) -> None:
     """Bring a data set to this machine and check it, so that training never waits for a network.
 
     Example: `velodrome data prepare fashion-mnist`

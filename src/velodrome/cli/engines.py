@@ -46,16 +46,17 @@ def command(json: Json = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Engines and strategies", title_justify="left")
-    for heading in ("engine", "strategy", "what it does", "roles", "consistency", "here"):
-        table.add_column(heading, overflow="fold")
+    console = Console(highlight=False)
     for engine in found:
+        table = Table(title=f"[bold]{engine['name']}[/bold]: {engine['description']}", title_justify="left")
+        for heading in ("strategy", "here", "consistency", "roles"):
+            table.add_column(heading, no_wrap=heading != "roles")
+        table.add_column("what it does")
         for strategy in engine["strategies"]:
-            missing = "; ".join(strategy["missing"])
-            here = f"[yellow]no[/yellow]: {missing}" if missing else "[green]yes[/green]"
+            here = "[green]yes[/green]" if strategy["available"] else "[yellow]no[/yellow]"
+            missing = "".join(f"\n[yellow]{reason}[/yellow]" for reason in strategy["missing"])
             table.add_row(
-                engine["name"], strategy["name"], strategy["description"], ", ".join(strategy["roles"]),
-                strategy["consistency"], here,
+                strategy["name"], here, strategy["consistency"], "\n".join(strategy["roles"]),
+                strategy["description"] + missing,
             )
-        table.add_section()
-    Console(highlight=False).print(table)
+        console.print(table)

@@ -14,9 +14,9 @@ from velodrome.spec.job import Job
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run; made from the job unless said.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run; made from job and time unless said.")]
 JobFile = Annotated[
-    Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="[FILE]")
+    Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]
 
 _FLAGS = {"keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints"}
@@ -32,18 +32,64 @@ def _plain_type(annotation: Any) -> Any:
     return _plain_type(options[0]) if options and get_origin(annotation) is not dict else annotation
 
 
+def _number(kind: type) -> Callable[[str], Any]:
+    """Turns a word into a number; its refusal quotes the word, which typer's own does not."""
+
+    def parse(word: str) -> Any:
+        try:
+            return kind(word)
+        except ValueError:
+            raise typer.BadParameter(f"{word!r} is no {'whole number' if kind is int else 'number'}") from None
+
+    return parse
+
+
+def _choices(name: str, annotation: Any) -> list[str]:
+    """What the shell may offer for a field."""
+    if name == "dataset":
+        from velodrome.data import catalogue
+
+        return list(catalogue.names())
+    if name == "model":
+        from velodrome.models.zoo import MODELS
+
+        return [model.name for model in MODELS]
+    if name in ("engine", "strategy"):
+        from velodrome.engines.registry import engines
+
+        found = engines()
+        return [e.name for e in found] if name == "engine" else sorted({s.name for e in found for s in e.strategies})
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is Literal:
+            return [str(choice) for choice in get_args(part)]
+    return []
+
+
+def _completion(name: str, annotation: Any) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in _choices(name, annotation) if choice.startswith(incomplete)]
+
+    return complete
+
+
 def _parameters() -> list[inspect.Parameter]:
     found = []
     for name, field in Job.model_fields.items():
+        about = field.description or name
+        about = about if about.startswith("sgd") else f"{about[0].upper()}{about[1:]}"
+        more: dict[str, Any] = {}
         if name == "model_args":
-            kind, option = list[str], typer.Option("--model-arg", help=f"{field.description}, as key=value; repeat it.")
+            kind, flag = list[str], "--model-arg"
+            about = "Argument of your own model's function, as key=value; repeat it for more"
         else:
-            kind = _plain_type(field.annotation)
-            default = "" if field.default is None else f" [default: {field.default}]"
-            flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            about = field.description or name
-            option = typer.Option(flag, help=f"{about[0].upper()}{about[1:]}{default}", show_default=False)
-        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+            kind, flag = _plain_type(field.annotation), _FLAGS.get(name, f"--{name.replace('_', '-')}")
+            if field.default is not None and "unless said" not in about:
+                about += f" [default: {field.default}]"
+            if kind in (int, float):
+                more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>"}
+            elif kind is str:
+                more = {"autocompletion": _completion(name, field.annotation)}
+        annotation = Annotated[kind | None, typer.Option(flag, help=about, show_default=False, **more)]  # type: ignore[valid-type]
         found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     return found
 

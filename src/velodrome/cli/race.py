@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from velodrome.cli.options import Json, Name, Runs, with_job_options
+from velodrome.cli.options import Json, Runs, with_job_options
 
-RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="[FILE]")]
+RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the race; made from the time unless said.")]
 Vary = Annotated[list[str] | None, typer.Option("--vary", help="A field and its values, as workers=1,2; repeat it.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", help="How often each configuration runs. [default: 1]")]
 
@@ -56,7 +57,8 @@ def command(
     entries = check(race)
     folder = RaceFolder(runs, name or f"race-{time.strftime('%y%m%d-%H%M%S')}")
     folder.begin(race)
-    error_console.print(f"[bold]{folder.path.name}[/bold]: {len(entries)} jobs in {folder.path}", soft_wrap=True)
+    jobs = "1 job" if len(entries) == 1 else f"{len(entries)} jobs"
+    error_console.print(f"[bold]{folder.path.name}[/bold]: {jobs} in {folder.path}", soft_wrap=True)
 
     shown: list[JobProgress] = []
 
@@ -91,7 +93,8 @@ def command(
         }))
     else:
         console = Console(highlight=False)
-        console.print(comparison(rows))
+        if rows:
+            console.print(comparison(rows))
         if picture:
             console.print(f"Plot: {picture}", soft_wrap=True)
         console.print(verdict(rows), soft_wrap=True)

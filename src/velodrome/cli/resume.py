@@ -11,7 +11,7 @@ from velodrome.cli.options import Json, Runs
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="Name of the run, as `velodrome runs list` shows it.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.")],
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:

@@ -49,7 +49,9 @@ def list_runs(runs: Runs = Path("runs"), json: Json = False) -> None:
 
 @app.command("show")
 def show(
-    run: Annotated[str, typer.Argument(help="Name of the run.")], runs: Runs = Path("runs"), json: Json = False
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")],
+    runs: Runs = Path("runs"),
+    json: Json = False,
 ) -> None:
     """Show one run: its result, or what became of it.
 
