@@ -1,0 +1,108 @@
+"""The commands that start nothing: what they show, and what they refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+
+def test_engines_are_listed_with_what_they_need(velodrome) -> None:
+    engines = {engine["name"]: engine for engine in velodrome("engines", "--json").json()}
+    names = {strategy["name"] for strategy in engines["tensorflow"]["strategies"]}
+    assert {"single", "mirrored", "multi-worker-mirrored", "parameter-server", "central-storage", "allreduce"} <= names
+    tpu = next(s for s in engines["tensorflow"]["strategies"] if s["name"] == "tpu")
+    assert not tpu["available"]
+    assert tpu["missing"] == ["needs a TPU"]
+    server = next(s for s in engines["tensorflow"]["strategies"] if s["name"] == "parameter-server")
+    assert server["consistency"] == "asp"
+    assert set(server["roles"]) == {"server", "worker", "chief"}
+    assert "multi-worker-mirrored" in velodrome("engines").out
+
+
+def test_data_sets_are_listed(velodrome) -> None:
+    listed = {about["name"]: about for about in velodrome("data", "list", "--json").json()}
+    assert {"digits", "mnist", "fashion-mnist", "kmnist"} <= set(listed)
+    assert (listed["mnist"]["train"], listed["mnist"]["validation"], listed["mnist"]["test"]) == (54000, 6000, 10000)
+    assert "digits" in velodrome("data", "list").out
+    assert velodrome("data", "prepare", "digits").code == 0
+    assert velodrome("data", "prepare", "digits", "--json").json()["ready"]
+
+
+BASE = ["--dataset", "digits", "--model", "dense-128", "--engine", "torch", "--strategy", "single"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--workers", "0"], "0"),
+        (["--strategy", "nonsense"], "nonsense"),
+        (["--engine", "nonsense"], "nonsense"),
+        (["--dataset", "nonsense"], "nonsense"),
+        (["--model", "nonsense"], "nonsense"),
+        (["--model", "lenet5"], "8×8"),
+        (["--model", "no_such_module:build"], "no_such_module"),
+        (["--model", "no-such-module:build"], "module:function"),
+        (["--model-arg", "width=3"], "takes no arguments"),
+        (["--model-arg", "width"], "key=value"),
+        (["--model-arg", "width=["], "cannot be read"),
+        (["--batch-size", "1000000"], "1000000"),
+        (["--name", "../../etc/evil"], "evil"),
+        (["--name", ".hidden"], ".hidden"),
+        (["--epochs", "ten"], "ten"),
+        (["--engine", "tensorflow", "--strategy", "tpu"], "a TPU"),
+        (["absent.yaml"], "absent.yaml"),
+        (["--strategy", "ddp", "--workers", "4000", "--batch-size", "4000", "--batch-scope", "per-worker"], "4000"),
+    ],
+)
+def test_a_bad_request_is_one_sentence_and_exit_code_2(velodrome, runs, words: list[str], shown: str) -> None:
+    done = velodrome("train", *BASE, *words, "--runs", runs)
+    assert done.code == 2
+    assert shown in done.text
+    assert "Traceback" not in done.text
+    assert not runs.exists()
+
+
+def test_too_many_processes_for_the_memory_are_refused_with_the_numbers(velodrome, runs) -> None:
+    words = ["--engine", "tensorflow", "--strategy", "multi-worker-mirrored", "--workers", "1000", "--batch-size", "1000"]
+    done = velodrome("train", "--dataset", "digits", *words, "--runs", runs)
+    assert done.code == 2
+    assert "1000 tensorflow processes need about" in done.text
+    assert "GiB are free" in done.text
+
+
+def test_a_race_with_impossible_jobs_starts_none(velodrome, runs) -> None:
+    done = velodrome("race", "--engine", "torch", "--vary", "strategy=ddp,nonsense", "--vary", "workers=1,0", "--runs", runs)
+    assert done.code == 2
+    assert "nonsense" in done.text
+    assert "workers=0" in done.text
+    assert not runs.exists()
+
+
+def test_help_and_version_need_no_framework() -> None:
+    code = (
+        "import sys; from velodrome.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('tensorflow', 'torch', 'keras', 'matplotlib', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip().endswith("[]")
+    assert "train" in done.stdout
+
+
+def test_the_version_is_told(velodrome) -> None:
+    assert velodrome("--version").out.startswith("velodrome ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion_is_there(shell: str) -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("velodrome")], env={"_VELODROME_COMPLETE": f"source_{shell}", "PATH": "/usr/bin"},
+        capture_output=True, text=True, timeout=60,
+    )
+    assert "velodrome" in done.stdout

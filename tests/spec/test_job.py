@@ -1,0 +1,108 @@
+"""A job says what the user may say, fills in what follows, and refuses the rest in sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job, Target
+from velodrome.spec.read import make_job, read_yaml
+from velodrome.spec.resolve import batch_of_step, resolve
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"workers": 0}, ["--workers", "0", "greater than or equal to 1"]),
+        ({"workers": -3}, ["--workers", "-3"]),
+        ({"batch_size": 0}, ["--batch-size", "0"]),
+        ({"epochs": "ten"}, ["--epochs", "'ten'"]),
+        ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
+        ({"learning_rate": -1.0}, ["--learning-rate", "-1.0"]),
+        ({"validation": 1.5}, ["--validation", "1.5"]),
+        ({"target": "accuracy>>1"}, ["--target", "'accuracy>>1'", "accuracy>=0.97"]),
+        ({"target": "accuracy>=nan"}, ["accuracy>=nan"]),
+        ({"target": "accuracy>=1e"}, ["accuracy>=1e"]),
+        ({"optimizer": "adagrad"}, ["--optimizer", "adagrad", "sgd"]),
+        ({"batch_scope": "local"}, ["--batch-scope", "local"]),
+        ({"colour": "red"}, ["'colour'", "dataset"]),
+    ],
+)
+def test_a_wrong_field_is_refused_with_its_value(fields: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        make_job(fields)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(BadRequest) as refusal:
+        make_job({"workers": 0, "epochs": 0, "validation": 2})
+    assert all(option in str(refusal.value) for option in ("--workers", "--epochs", "--validation"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"engine": "nonsense"}, ["'nonsense'", "tensorflow", "torch"]),
+        ({"strategy": "nonsense"}, ["'nonsense'", "ddp"]),
+        ({"engine": "tensorflow", "strategy": "ddp"}, ["'ddp'", "of engine torch"]),
+        ({"strategy": "ddp", "servers": 2}, ["--servers 2"]),
+        ({"strategy": "single", "workers": 2}, ["--workers 2", "one process"]),
+        ({"strategy": "ddp", "workers": 4, "batch_size": 3}, ["--batch-size 3", "4 workers"]),
+        ({"target": "accuracy>=0.9", "validation": 0}, ["--target", "--validation 0"]),
+        ({"strategy": "ddp", "keep_going": True}, ["--keep-going", "synchronous"]),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(fields: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        resolve(make_job(fields))
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_synchronous_batches_are_global_and_asynchronous_ones_per_worker() -> None:
+    synchronous = resolve(Job(engine="torch", strategy="ddp", workers=2))
+    asynchronous = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=2))
+    assert (synchronous.batch_scope, asynchronous.batch_scope) == ("global", "per-worker")
+    assert asynchronous.servers == 1
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("adam", 0.001), ("sgd", 0.1), ("momentum", 0.05)])
+def test_the_learning_rate_follows_the_optimizer(optimizer: str, rate: float) -> None:
+    assert resolve(Job(optimizer=optimizer)).learning_rate == rate  # type: ignore[arg-type]
+    assert resolve(Job(optimizer=optimizer, learning_rate=0.5)).learning_rate == 0.5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "scope", "batch"),
+    [("ddp", "global", 120), ("ddp", "per-worker", 360), ("parameter-server", "per-worker", 120),
+     ("parameter-server", "global", 40)],
+)
+def test_a_step_takes_the_batch_of_all_workers_or_of_one(strategy: str, scope: str, batch: int) -> None:
+    engine = "torch" if strategy == "ddp" else "tensorflow"
+    job = resolve(make_job({"engine": engine, "strategy": strategy, "workers": 3, "batch_size": 120, "batch_scope": scope}))
+    from velodrome.engines.registry import strategy_of
+
+    assert batch_of_step(job, strategy_of(job)) == batch
+
+
+def test_a_target_is_reached_from_the_right_side() -> None:
+    assert Target.parse("accuracy>=0.97").reached(0.97, 9.0)
+    assert not Target.parse("accuracy >= 0.97").reached(0.969, 0.0)
+    assert Target.parse("loss<=0.1").reached(0.0, 0.1)
+    assert not Target.parse("loss<=0.1").reached(1.0, 0.11)
+
+
+def test_a_job_file_that_cannot_be_read_is_named(tmp_path) -> None:
+    for name, content, word in [
+        ("list.yaml", "- a\n", "must hold fields"), ("broken.yaml", "a: [", "not YAML"), ("bytes.yaml", None, "cannot read")
+    ]:
+        path = tmp_path / name
+        path.write_bytes(b"\xff\xfe\x00") if content is None else path.write_text(content)
+        with pytest.raises(BadRequest, match=word):
+            read_yaml(path)
+    with pytest.raises(BadRequest, match="no file"):
+        read_yaml(tmp_path / "absent.yaml")

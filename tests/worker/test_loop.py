@@ -1,0 +1,166 @@
+"""The loop that all engines share, driven by a learner in plain numpy: logistic regression by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from velodrome.errors import RunFailed
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+from velodrome.worker import checkpoint, loop
+from velodrome.worker.context import Context
+from velodrome.worker.counts import Counts
+from velodrome.worker.events import Emitter, parse
+from velodrome.worker.learner import Learner, State
+from velodrome.worker.schedule import Schedule
+
+pytestmark = pytest.mark.unit
+
+
+class NumpyLearner(Learner):
+    """Multinomial logistic regression with plain gradient descent."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.data = context, context.data
+        self.weights = np.zeros((int(np.prod(self.data.input_shape)), self.data.classes))
+        self.parameters = self.weights.size
+        self.steps_seen: list[np.ndarray] = []
+        self.poison_at: int | None = None
+
+    def begin_epoch(self, schedule: Schedule) -> None:
+        self.share = schedule.share(0)
+
+    def _count(self, images: np.ndarray, labels: np.ndarray) -> tuple[Counts, np.ndarray, np.ndarray]:
+        x = images.reshape(len(labels), -1) * self.data.scale
+        logits = x @ self.weights
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        loss = -np.log(p[np.arange(len(labels)), labels]).sum()
+        return Counts(int((p.argmax(1) == labels).sum()), len(labels), float(loss)), x, p
+
+    def train(self, first: int, last: int) -> Counts:
+        total = Counts()
+        for step in range(first, last):
+            mine = self.share.of(step)
+            self.steps_seen.append(mine)
+            labels = self.data.train.labels[mine]
+            counts, x, p = self._count(self.data.train.images[mine], labels)
+            p[np.arange(len(labels)), labels] -= 1
+            self.weights -= self.context.job.rate * (x.T @ p) / self.share.batch[step]
+            if self.poison_at is not None and len(self.steps_seen) > self.poison_at:
+                counts = Counts(0, counts.total, float("nan"))
+            total += counts
+        return total
+
+    def average_statistics(self) -> None:
+        pass
+
+    def evaluate(self, part: Any) -> Counts:
+        chosen = getattr(self.data, part)
+        return self._count(chosen.images, chosen.labels)[0]
+
+    def total(self, counts: Counts) -> Counts:
+        return counts
+
+    def state(self) -> State:
+        return {"weights": self.weights.copy()}
+
+    def load(self, state: State) -> None:
+        self.weights = np.array(state["weights"])
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / "weights.npy", self.weights)
+
+
+class Heard:
+    """Events of a context, read back from the pipe that a controller would read."""
+
+    def __init__(self, folder: Path, resume: bool = False, **fields: Any) -> None:
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        job = resolve(Job(engine="torch", strategy="single", optimizer="sgd", **fields))
+        self.context = Context(job, "worker", 0, folder, Emitter(write, "worker", 0), threads=1, resume=resume)
+
+    def events(self) -> list[dict[str, Any]]:
+        data = b""
+        try:
+            while chunk := os.read(self._read, 1 << 20):
+                data += chunk
+        except BlockingIOError:
+            pass
+        return [event for line in data.decode().splitlines() if (event := parse(line)) is not None]
+
+
+def test_it_trains_and_says_everything_a_reader_needs(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, epochs=6, batch_size=100)
+    learner = NumpyLearner(heard.context)
+    loop.run(heard.context, learner)
+    events = heard.events()
+    result = events[-1] if events[-1]["kind"] == "result" else next(e for e in events if e["kind"] == "result")
+    assert result["test"]["correct"] / result["test"]["total"] > 0.85
+    assert result["test"]["total"] == len(heard.context.data.test)
+    assert [e["epoch"] for e in events if e["kind"] == "epoch"] == [1, 2, 3, 4, 5, 6]
+    assert result["pace"]["examples"] == 6 * len(heard.context.data.train)
+    assert result["steps"] == len(learner.steps_seen)
+    begun = [e["phase"] for e in events if e["kind"] == "phase" and e["state"] == "begin"]
+    ended = [e["phase"] for e in events if e["kind"] == "phase" and e["state"] == "end"]
+    assert sorted(begun) == sorted(ended)
+    assert (tmp_path / "model" / "weights.npy").exists()
+
+
+def test_a_target_ends_training_after_the_epoch_that_reaches_it(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, epochs=50, batch_size=100, target="accuracy>=0.8")
+    loop.run(heard.context, NumpyLearner(heard.context))
+    result = next(e for e in heard.events() if e["kind"] == "result")
+    assert result["reached_target"]
+    reached = [entry["validation_accuracy"] >= 0.8 for entry in result["history"]]
+    assert reached == [False] * (len(reached) - 1) + [True]
+
+
+def test_a_limit_of_steps_ends_it_within_an_epoch(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, epochs=5, batch_size=100, steps=17)
+    learner = NumpyLearner(heard.context)
+    loop.run(heard.context, learner)
+    assert len(learner.steps_seen) == 17
+
+
+def test_resuming_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
+    whole = Heard(tmp_path / "whole", epochs=6, batch_size=64)
+    undisturbed = NumpyLearner(whole.context)
+    loop.run(whole.context, undisturbed)
+
+    first = Heard(tmp_path / "broken", epochs=6, batch_size=64)
+    broken = NumpyLearner(first.context)
+    broken.poison_at = 50
+    with pytest.raises(RunFailed, match="loss became nan"):
+        loop.run(first.context, broken)
+
+    second = Heard(tmp_path / "broken", epochs=6, batch_size=64, resume=True)
+    resumed = NumpyLearner(second.context)
+    loop.run(second.context, resumed)
+    assert np.array_equal(resumed.weights, undisturbed.weights)
+    result = next(e for e in second.events() if e["kind"] == "result")
+    assert [entry["epoch"] for entry in result["history"]] == [1, 2, 3, 4, 5, 6]
+    assert result["steps"] == len(undisturbed.steps_seen)
+
+
+def test_a_half_written_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        checkpoint.write(tmp_path, epoch, {"w": np.full(3, float(epoch))}, [{"epoch": epoch}], steps=epoch * 10)
+    files = sorted((tmp_path / "checkpoints").iterdir())
+    assert [file.name for file in files] == ["epoch-0002.safetensors", "epoch-0003.safetensors"]
+    files[-1].write_bytes(files[-1].read_bytes()[:40])
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found.steps == 20
+    assert np.array_equal(found.state["w"], np.full(3, 2.0))
+
+
+def test_without_a_checkpoint_a_resume_begins_at_the_beginning(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path) is None
