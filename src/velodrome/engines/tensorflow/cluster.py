@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.worker.events import Emitter
 
 _ROLES = {"ps": "server"}
 _GONE = (
@@ -89,6 +90,38 @@ def within(limit: float, connect: Callable[[], Any], others: list[Peer]) -> Any:
 
 def _absent(missing: list[Peer], limit: float) -> str:
     return f"{', '.join(map(str, missing))} did not connect within {limit:g} s: see its log, or raise --start-timeout"
+
+
+class Watch:
+    """Looks every half second whether peers still listen; one that does not answer several times is lost."""
+
+    _EVERY = 0.5
+    _TRIES = 3
+
+    def __init__(self, watched: list[Peer], events: Emitter) -> None:
+        self._watched, self._events, self._told = watched, events, set[Peer]()
+        self.lost: set[Peer] = set()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        misses = dict.fromkeys(self._watched, 0)
+        while True:
+            for peer in self._watched:
+                misses[peer] = 0 if peer.listens() else misses[peer] + 1
+            self.lost = {peer for peer, missed in misses.items() if missed >= self._TRIES}
+            time.sleep(self._EVERY)
+
+    def check(self, keep_going: bool) -> None:
+        """Raise `PeerLost` if the job cannot go on without those that are lost; warn once about others."""
+        lost = self.lost
+        if not lost:
+            return
+        workers = {peer for peer in self._watched if peer.role == "worker"}
+        if not keep_going or not lost <= workers or lost == workers:
+            raise PeerLost(f"lost {', '.join(sorted(map(str, lost)))}")
+        for peer in lost - self._told:
+            self._told.add(peer)
+            self._events.emit("warning", message=f"lost {peer}; the others go on with its work")
 
 
 @contextmanager

@@ -87,14 +87,14 @@ class Network:
         moved = []
         for variable, value in zip(self.statistics, values, strict=True):
             value = np.array(value)
-            if rank and self._is_random_state(variable):
+            if rank and _is_random_state(variable):
                 value.flat[0] += np.array(rank * _SEED_STRIDE).astype(value.dtype)
             moved.append(value)
         return moved
 
-    @staticmethod
-    def _is_random_state(variable: keras.Variable) -> bool:
-        return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
+    def random_states(self) -> list[bool]:
+        """Which of the statistics are states of random number generators."""
+        return [_is_random_state(variable) for variable in self.statistics]
 
     def averaged(self, index: int) -> bool:
         """Whether a statistic has a mean over the workers: counters and random states have none."""
@@ -162,6 +162,10 @@ class Network:
             "outputs": "probabilities" if self.probabilities else "logits",
         }
         (folder / "model.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
+def _is_random_state(variable: keras.Variable) -> bool:
+    return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
 
 
 def _tally(losses: tf.Tensor, right: tf.Tensor, real: tf.Tensor) -> tf.Tensor:

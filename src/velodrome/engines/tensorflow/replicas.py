@@ -125,7 +125,8 @@ class Replicas(Learner):
 
     def _sum_over_processes(self, vector: tf.Tensor) -> tf.Tensor:
         def one(mine: tf.Tensor) -> tf.Tensor:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, mine)
+            # The strategy sums where a tensor lives, and an argument lives nowhere until it is copied.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(mine))
 
         return self._strategy.run(one, args=(vector,))
 

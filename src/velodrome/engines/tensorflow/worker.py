@@ -26,10 +26,10 @@ def train(context: Context) -> None:
     _set_devices(context)
     strategy = context.job.strategy
     if strategy == "parameter-server":
-        from velodrome.engines.tensorflow import parameter_server
+        from velodrome.engines.tensorflow import roles
 
         with told_plainly(_own_port(context)):
-            parameter_server.train(context)
+            roles.train(context)
     elif strategy == "allreduce":
         from velodrome.engines.tensorflow import allreduce
 
