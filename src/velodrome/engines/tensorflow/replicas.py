@@ -34,10 +34,9 @@ class Replicas(Learner):
         self._context, self._network, self._strategy, self._central = context, network, strategy, central
         self._optimizer = optimizer_of(context.job)
         self.parameters = network.parameters
-        self._world = strategy.num_replicas_in_sync
+        self._world = context.job.workers
         self._several_processes = len(devices) < self._world
-        self._first = context.rank if self._several_processes else 0
-        self._ranks = range(self._first, self._first + len(devices))
+        self._ranks = range(context.rank, context.rank + len(devices))
         initial = network.weights()
         with strategy.scope():
             self._weights = tf.Variable(initial)
@@ -157,7 +156,7 @@ class Replicas(Learner):
         return counts
 
     def agree(self, number: int) -> int:
-        return round(float(self._summed(np.array([number if self._first == 0 else 0.0]))[0]))
+        return round(float(self._summed(np.array([number if self._context.rank == 0 else 0.0]))[0]))
 
     def average_statistics(self) -> None:
         for index in range(len(self._network.statistics)):
