@@ -44,6 +44,7 @@ def command(json: Json = False) -> None:
         print(json_module.dumps(found))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
@@ -51,10 +52,10 @@ def command(json: Json = False) -> None:
         table = Table(title=f"[bold]{engine['name']}[/bold]: {engine['description']}", title_justify="left")
         for heading in ("strategy", "here", "consistency", "roles"):
             table.add_column(heading, no_wrap=heading != "roles")
-        table.add_column("what it does")
+        table.add_column("what it does", overflow="fold")
         for strategy in engine["strategies"]:
             here = "[green]yes[/green]" if strategy["available"] else "[yellow]no[/yellow]"
-            missing = "".join(f"\n[yellow]{reason}[/yellow]" for reason in strategy["missing"])
+            missing = "".join(f"\n[yellow]{escape(reason)}[/yellow]" for reason in strategy["missing"])
             table.add_row(
                 strategy["name"], here, strategy["consistency"], "\n".join(strategy["roles"]),
                 strategy["description"] + missing,

@@ -1,0 +1,257 @@
+"""Writes docs/reference/*.md from the code itself: commands, job fields, engines, events, run folders and results.
+
+    python docs/generate_reference.py            # write the pages
+    python docs/generate_reference.py --check    # say which are out of date, exit code 1 if any
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from reference_words import EVENTS, FOLDER, RESULT
+
+from velodrome.cli.main import app
+from velodrome.cluster.plan import make_plan
+from velodrome.engines.registry import engines
+from velodrome.models.zoo import MODELS
+from velodrome.run.outcome import Failure, make_result
+from velodrome.spec.job import Job
+from velodrome.spec.race import Race
+from velodrome.spec.resolve import resolve
+from velodrome.worker.events import KINDS, PREFIX
+
+FOLDER_OF_PAGES = Path(__file__).resolve().parent / "reference"
+NOTE = "<!-- Written by docs/generate_reference.py: change the code, then run `make docs`. -->\n"
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    lines = [headings, ["---"] * len(headings), *cells]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def same_names(what: str, code: set[str], words: set[str]) -> None:
+    """The code and the words beside it must speak of the same things."""
+    if code != words:
+        raise SystemExit(
+            f"{what}: docs/reference_words.py lacks {sorted(code - words)} and has {sorted(words - code)} too many"
+        )
+
+
+# Commands
+
+
+def commands(group: typer.Typer, above: str = "velodrome") -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, as registered with typer."""
+    for command in group.registered_commands:
+        yield f"{above} {command.name}", command.callback
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            yield from commands(below.typer_instance, f"{above} {below.name}")
+
+
+def spelling(parameter: inspect.Parameter) -> list[str]:
+    """How an option or argument is written. Inside Annotated, typer keeps an option's first name as its `default`."""
+    info = get_args(parameter.annotation)[1]
+    first = [info.default] if isinstance(info.default, str) else []
+    return [*first, *(getattr(info, "param_decls", None) or ())] or [info.metavar or parameter.name.upper()]
+
+
+def option_rows(callback: Any, *, of_job: bool) -> list[list[str]]:
+    rows = []
+    for parameter in inspect.signature(callback, eval_str=True).parameters.values():
+        if get_origin(parameter.annotation) is not Annotated or (parameter.name in Job.model_fields) is not of_job:
+            continue
+        info = get_args(parameter.annotation)[1]
+        default = parameter.default
+        shown = f" [default: {default}]" if default not in (None, False, inspect.Parameter.empty) else ""
+        rows.append([" ".join(f"`{name}`" for name in spelling(parameter)), (info.help or "").rstrip(".") + shown])
+    return rows
+
+
+def commands_page() -> str:
+    parts = [NOTE, "# Commands\n", "Every command has `--help` with examples, and `--json` for scripts.\n"]
+    for name, callback in commands(app):
+        about = inspect.cleandoc(callback.__doc__ or "")
+        parts.append(f"## `{name}`\n\n{about}\n")
+        parts.append(table(["argument or option", "meaning"], option_rows(callback, of_job=False)))
+        if option_rows(callback, of_job=True):
+            parts.append("It also takes [every field of a job](job.md) as an option.\n")
+    parts.append(
+        "## Exit codes\n\n"
+        + table(["code", "meaning"], [
+            ["0", "done"], ["1", "a run started and failed, or something went wrong"],
+            ["2", "it cannot be done as asked: nothing was started, or no process can do it"], ["130", "Ctrl-C"],
+        ])
+        + "\n## Environment\n\n"
+        + table(["variable", "meaning"], [
+            ["`VELODROME_CACHE`", "folder that keeps data sets (`~/.cache/velodrome`)"],
+            ["`VELODROME_DATA_MIRROR`", "folder or address that has the files of data sets"],
+            ["`VELODROME_MEASURE`", "`0` switches the heartbeat off, to see what measuring costs"],
+        ])
+    )
+    return "\n".join(parts)
+
+
+# Jobs and races
+
+
+def job_page() -> str:
+    options = {name: spelling(parameter)[0] for name, parameter in _job_parameters().items()}
+    rows = []
+    for name, field in Job.model_fields.items():
+        default = "" if field.default is None else "{}" if name == "model_args" else f"`{field.default}`"
+        rows.append([f"`{name}`", f"`{options[name]}`", default, field.description or ""])
+    race = [[f"`{name}`", field.description or ""] for name, field in Race.model_fields.items()]
+    models = [[f"`{model.name}`", model.description] for model in MODELS]
+    return "\n".join([
+        NOTE,
+        "# Job and race files\n",
+        "A job is a YAML file with these fields, or the same as options of `train`, `race` and `plan`, or\n"
+        "`velodrome.Job(...)` in Python. Options win over the file. A field that is unknown is refused.\n",
+        table(["field", "option", "default", "meaning"], rows),
+        "## Models\n",
+        table(["name", "what it is"], models),
+        "`module:function` names [your own](../how-to/own-model.md).\n",
+        "## Race files\n",
+        table(["field", "meaning"], race),
+        "```yaml\njob: {dataset: digits, epochs: 3}\nvary:\n  entry:\n    - {engine: torch, strategy: ddp}\n"
+        "    - {engine: tensorflow, strategy: parameter-server, servers: 2}\n  workers: [1, 2]\nrepeat: 3\n```\n",
+        "A race is every combination of what varies. On the command line: "
+        "`--vary entry=torch/ddp,tensorflow/parameter-server:2 --vary workers=1,2 --repeat 3`.\n",
+    ])
+
+
+def _job_parameters() -> dict[str, inspect.Parameter]:
+    train = dict(commands(app))["velodrome train"]
+    parameters = inspect.signature(train, eval_str=True).parameters
+    return {name: parameter for name, parameter in parameters.items() if name in Job.model_fields}
+
+
+# Engines
+
+
+def engines_page() -> str:
+    parts = [
+        NOTE,
+        "# Engines and strategies\n",
+        "`velodrome engines` shows the same with what is missing on your machine.\n",
+        "Consistency: `bsp`, every worker waits for all others at each step; `asp`, no worker waits for another;\n"
+        "`none`, there is only one.\n",
+    ]
+    for engine in engines():
+        install = next((need.install for need in engine.needs), "")
+        rows = []
+        for strategy in engine.strategies:
+            needs = "; ".join([*(f"`{need.install}`" for need in strategy.needs), *filter(None, [strategy.hardware])])
+            roles = "one process" if strategy.one_process else ", ".join(strategy.roles)
+            kind = "synchronous" if strategy.synchronous else "asynchronous"
+            rows.append([f"`{strategy.name}`", strategy.description, kind, strategy.consistency, roles, needs])
+        headings = ["strategy", "what it does", "kind", "consistency", "roles", "needs"]
+        parts += [f"## `{engine.name}`\n\n{engine.description}. Install: `{install}`.\n", table(headings, rows)]
+    return "\n".join(parts)
+
+
+# Events, results, folders
+
+
+def events_page() -> str:
+    same_names("events", set(KINDS), set(EVENTS))
+    parts = [
+        NOTE,
+        "# Events\n",
+        "A training process says what happens as events: JSON objects, one a line, kept in a run's `events.jsonl`.\n"
+        f"On the process's standard output each line begins with `{PREFIX}`; whatever else a process prints is its\n"
+        "log. Every event has `time` (Unix seconds), `role`, `rank` and `kind`. A number that is not finite is null.\n",
+    ]
+    for kind in KINDS:
+        about, fields = EVENTS[kind]
+        parts += [f"## `{kind}`\n\n{about}\n", table(["field", "meaning"], [[f"`{k}`", v] for k, v in fields.items()])]
+    return "\n".join(parts)
+
+
+def sample_result() -> dict[str, Any]:
+    """A result with everything in it that one can have, made by the function that makes them all."""
+    job = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=1))
+    counts = {"correct": 1, "total": 2, "loss_sum": 1.0}
+    worker: dict[str, Any] = {"time": 1.0, "role": "worker", "rank": 0}
+    chief = {**worker, "role": "chief"}
+    pace = {"seconds": 2.0, "examples": 2, "steps": 2, "warmup": {"steps": 1, "examples": 1, "seconds": 1.0}}
+    network = {"in": 0, "out": 0, "loopback": 0}
+    events = [
+        {**worker, "kind": "resources", "cpu_percent": 1.0, "memory_bytes": 1, "network": network},
+        {**worker, "kind": "staleness", "mean": 1.0, "max": 1},
+        {**chief, "kind": "epoch", "epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0, "train": counts,
+         "validation": counts},
+        {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace},
+    ]
+    failure = Failure("why", role="worker", rank=0, host="127.0.0.1", traceback="…", stack="…")
+    plan = make_plan("name", job, port=lambda: 1)
+    return make_result(plan, "path", "failed", events, started=0.0, ended=1.0, failure=failure)
+
+
+#: Objects whose keys are said in the words of the field itself.
+_SAID_IN_ONE = {"versions", "staleness", "nodes[].cpu_percent", "nodes[].memory_bytes", "nodes[].network_bytes",
+                "nodes[].phases"}
+
+
+def field_names(value: Any, above: str = "") -> Iterator[str]:
+    if isinstance(value, list):
+        value, above = (value[0], f"{above}[]") if value else ({}, above)
+    if isinstance(value, dict) and above not in _SAID_IN_ONE:
+        for key, below in value.items():
+            name = f"{above}.{key}" if above else key
+            yield name
+            yield from field_names(below, name)
+
+
+def run_page() -> str:
+    same_names("result.json", set(field_names(sample_result())), set(RESULT))
+    return "\n".join([
+        NOTE,
+        "# The run folder\n",
+        "A run is a folder, `runs/NAME` unless `--runs` says otherwise. A race is a folder of runs with `race.yaml`\n"
+        "and the figure `race.png`. Files are written beside and moved into place, so none is ever half there; a\n"
+        "finished run is never overwritten.\n",
+        table(["file", "what it holds"], [[f"`{name}`", words] for name, words in FOLDER.items()]),
+        "## `result.json`\n",
+        "The same object is the last line of `velodrome train --json` and what `velodrome.train` returns.\n",
+        table(["field", "meaning"], [[f"`{name}`", words] for name, words in RESULT.items()]),
+    ])
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "job.md": job_page,
+    "engines.md": engines_page,
+    "events.md": events_page,
+    "run-folder.md": run_page,
+}
+
+
+def stale() -> list[str]:
+    """Names of pages that differ from what the code says now."""
+    made = {name: page() for name, page in PAGES.items()}
+    files = {path.name: path.read_text(encoding="utf-8") for path in FOLDER_OF_PAGES.glob("*.md")}
+    return sorted(name for name in made.keys() | files.keys() if made.get(name) != files.get(name))
+
+
+def main() -> None:
+    if "--check" in sys.argv[1:]:
+        if old := stale():
+            raise SystemExit(f"out of date: {', '.join(old)}; run `make docs`")
+        return
+    FOLDER_OF_PAGES.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (FOLDER_OF_PAGES / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
