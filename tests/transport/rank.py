@@ -36,7 +36,6 @@ def sums(transport: MpiTransport) -> None:
     listening = os.popen(f"ss -tlnp 2>/dev/null | grep pid={os.getpid()},").read().split("\n")
     say(
         whole=whole[:3].tolist(), single=float(single[-1]), shared=int(shared[0]),
-        shm=[name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm")],
         listening=[line.split()[3] for line in listening if line],
     )
     transport.close()
@@ -46,7 +45,12 @@ def late(transport: MpiTransport) -> None:
     """Rank 1 comes to the sum a second late; the others' threads go on meanwhile."""
     beats = []
     stop = threading.Event()
-    threading.Thread(target=lambda: [beats.append(time.monotonic()) for _ in iter(lambda: stop.wait(0.02), True)]).start()
+
+    def beat() -> None:
+        while not stop.wait(0.02):
+            beats.append(time.monotonic())
+
+    threading.Thread(target=beat).start()
     if transport.rank == 1:
         time.sleep(1)
     start = time.monotonic()

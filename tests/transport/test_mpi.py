@@ -55,7 +55,7 @@ def finish(processes, code: int | None = 0) -> list[dict]:
 
 
 def segments() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("mpich_shm")}
+    return {path.name for path in Path("/dev/shm").glob("mpich_shm_*")}
 
 
 def meeting_points() -> list[str]:

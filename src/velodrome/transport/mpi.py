@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from numpy.typing import NDArray
 
 from velodrome.errors import PeerLost, RunFailed
+from velodrome.transport.interfaces import interface_of
 from velodrome.transport.meeting import Met, Place, meet
 from velodrome.transport.pmi import remove_shared_memory
 
@@ -102,20 +102,6 @@ def connect(context: Context) -> MpiTransport:
         os._exit(1)
 
     return MpiTransport(Place.from_environment(), context.job.start_timeout, on_lost)
-
-
-def interface_of(host: str) -> str | None:
-    """The network interface of this machine that holds the address of a host, if any does."""
-    try:
-        address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]
-    except OSError:
-        return None
-    loopback = str(address).startswith("127.")
-    for name, entries in psutil.net_if_addrs().items():
-        for entry in entries:
-            if entry.address == address or (loopback and entry.address == "127.0.0.1"):
-                return name
-    return None
 
 
 def _start_mpi(place: Place, met: Met) -> Any:

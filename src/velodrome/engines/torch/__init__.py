@@ -20,6 +20,7 @@ def _environment(strategy: Strategy, addresses: Sequence[Address], me: Address) 
         "WORLD_SIZE": str(len(addresses)),
         "RANK": str(me.rank),
         "LOCAL_RANK": str(sum(other.host == me.host and other.rank < me.rank for other in addresses)),
+        "VELODROME_HOSTS": ",".join(address.host for address in addresses),
     }
 
 

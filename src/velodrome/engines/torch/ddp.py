@@ -1,0 +1,154 @@
+"""`ddp`: PyTorch's own DistributedDataParallel over gloo (CPU) or NCCL (GPU), and that process group as a transport."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from velodrome.engines.torch.learner import TorchLearner
+from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.transport.interfaces import address_towards, interface_of
+from velodrome.worker.context import Context
+
+#: Collectives may wait this long: who stalls is found by the controller, which knows more than a timeout does.
+COLLECTIVE_LIMIT = timedelta(days=7)
+_LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|tcpstore|peer", re.IGNORECASE)
+
+
+class ProcessGroup:
+    """The default process group as a transport for what is not a gradient."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def all_reduce(self, buffer: NDArray[Any]) -> None:
+        with losing_peers():
+            distributed.all_reduce(torch.from_numpy(buffer))
+
+    def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
+        with losing_peers():
+            distributed.broadcast(torch.from_numpy(buffer), root)
+
+    def barrier(self) -> None:
+        with losing_peers():
+            distributed.all_reduce(torch.zeros(1))
+
+    def close(self) -> None:
+        self.barrier()
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def losing_peers() -> Iterator[None]:
+    """Around what talks to other processes: their loss is said as such."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, distributed.DistError) or _LOST.search(str(error)):
+            raise PeerLost(f"lost another worker: {str(error).strip().splitlines()[0]}") from error
+        raise
+
+
+def connect(context: Context, *, gpus: bool) -> ProcessGroup:
+    """Join the job's process group, within the job's start timeout."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    seconds = context.job.start_timeout
+    limit = timedelta(seconds=seconds)
+    interface = interface_of(address_towards(host, port))
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    listener = _listen(host, port) if rank == 0 else None
+    try:
+        store = distributed.TCPStore(
+            host, port, size, is_master=rank == 0, timeout=limit, wait_for_workers=False,
+            master_listen_fd=None if listener is None else listener.detach(),
+        )
+    except (distributed.DistError, RuntimeError) as error:
+        raise RunFailed(
+            f"{_named(0)} did not come: nobody answered at {host}:{port} within {seconds:g} s"
+        ) from error
+    _meet(store, rank, size, seconds)
+    with losing_peers():
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=rank, world_size=size, timeout=limit
+        )
+        distributed.all_reduce(torch.zeros(1))  # connections are made by their first use
+    distributed.distributed_c10d._set_pg_timeout(COLLECTIVE_LIMIT)
+    return ProcessGroup(rank, size)
+
+
+def _meet(store: distributed.TCPStore, rank: int, size: int, seconds: float) -> None:
+    """Say hello and wait for everybody, so that who is missing can be named."""
+    keys = [f"hello/{other}" for other in range(size)]
+    try:
+        store.set(keys[rank], "")
+        store.wait(keys, timedelta(seconds=seconds))
+    except (distributed.DistError, RuntimeError) as error:
+        try:
+            missing = [_named(other) for other in range(size) if not store.check([keys[other]])]
+        except (distributed.DistError, RuntimeError):
+            raise PeerLost(f"lost {_named(0)} while waiting for the others") from error
+        raise RunFailed(f"{', '.join(missing)} did not come within {seconds:g} s") from error
+
+
+def _named(rank: int) -> str:
+    hosts = [host for host in os.environ.get("VELODROME_HOSTS", "").split(",") if host]
+    return f"worker {rank} on {hosts[rank]}" if rank < len(hosts) else f"worker {rank}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound by us, to this address only: PyTorch's own store would listen on every interface."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(f"port {port} on {host} is taken: choose another one") from error
+        raise RunFailed(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): worker 0 must run on {host!r}"
+        ) from error
+
+
+class DdpLearner(TorchLearner):
+    """Gradients are averaged by DistributedDataParallel while they are computed."""
+
+    always_computes = True
+
+    def _wrapped(self) -> nn.Module:
+        self.loss_factor = float(self._transport.size)  # DDP divides by the number of processes
+        # It warns where a user's model turns out to use all of its parameters in every step, and newer versions have
+        # another name for broadcast_buffers.
+        warnings.filterwarnings("ignore", message=".*find_unused_parameters=True was specified.*")
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
+        return DistributedDataParallel(
+            self._model,
+            device_ids=[self._device.index] if self._device.type == "cuda" else None,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=not self._network.from_zoo,
+        )
+
+    def _backward(self, loss: torch.Tensor | None) -> None:
+        assert loss is not None
+        self._forget_gradients()
+        status = self._context.status
+        status.waiting = True  # most of the pass computes, but where it stops it waits for others
+        with losing_peers():
+            loss.backward()
+        status.waiting = False
+        if not self._network.from_zoo:
+            self._fill_gradients()

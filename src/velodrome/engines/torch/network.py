@@ -1,0 +1,108 @@
+"""The network of a job: built from the zoo or the user's function, checked against the data, with its loss."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+from velodrome.data.splits import Splits
+from velodrome.errors import BadRequest
+from velodrome.models import own, torch_zoo
+from velodrome.models.zoo import is_own
+from velodrome.spec.job import Job
+
+PROBED_EXAMPLES = 4
+#: Probabilities are kept this far from zero before their logarithm is taken.
+SMALLEST_PROBABILITY = 1e-7
+
+#: Sum of the losses of a batch, from what the model answers and the labels.
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def loss_of_logits(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Also right for log-probabilities, which are logits that add up already."""
+    return functional.cross_entropy(outputs, labels, reduction="sum")
+
+
+def loss_of_probabilities(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.nll_loss(outputs.clamp(SMALLEST_PROBABILITY, 1.0).log(), labels, reduction="sum")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model that fits the data, on its device and in its number format."""
+
+    model: nn.Module
+    loss: Loss
+    #: From the zoo: all of it is known, so nothing needs to be looked after at every step.
+    from_zoo: bool
+    #: The fewest examples a training step can be made with: batch normalisation has no variance of one.
+    fewest: int
+
+
+def seed_everything(seed: int) -> None:
+    torch.manual_seed(seed)
+    # A user's model may draw from these.
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def dtype_of(job: Job) -> torch.dtype:
+    return torch.float64 if job.dtype == "float64" else torch.float32
+
+
+def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Build a model by name for images of (channels, height, width)."""
+    if not is_own(model):
+        if arguments:
+            raise BadRequest(f"--model-arg {next(iter(arguments))!r}: model {model!r} of the zoo takes no arguments")
+        return torch_zoo.build(model, input_shape, classes)
+    builder = own.builder_of(model)
+    with own.fits_data(model, input_shape, building=True):
+        built = builder(input_shape=input_shape, classes=classes, **arguments)
+    if not isinstance(built, nn.Module):
+        raise BadRequest(f"model {model!r} returned {type(built).__name__!r}: engine torch needs a torch.nn.Module")
+    return built
+
+
+def build(job: Job, data: Splits, device: torch.device) -> Network:
+    """The job's network with the weights that its seed decides, or `BadRequest`."""
+    height, width, channels = data.input_shape
+    shape = channels, height, width
+    seed_everything(job.seed)
+    dtype = dtype_of(job)
+    from_zoo = not is_own(job.model)
+    model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
+    if from_zoo:
+        model = model.to(memory_format=torch.channels_last)
+    outputs = _probe(job.model, model, data, dtype, device)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
+    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    return Network(
+        model=model,
+        loss=loss_of_probabilities if own.are_probabilities(outputs) else loss_of_logits,
+        from_zoo=from_zoo,
+        fewest=2 if normalised else 1,
+    )
+
+
+def _probe(name: str, model: nn.Module, data: Splits, dtype: torch.dtype, device: torch.device) -> np.ndarray:
+    """What the model answers to a few training examples; also gives lazy layers their shape."""
+    pixels = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
+    images = torch.from_numpy(np.ascontiguousarray(pixels)).to(device=device, dtype=dtype).mul_(data.scale)
+    model.eval()
+    with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False):
+        outputs = model(images)
+    model.train()
+    if not isinstance(outputs, torch.Tensor):
+        raise BadRequest(f"model {name!r} answers with {type(outputs).__name__!r}: it must return one tensor of logits")
+    own.check_outputs(name, tuple(outputs.shape), len(images), data.classes)
+    return np.asarray(outputs.double().cpu().numpy())

@@ -1,0 +1,49 @@
+"""A trained model on disk: weights by name in safetensors, and beside them how to build the model again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from velodrome.engines.torch import network
+
+WEIGHTS = "model.safetensors"
+DESCRIPTION = "model.json"
+
+
+def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
+    """Write weights and description; the description comes last, so that a folder with one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Clones, because parameters are views of one buffer, which safetensors refuses.
+    weights = {
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in model.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+    half = folder / f"{WEIGHTS}.half"
+    try:
+        save_file(weights, half)
+    except SafetensorError as error:
+        half.unlink(missing_ok=True)
+        raise OSError(f"cannot write {folder / WEIGHTS}: {error}") from error
+    half.replace(folder / WEIGHTS)
+    half = folder / f"{DESCRIPTION}.half"
+    half.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    half.replace(folder / DESCRIPTION)
+
+
+def load(folder: Path) -> nn.Module:
+    """The model as it was saved, ready to answer: takes (count, channels, height, width) with values from 0 to 1."""
+    told = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    model = network.make(told["model"], told["model_args"], tuple(told["input_shape"]), told["classes"])
+    model = model.to(torch.float64 if told["dtype"] == "float64" else torch.float32)
+    with torch.no_grad():  # one call, because lazy layers take their shape from it
+        model.eval()(torch.zeros(1, *told["input_shape"], dtype=getattr(torch, told["dtype"])))
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    return model.eval()

@@ -1,0 +1,55 @@
+"""PyTorch, worker side: takes its device, meets its peers, builds the learner of the job's strategy and trains."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from velodrome.engines.torch import network
+from velodrome.engines.torch.learner import TorchLearner
+from velodrome.transport.base import Alone, Transport
+from velodrome.worker import loop
+from velodrome.worker.context import Context
+
+
+def train(context: Context) -> None:
+    """Train the job of the context to its end."""
+    torch.set_num_threads(context.threads)
+    local_rank, local_size = _place_on_host()
+    gpus = torch.cuda.device_count() >= local_size
+    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    with context.events.phase("connect"), context.waiting():
+        transport, learner_class = _connect(context, gpus)
+    data = context.data
+    with context.events.phase("build"):
+        learner = learner_class(context, network.build(context.job, data, device), transport, device)
+    loop.run(context, learner)
+
+
+def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
+    # Each strategy loads only what it needs: MPI may be missing where DDP runs.
+    if context.job.strategy == "ddp":
+        from velodrome.engines.torch import ddp
+
+        return ddp.connect(context, gpus=gpus), ddp.DdpLearner
+    if context.job.strategy == "allreduce":
+        from velodrome.engines.torch.allreduce import AllReduceLearner
+        from velodrome.transport import mpi
+
+        return mpi.connect(context), AllReduceLearner
+    return Alone(), TorchLearner
+
+
+def _place_on_host() -> tuple[int, int]:
+    """This process among those of the job on the same host, and how many they are."""
+    hosts = [host for host in os.environ.get("VELODROME_HOSTS", "").split(",") if host]
+    rank = int(os.environ.get("RANK", "0"))
+    if not hosts:
+        hosts = [host for host in os.environ.get("VELODROME_MPI_HOSTS", "").split(",") if host]
+        rank = int(os.environ.get("VELODROME_MPI_RANK", "0"))
+    if rank >= len(hosts):
+        return int(os.environ.get("LOCAL_RANK", "0")), 1
+    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])

@@ -1,0 +1,32 @@
+"""Which network interface a transport must use so that it is reached at the address of the plan, and nowhere else."""
+
+from __future__ import annotations
+
+import socket
+
+import psutil
+
+
+def interface_of(host: str) -> str | None:
+    """The network interface of this machine that holds the address of a host, if any does."""
+    try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return None
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            # All of 127.0.0.0/8 is the loopback's, which shows one address only.
+            if entry.address == address or (address.startswith("127.") and entry.address == "127.0.0.1"):
+                return str(name)
+    return None
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which another one is reached; nothing is sent."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return host

@@ -1,0 +1,148 @@
+"""Runs one job as the real processes of a plan, on data of the test's own, and gives back what they said and wrote.
+
+Framework-neutral: any engine whose `train(context)` calls the shared loop can be driven. No controller takes part.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from velodrome.engines.base import Address
+from velodrome.engines.registry import engine_of, strategy_of
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+from velodrome.worker import checkpoint
+from velodrome.worker.events import parse
+from velodrome.worker.learner import State
+
+PROCESS = Path(__file__).with_name("driver_process.py")
+
+
+@dataclass
+class Ended:
+    """One process that ran."""
+
+    role: str
+    rank: int
+    code: int
+    log: str
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+
+@dataclass
+class Ran:
+    """A job that ended: its processes and its folder."""
+
+    processes: list[Ended]
+    folder: Path
+
+    @property
+    def state(self) -> State:
+        """Weights and optimizer state of the newest checkpoint."""
+        newest = checkpoint.latest(self.folder)
+        assert newest is not None, self.logs
+        return newest.state
+
+    @property
+    def result(self) -> dict[str, Any]:
+        (result,) = [event for process in self.processes for event in process.of_kind("result")]
+        return result
+
+    @property
+    def logs(self) -> str:
+        return "\n".join(f"--- {each.role} {each.rank}: {each.code}\n{each.log}" for each in self.processes)
+
+
+def write_data(path: Path, *, examples: int = 90, shape: tuple[int, int, int] = (8, 8, 1), classes: int = 10) -> Path:
+    """Random but learnable images: each class is brighter in rows of its own."""
+    random = np.random.default_rng(7)
+    parts = {}
+    for name, count in (("train", examples), ("validation", 23), ("test", 31)):
+        labels = random.integers(0, classes, count)
+        images = random.integers(0, 128, (count, *shape))
+        images[np.arange(count), labels % shape[0]] += 100
+        parts |= {f"{name}_images": images.astype(np.uint8), f"{name}_labels": labels.astype(np.int64)}
+    np.savez(path, classes=classes, scale=1 / 255, **parts)
+    return path
+
+
+def free_ports(hosts: list[str]) -> list[int]:
+    sockets = [socket.create_server((host, 0)) for host in hosts]
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def addresses_of(job: Job, hosts: list[str] | None = None) -> list[Address]:
+    """Where the processes of a job listen: on the loopback unless hosts are given, one for each worker."""
+    strategy = strategy_of(job)
+    counts = {"worker": 1 if strategy.one_process else job.workers, "server": job.servers}
+    places = [(role, rank) for role in strategy.roles for rank in range(counts.get(role, 1))]
+    names = [hosts[rank % len(hosts)] if hosts else "127.0.0.1" for _, rank in places]
+    ports = free_ports(names)
+    return [Address(role, rank, name, port) for (role, rank), name, port in zip(places, names, ports, strict=True)]
+
+
+def start(
+    job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False,
+    only: list[int] | None = None, addresses: list[Address] | None = None,
+) -> list[tuple[Address, subprocess.Popen[str]]]:
+    """Start the processes of a job, or those of some ranks only."""
+    job = resolve(job)
+    addresses = addresses or addresses_of(job, hosts)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = []
+    for me in addresses:
+        if only is not None and me.rank not in only:
+            continue
+        environment = dict(os.environ) | dict(engine_of(job).environment(strategy_of(job), addresses, me))
+        environment["PYTHONPATH"] = os.pathsep.join([str(PROCESS.parent), environment.get("PYTHONPATH", "")])
+        command = [sys.executable, str(PROCESS), me.role, str(me.rank), str(data), str(folder), str(int(resume))]
+        process = subprocess.Popen(
+            [*command, job.model_dump_json()], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        started.append((me, process))
+    return started
+
+
+def finish(started: list[tuple[Address, subprocess.Popen[str]]], folder: Path, *, seconds: float = 120) -> Ran:
+    """Wait for all of them; none outlives this call."""
+    ended = []
+    try:
+        for me, process in started:
+            output, log = process.communicate(timeout=seconds)
+            events = [event for event in map(parse, output.splitlines()) if event is not None]
+            ended.append(Ended(me.role, me.rank, process.returncode, log, events))
+    finally:
+        for _, process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return Ran(ended, folder)
+
+
+def run(job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False) -> Ran:
+    """Run a job that must end well."""
+    ran = finish(start(job, data, folder, hosts=hosts, resume=resume), folder)
+    assert all(process.code == 0 for process in ran.processes), ran.logs
+    return ran
+
+
+def largest_difference(one: State, other: State, prefix: str = "") -> float:
+    """Between two states with the same names and shapes."""
+    names = {name for name in one if name.startswith(prefix)}
+    assert names == {name for name in other if name.startswith(prefix)}
+    assert names
+    return max(float(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)).max()) for name in names)
