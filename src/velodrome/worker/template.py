@@ -1,0 +1,122 @@
+"""A process that has only imported an engine, from which training processes are forked: they start without the import.
+
+It speaks with the controller over a socket: a request is one JSON message with three file descriptors (standard input,
+output and error of the child); answers are `{"pid": …}` and, when a child ends, `{"pid": …, "code": …}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from velodrome.engines.registry import engine
+from velodrome.worker.host import die_with_parent, limit_threads
+
+#: Room in the command line that a child writes its own over.
+PADDING = 1500
+_MESSAGE = 1 << 20
+
+
+def show_command_line(words: list[str]) -> None:
+    """Let tools that list processes see what this one does, as if it had been started with these words."""
+    if sys.platform != "linux":
+        return
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    start, end = int(fields[45]), int(fields[46])
+    text = b"\0".join(word.encode() for word in words)[: end - start - 1]
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def _become_child(request: dict[str, Any], descriptors: list[int], control: socket.socket) -> NoReturn:
+    """In the child: take over the place that the controller prepared, and train."""
+    control.close()
+    os.setsid()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.path[:] = request["path"]
+    words = [sys.executable, "-m", "velodrome.worker", *request["words"]]
+    sys.argv = words[2:]
+    show_command_line(words)
+    from velodrome.worker.main import main
+
+    main(request["words"])
+
+
+def _reap(control: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        control.send(json.dumps({"pid": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a child for every request until the controller goes away."""
+    woken, wake = os.pipe()
+    for descriptor in (woken, wake):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    waiting = selectors.DefaultSelector()
+    waiting.register(control, selectors.EVENT_READ)
+    waiting.register(woken, selectors.EVENT_READ)
+    while True:
+        ready = [key.fileobj for key, _ in waiting.select()]
+        if woken in ready:
+            os.read(woken, 4096)
+            _reap(control)
+        if control in ready:
+            message, descriptors, _, _ = socket.recv_fds(control, _MESSAGE, 3)
+            if not message:
+                return
+            pid = os.fork()
+            if pid == 0:
+                os.close(woken)
+                os.close(wake)
+                _become_child(json.loads(message), descriptors, control)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            control.send(json.dumps({"pid": pid}).encode())
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="python -m velodrome.worker.template")
+    parser.add_argument("--engine", required=True)
+    parser.add_argument("--socket", required=True, type=int)
+    parser.add_argument("padding", nargs="?")
+    options = parser.parse_args()
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Children set their own number; libraries that decide once, at import, get the one that is always right.
+    limit_threads(1)
+    control = socket.socket(fileno=options.socket)
+    import_module(engine(options.engine).worker)
+    import_module("velodrome.worker.main")
+    gc.collect()
+    gc.freeze()
+    serve(control)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
