@@ -21,7 +21,7 @@ from rich.table import Table
 
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import strategy_of
-from velodrome.run.execute import JobFailed
+from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.resolve import batch_of_step
 
@@ -164,8 +164,11 @@ def mention_interrupted(store: Store) -> None:
     names = [run.name for run in store.runs() if run.result() is None and run.status() == "interrupted"]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        error_console.print(f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}` continues it",
-                            soft_wrap=True, markup=False)
+        where = "" if store.path == default_runs() else f" --runs {store.path}"
+        error_console.print(
+            f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}{where}` continues it",
+            soft_wrap=True, markup=False,
+        )
 
 
 def run_visibly(go: Callable[[dict[str, Any]], dict[str, Any]], store: Store, *, as_json: bool) -> None:

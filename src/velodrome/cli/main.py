@@ -46,6 +46,13 @@ app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 
 
+_ENDING: dict[object, str] = {
+    128 + signal.SIGINT: "interrupted by Ctrl-C",
+    128 + signal.SIGTERM: "ended by SIGTERM",
+    128 + signal.SIGHUP: "ended by SIGHUP",
+}
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
@@ -54,15 +61,22 @@ def main(words: list[str] | None = None) -> None:
     """Run a command; its exit code is 0, 1 for a failed run, 2 for a bad request, 130 for Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
+    # A shell that starts us in the background may have us ignore Ctrl-C; whoever sends it means it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app(words, standalone_mode=True)
     except VelodromeError as error:
         sys.stdout.flush()
         print(f"velodrome: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("velodrome: interrupted; nothing is left running", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        # Typer has turned Ctrl-C into this code already.
+        if end.code in _ENDING:
+            print(f"velodrome: {_ENDING[end.code]}; nothing is left running", file=sys.stderr)
+        raise
     except BrokenPipeError:
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        print(f"velodrome: {error.strerror or error}: {error.filename or 'no file named'}", file=sys.stderr)
         sys.exit(1)

@@ -64,6 +64,8 @@ class Plan:
     run: str
     job: Job
     processes: tuple[Process, ...]
+    #: In the order in which the user named them.
+    hosts: tuple[str, ...] = (LOCAL,)
 
     @property
     def chief(self) -> Process:
@@ -93,17 +95,28 @@ def free_port() -> int:
     raise VelodromeError(f"no free port between {PORTS.start} and {PORTS.stop}: something on this machine takes them")
 
 
+def _another(port: Callable[[], int], taken: Sequence[int]) -> int:
+    """A port that no other process of the plan has: what is free now is free for each of them."""
+    found = port()
+    for _ in range(100):
+        if found not in taken:
+            break
+        found = port()
+    return found
+
+
 def make_plan(
     run: str, job: Job, hosts: Sequence[str] = (LOCAL,), port: Callable[[], int] = free_port
 ) -> Plan:
     """Lay a resolved job on hosts, in turns."""
     strategy, engine = strategy_of(job), engine_of(job)
     turns: Counter[str] = Counter()
-    addresses = []
+    addresses: list[Address] = []
     for role, rank in roles_of(job):
         host = hosts[turns[role] % len(hosts)]
         turns[role] += 1
-        addresses.append(Address(role, rank, host, port() if role in strategy.listens else 0))
+        taken = [address.port for address in addresses]
+        addresses.append(Address(role, rank, host, _another(port, taken) if role in strategy.listens else 0))
     computing = Counter(address.host for address in addresses if address.role == "worker")
     seen: Counter[str] = Counter()
     processes = []
@@ -114,7 +127,7 @@ def make_plan(
             seen[me.host] += 1
         peers = addresses if len(strategy.roles) > 1 else [other for other in addresses if other.role == me.role]
         processes.append(Process(me, slot, slots, dict(engine.environment(strategy, peers, me))))
-    return Plan(run, job, tuple(processes))
+    return Plan(run, job, tuple(processes), tuple(hosts))
 
 
 def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
@@ -127,14 +140,20 @@ def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = Fals
 
 def environment(plan: Plan, process: Process) -> dict[str, str]:
     """What a worker is told in its environment, on top of what it inherits."""
-    return {"VELODROME_JOB": plan.job.model_dump_json(exclude_defaults=True), **process.environment}
+    return {
+        "VELODROME_JOB": plan.job.model_dump_json(exclude_defaults=True),
+        # For the user's own code, which may want to know where it runs.
+        "VELODROME_ROLE": process.role,
+        "VELODROME_RANK": str(process.rank),
+        **process.environment,
+    }
 
 
 def command_by_hand(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
     """A line for a shell on the process's host that starts its part."""
     words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items())]
-    words += [python, "-m", "velodrome.worker", *arguments(plan, process, runs / plan.run), "--by-hand"]
-    return shlex.join(words)
+    words += [python, "-m", "velodrome.worker", *arguments(plan, process, runs / plan.run)]
+    return shlex.join([*words, "--by-hand", ",".join(plan.hosts)])
 
 
 def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:

@@ -53,14 +53,15 @@ def builder_of(model: str) -> Callable[..., Any]:
     return builder
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a file of code is the user's: neither ours, nor a library's, nor Python's."""
     return not file.startswith("<") and not str(Path(file).resolve()).startswith(_LIBRARIES)
 
 
 def users_traceback(error: BaseException) -> str | None:
     """The traceback from the first line of the user's code on, or None if no such line took part."""
     frame: TracebackType | None = error.__traceback__
-    while frame is not None and not _is_users(frame.tb_frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
     if frame is None:
         return None
@@ -69,7 +70,7 @@ def users_traceback(error: BaseException) -> str | None:
 
 def _raised_in_library(error: BaseException) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and not _is_users(frames[-1].filename)
+    return bool(frames) and not is_users(frames[-1].filename)
 
 
 @contextmanager

@@ -4,8 +4,11 @@ Run as a program it is the guardian: it outlives a controller that is killed, en
 Standard library only, so that it starts in a blink.
 """
 
+from __future__ import annotations
+
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -35,6 +38,25 @@ def end_marked(token: str, limit: float = 5.0) -> list[int]:
                 continue
         time.sleep(0.02)
     return left
+
+
+def start_guardian(token: str) -> subprocess.Popen[bytes]:
+    """Start the guardian of a run. It holds nothing of ours but its standard input."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, token], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+    )
+
+
+def dismiss(guardian: subprocess.Popen[bytes]) -> None:
+    """Let the guardian look once more, and go."""
+    assert guardian.stdin is not None
+    guardian.stdin.close()
+    try:
+        guardian.wait(10.0)
+    except subprocess.TimeoutExpired:
+        guardian.kill()
+        guardian.wait()
 
 
 def guard(token: str) -> None:

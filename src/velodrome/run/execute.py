@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from velodrome.cluster.plan import Plan, free_port, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed
+from velodrome.run.interrupts import deferred
 from velodrome.run.names import check_name, default_name
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, Store, write_whole
@@ -54,7 +56,7 @@ def execute(
         check_name(name)
     preflight.check(job)
     catalogue.prepare(job.dataset, progress)
-    run = store.create(name or default_name(job), job)
+    run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
     return _carry_out(run, job, listener, on_start, port, resume=False)
 
 
@@ -84,17 +86,17 @@ def _carry_out(
 ) -> dict[str, Any]:
     started = time.time()
     scalars = Scalars(run.path / "tensorboard")
-    plan = make_plan(run.name, job, port=port)
+    failure: Failure | None = None
 
     def take(event: dict[str, Any]) -> None:
         scalars.take(event)
         listener(event)
 
     try:
-        if on_start is not None:
-            on_start(plan, run)
-        failure: Failure | None = None
+        plan = make_plan(run.name, job, port=port)
         try:
+            if on_start is not None:
+                on_start(plan, run)
             for _ in range(PORT_TRIES):
                 write_whole(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
                 failure = Supervisor(run, plan, take, resume=resume).watch()
@@ -104,16 +106,27 @@ def _carry_out(
                 plan = make_plan(run.name, job, port=port)
         except OSError as error:
             failure = Failure(f"the controller cannot go on: {error.strerror or error} ({run.path})", cause="disk")
-        except BaseException:
-            _finish(run, plan, "interrupted", started, Failure("interrupted by the user", cause="interrupt"))
+        except Exception as error:
+            fault = Failure(f"the controller failed: {type(error).__name__}: {error}", cause="controller")
+            _finish(run, plan, "failed", started, fault)
             raise
-        result = _finish(run, plan, "failed" if failure else "finished", started, failure)
+        except BaseException as error:
+            with deferred():
+                _finish(run, plan, "interrupted", started, Failure(_interruption(error), cause="interrupt"))
+            raise
+        with deferred():
+            result = _finish(run, plan, "failed" if failure else "finished", started, failure)
     finally:
         scalars.close()
         run.close()
     if failure is not None:
         raise JobFailed(failure, result)
     return result
+
+
+def _interruption(error: BaseException) -> str:
+    number = error.code - 128 if isinstance(error, SystemExit) and isinstance(error.code, int) else 0
+    return f"ended by {signal.Signals(number).name}" if number in set(signal.Signals) else "interrupted by Ctrl-C"
 
 
 def _retry(run: OpenRun, failure: Failure) -> dict[str, Any]:

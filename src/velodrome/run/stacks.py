@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from velodrome.models.own import is_users
 
 
 def _py_spy() -> str | None:
@@ -20,11 +23,19 @@ def stack_of(pid: int, limit: float = 10.0) -> str:
         return "(no stack: py-spy is not installed)"
     try:
         done = subprocess.run(
-            [program, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True, timeout=limit
+            [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)],
+            capture_output=True, text=True, timeout=limit,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"(no stack: {error})"
-    return done.stdout.strip() or f"(no stack: {done.stderr.strip().splitlines()[-1:] or 'py-spy said nothing'})"
+    said = done.stderr.strip().splitlines() or ["py-spy said nothing"]
+    return done.stdout.strip() or f"(no stack: {said[-1]})"
+
+
+def shows_users_code(stack: str) -> bool:
+    """Whether any thread is in a line of the user's own files."""
+    files = re.findall(r"^\s+.* \((/.*\.py):\d+\)$", stack, re.MULTILINE)
+    return any(is_users(file) for file in files)
 
 
 def main_thread(stack: str) -> str:

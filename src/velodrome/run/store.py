@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 import yaml
 
@@ -22,6 +25,7 @@ Status = Literal["running", "finished", "failed", "interrupted"]
 
 #: Kept aside from the start, so that a full disk can still be told of.
 RESERVE_BYTES = 256 * 1024
+LOCK_SECONDS = 0.5
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -36,6 +40,19 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         half.unlink(missing_ok=True)
         raise
+
+
+def _locked_within(stream: IO[str], seconds: float) -> bool:
+    """Lock a file; a reader that looks whether it is locked holds it for a moment."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
 
 
 @dataclass
@@ -60,13 +77,14 @@ class RunFolder:
             result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return result if isinstance(result, dict) and "status" in result else None
+        return result if isinstance(result, dict) and result.get("status") in get_args(Status) else None
 
     def status(self) -> Status:
+        locked = self._is_locked()  # asked first: a run writes its result before it lets go
         if (result := self.result()) is not None:
             status: Status = result["status"]
             return status
-        return "running" if self._is_locked() else "interrupted"
+        return "running" if locked else "interrupted"
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Every whole event; a line that was cut off is passed over."""
@@ -74,7 +92,7 @@ class RunFolder:
             for line in stream:
                 with suppress(ValueError):
                     event = json.loads(line)
-                    if isinstance(event, dict):
+                    if isinstance(event, dict) and "kind" in event:
                         yield event
 
     def _is_locked(self) -> bool:
@@ -99,16 +117,17 @@ class OpenRun(RunFolder):
         for name in ("logs", "checkpoints", "tensorboard"):
             (self.path / name).mkdir(exist_ok=True)
         self._lock = (self.path / "controller.lock").open("w", encoding="utf-8")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadRequest(f"run {self.name!r} is running already") from None
+        if not _locked_within(self._lock, LOCK_SECONDS):
+            raise BadRequest(f"run {self.name!r} is running already")
         self._lock.write(f"{os.getpid()}\n")
         self._lock.flush()
         with (self.path / ".reserve").open("wb") as reserve:
-            reserve.write(b"\0" * RESERVE_BYTES)
+            reserve.write(os.urandom(RESERVE_BYTES))  # some file systems keep no space for zeros
             reserve.flush()
+            os.fsync(reserve.fileno())
         self._events = (self.path / "events.jsonl").open("a", encoding="utf-8")
+        if self._events.tell():
+            self._events.write("\n")  # whatever a killed controller left half written ends here
 
     def add_event(self, event: dict[str, Any]) -> None:
         assert self._events is not None
@@ -124,13 +143,13 @@ class OpenRun(RunFolder):
         write_whole(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
 
     def close(self) -> None:
+        with suppress(OSError):
+            (self.path / "controller.lock").unlink(missing_ok=True)
+            self.release_reserve()
         for stream in (self._events, self._lock):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        with suppress(OSError):
-            (self.path / "controller.lock").unlink(missing_ok=True)
-            self.release_reserve()
 
 
 class Store:
@@ -156,8 +175,15 @@ class Store:
             write_whole(path / "job.yaml", yaml.safe_dump(job.model_dump(), sort_keys=False))
             run.begin()
         except OSError as error:
+            run.close()
+            shutil.rmtree(path, ignore_errors=True)
             raise VelodromeError(f"cannot begin run {name!r} in {path}: {error.strerror or error}") from error
         return run
+
+    def create_new(self, name: str, job: Job) -> OpenRun:
+        """A new run under a name that nobody chose: a number is added if it is taken."""
+        names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        return self.create(next(free for free in names if not (self.path / free).exists()), job)
 
     def reopen(self, name: str) -> OpenRun:
         """A run that did not finish, to go on with."""
@@ -167,8 +193,12 @@ class Store:
             raise BadRequest(f"run {name!r} is finished: there is nothing to resume")
         if status == "running":
             raise BadRequest(f"run {name!r} is running at this moment")
-        run.begin()
-        (run.path / "result.json").unlink(missing_ok=True)
+        try:
+            run.begin()
+            (run.path / "result.json").unlink(missing_ok=True)
+        except OSError as error:
+            run.close()
+            raise VelodromeError(f"cannot go on with run {name!r} in {run.path}: {error.strerror or error}") from error
         return run
 
     def get(self, name: str) -> RunFolder:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+
+def _mean(counts: Mapping[str, Any]) -> float:
+    """Loss per example; one that is not finite travels as null."""
+    return math.nan if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
 
 
 class Scalars:
@@ -25,7 +33,7 @@ class Scalars:
                 counts = event[part]
                 if counts["total"]:
                     values[f"accuracy/{part}"] = counts["correct"] / counts["total"]
-                    values[f"loss/{part}"] = counts["loss_sum"] / counts["total"]
+                    values[f"loss/{part}"] = _mean(counts)
             self._write(event["epoch"], event["time"], values)
         elif kind == "resources":
             node = f"{event['role']}-{event['rank']}"
@@ -39,7 +47,7 @@ class Scalars:
         elif kind == "result" and event["test"]["total"]:
             test, step = event["test"], len(event["history"])
             self._write(step, event["time"], {"accuracy/test": test["correct"] / test["total"],
-                                              "loss/test": test["loss_sum"] / test["total"]})
+                                              "loss/test": _mean(test)})
 
     def _write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
         # Imported here: it takes 0.2 s, which a command that fails early should not pay.
@@ -58,4 +66,5 @@ class Scalars:
 
     def close(self) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with suppress(OSError):  # a full disk is told of elsewhere
+                self._stream.close()

@@ -9,18 +9,26 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from velodrome.cluster.plan import make_plan
-from velodrome.run.outcome import make_result
-from velodrome.run.store import write_whole
+from velodrome.errors import BadRequest
+from velodrome.run.outcome import Failure, make_result
+from velodrome.run.store import Status, write_whole
 from velodrome.worker.context import Context
-from velodrome.worker.events import PREFIX, Emitter, Kind
+from velodrome.worker.events import Emitter, Kind, parse
 
 
 class ByHand(Emitter):
     """Writes events to a file of its own and tells a person what happens."""
 
     def __init__(self, folder: Path, role: str, rank: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / "result.json").exists():
+            raise BadRequest(f"--run {folder.name!r}: {folder} holds a run already, and none is ever overwritten")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadRequest(f"--folder {str(folder)!r}: cannot write there: {error.strerror}") from None
         self.path = folder / f"events-{role}-{rank}.jsonl"
         self._who = f"{role} {rank}"
         super().__init__(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), role, rank)
@@ -49,16 +57,23 @@ def _sentence(kind: Kind, fields: dict[str, Any]) -> str | None:
     return None
 
 
-def finish(run: str, context: Context) -> None:
+def finish(run: str, context: Context, hosts: list[str], status: Status) -> None:
     """In the chief: put the result together from the events that are on this host."""
-    plan = make_plan(run, context.job, hosts=["by hand"], port=lambda: 0)
-    events = []
+    plan = make_plan(run, context.job, hosts, port=lambda: 0)
+    events: list[dict[str, Any]] = []
     for path in sorted(context.folder.glob("events-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith(PREFIX) and line.endswith("}"):
-                events.append(json.loads(line[len(PREFIX) :]))
+        events += filter(None, map(parse, path.read_text(encoding="utf-8", errors="replace").splitlines()))
     events.sort(key=lambda event: event["time"])
     started = events[0]["time"] if events else time.time()
-    result = make_result(plan, str(context.folder), "finished", events, started=started, ended=time.time())
+    own_error = [event for event in events if event["kind"] == "error" and event["role"] == context.role]
+    failure = None
+    if status != "finished":
+        message = own_error[-1]["message"] if own_error else status
+        me = plan.chief
+        failure = Failure(f"{me.name} on {me.host}: {message}", me.role, me.rank, me.host)
+    result = make_result(
+        plan, str(context.folder.resolve()), status, events, started=started, ended=time.time(), failure=failure
+    )
+    write_whole(context.folder / "job.yaml", yaml.safe_dump(context.job.model_dump(), sort_keys=False))
     write_whole(context.folder / "result.json", json.dumps(result, indent=2) + "\n")
-    print(f"chief: result in {context.folder / 'result.json'}", file=sys.stderr, flush=True)
+    print(f"{plan.chief.name}: how it ended is in {context.folder / 'result.json'}", file=sys.stderr, flush=True)

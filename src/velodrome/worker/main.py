@@ -6,10 +6,10 @@ import argparse
 import os
 import sys
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from velodrome.engines.registry import engine_of
 from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError
@@ -19,6 +19,13 @@ from velodrome.worker.context import Context
 from velodrome.worker.events import Cause, Emitter
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
 from velodrome.worker.sampler import Sampler
+
+if TYPE_CHECKING:
+    from velodrome.run.store import Status
+
+#: How much longer than the controller a worker waits for its peers.
+CONTROLLER_FIRST_SECONDS = 10.0
+_CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port"}
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
@@ -30,17 +37,23 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--slot", default="0/0", help="place among the computing processes of this host, as 0/2")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
-    parser.add_argument("--by-hand", action="store_true", help="keep the events here and show them to a person")
+    parser.add_argument(
+        "--by-hand", metavar="HOSTS", help="keep the events here and show them to a person; the hosts of the plan"
+    )
     return parser.parse_args(words)
 
 
 def main(words: list[str] | None = None) -> NoReturn:
     """Run one process of a job; never returns, because frameworks may hang or crash while Python takes them down."""
     options = _parse(sys.argv[1:] if words is None else words)
-    if options.by_hand:
+    if options.by_hand is not None:
         from velodrome.worker.by_hand import ByHand
 
-        events: Emitter = ByHand(options.folder, options.role, options.rank)
+        try:
+            events: Emitter = ByHand(options.folder, options.role, options.rank)
+        except BadRequest as error:
+            print(f"velodrome: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
     else:
         # Only events go to the standard output that the controller reads: what anybody prints goes to the log.
         events = Emitter(os.dup(1), options.role, options.rank)
@@ -50,13 +63,18 @@ def main(words: list[str] | None = None) -> NoReturn:
         watch_lifeline()
     code = _work(options, events)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 
 def _work(options: argparse.Namespace, events: Emitter) -> int:
+    context: Context | None = None
     try:
         job = Job.model_validate_json(os.environ["VELODROME_JOB"])
+        if options.lifeline:
+            # The controller sees all processes and knows who is late: it speaks first.
+            job = job.model_copy(update={"start_timeout": job.start_timeout + CONTROLLER_FIRST_SECONDS})
         slot, slots = map(int, options.slot.split("/"))
         threads = claim_cores(slot, slots, job.threads)
         limit_threads(threads)
@@ -73,34 +91,45 @@ def _work(options: argparse.Namespace, events: Emitter) -> int:
                 engine = import_module(engine_of(job).worker)
             engine.train(context)
     except BaseException as error:
-        report(error, events)
-        return 2 if isinstance(error, BadRequest) else 1
-    if options.by_hand and context.is_chief:
+        with suppress(OSError):  # who reads it may be gone, the disk may be full
+            report(error, events)
+        _finish_by_hand(options, context, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        return 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, BadRequest) else 1
+    _finish_by_hand(options, context, "finished")
+    return 0
+
+
+def _finish_by_hand(options: argparse.Namespace, context: Context | None, status: Status) -> None:
+    """In a chief that a person started: nobody else writes down how the run ended."""
+    if options.by_hand is not None and context is not None and context.is_chief:
         from velodrome.worker.by_hand import finish
 
-        finish(options.run, context)
-    return 0
+        finish(options.run, context, options.by_hand.split(","), status)
+
+
+def _cause(error: BaseException, users: str | None) -> Cause:
+    for kind, cause in _CAUSES.items():
+        if isinstance(error, kind):
+            return cause
+    return "user" if users is not None or isinstance(error, SystemExit) else "engine"
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"the model's code called sys.exit({error.code!r})"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{error.strerror}: {error.filename}" if error.filename else str(error)
+    message = str(error).strip()
+    if isinstance(error, VelodromeError):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def report(error: BaseException, events: Emitter) -> None:
     """Say why this process ends, with the user's own lines where they took part, and leave the rest in the log."""
     users = users_traceback(error)
-    full = "".join(traceback.format_exception(error))
-    sys.stderr.write(full)
-    message = str(error).strip() or type(error).__name__
-    cause: Cause = "engine"
-    if isinstance(error, BadRequest):
-        cause = "request"
-    elif isinstance(error, PeerLost):
-        cause = "peer"
-    elif isinstance(error, PortTaken):
-        cause = "port"
-    elif isinstance(error, SystemExit):
-        cause, message = "user", f"the model's code called sys.exit({error.code!r})"
-    elif isinstance(error, OSError) and error.errno is not None:
-        message = f"{error.strerror}: {error.filename}" if error.filename else str(error)
-    elif users is not None:
-        cause = "user"
-    if not isinstance(error, VelodromeError | OSError | SystemExit) or error.__class__ is OSError:
-        message = f"{type(error).__name__}: {message}"
-    events.emit("error", cause=cause, message=message, traceback=users)
+    with suppress(OSError):
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    events.emit("error", cause=_cause(error, users), message=_sentence(error), traceback=users)
