@@ -5,11 +5,14 @@ Framework-neutral: any engine whose `train(context)` calls the shared loop can b
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +68,7 @@ class Ran:
 
 
 def write_data(path: Path, *, examples: int = 90, shape: tuple[int, int, int] = (8, 8, 1), classes: int = 10) -> Path:
-    """Random but learnable images: each class is brighter in rows of its own."""
+    """Random but learnable images: each class is brighter in a row of its own."""
     random = np.random.default_rng(7)
     parts = {}
     for name, count in (("train", examples), ("validation", 23), ("test", 31)):
@@ -95,25 +98,31 @@ def addresses_of(job: Job, hosts: list[str] | None = None) -> list[Address]:
     return [Address(role, rank, name, port) for (role, rank), name, port in zip(places, names, ports, strict=True)]
 
 
+def _words_and_environment(
+    job: Job, data: Path, folder: Path, resume: bool, addresses: list[Address], me: Address
+) -> tuple[list[str], dict[str, str]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = dict(engine_of(job).environment(strategy_of(job), addresses, me))
+    environment["PYTHONPATH"] = os.pathsep.join([str(PROCESS.parent), os.environ.get("PYTHONPATH", "")])
+    return [me.role, str(me.rank), str(data), str(folder), str(int(resume)), job.model_dump_json()], environment
+
+
 def start(
     job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False,
     only: list[int] | None = None, addresses: list[Address] | None = None,
 ) -> list[tuple[Address, subprocess.Popen[str]]]:
-    """Start the processes of a job, or those of some ranks only."""
+    """Start the processes of a job, or those of some ranks only, for tests that do something to them."""
     job = resolve(job)
     addresses = addresses or addresses_of(job, hosts)
-    folder.mkdir(parents=True, exist_ok=True)
     started = []
     for me in addresses:
-        if only is not None and me.rank not in only:
-            continue
-        environment = dict(os.environ) | dict(engine_of(job).environment(strategy_of(job), addresses, me))
-        environment["PYTHONPATH"] = os.pathsep.join([str(PROCESS.parent), environment.get("PYTHONPATH", "")])
-        command = [sys.executable, str(PROCESS), me.role, str(me.rank), str(data), str(folder), str(int(resume))]
-        process = subprocess.Popen(
-            [*command, job.model_dump_json()], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        started.append((me, process))
+        if only is None or me.rank in only:
+            words, environment = _words_and_environment(job, data, folder, resume, addresses, me)
+            process = subprocess.Popen(
+                [sys.executable, str(PROCESS), *words],
+                env=os.environ | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            started.append((me, process))
     return started
 
 
@@ -123,8 +132,7 @@ def finish(started: list[tuple[Address, subprocess.Popen[str]]], folder: Path, *
     try:
         for me, process in started:
             output, log = process.communicate(timeout=seconds)
-            events = [event for event in map(parse, output.splitlines()) if event is not None]
-            ended.append(Ended(me.role, me.rank, process.returncode, log, events))
+            ended.append(_ended(me, process.returncode, output, log))
     finally:
         for _, process in started:
             if process.poll() is None:
@@ -133,11 +141,47 @@ def finish(started: list[tuple[Address, subprocess.Popen[str]]], folder: Path, *
     return Ran(ended, folder)
 
 
-def run(job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False) -> Ran:
-    """Run a job that must end well."""
-    ran = finish(start(job, data, folder, hosts=hosts, resume=resume), folder)
-    assert all(process.code == 0 for process in ran.processes), ran.logs
+def run(
+    job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False, good: bool = True,
+    seconds: float = 120,
+) -> Ran:
+    """Run a job to its end, in processes forked from one that has imported the engine already."""
+    job = resolve(job)
+    addresses = addresses_of(job, hosts)
+    orders = []
+    for me in addresses:
+        words, environment = _words_and_environment(job, data, folder, resume, addresses, me)
+        name = f"{me.role}-{me.rank}"
+        files = {"output": str(folder / f"{name}.out"), "log": str(folder / f"{name}.log")}
+        orders.append({"words": words, "environment": environment, **files})
+    oven = _warm(engine_of(job).worker)
+    assert oven.stdin is not None
+    assert oven.stdout is not None
+    oven.stdin.write(json.dumps({"orders": orders, "seconds": seconds}) + "\n")
+    oven.stdin.flush()
+    codes = json.loads(oven.stdout.readline())
+    ended = [
+        _ended(me, code, Path(order["output"]).read_text(), Path(order["log"]).read_text())
+        for me, code, order in zip(addresses, codes, orders, strict=True)
+    ]
+    ran = Ran(ended, folder)
+    assert not good or all(code == 0 for code in codes), ran.logs
     return ran
+
+
+@cache
+def _warm(module: str) -> subprocess.Popen[str]:
+    """A process that has imported an engine's worker module and computed nothing; it ends with the test session."""
+    oven = subprocess.Popen(
+        [sys.executable, str(PROCESS), "--warm", module], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    atexit.register(oven.communicate)
+    return oven
+
+
+def _ended(me: Address, code: int, output: str, log: str) -> Ended:
+    events = [event for event in map(parse, output.splitlines()) if event is not None]
+    return Ended(me.role, me.rank, code, log, events)
 
 
 def largest_difference(one: State, other: State, prefix: str = "") -> float:

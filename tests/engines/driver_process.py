@@ -1,12 +1,18 @@
-"""One process of a driven job: `driver_process.py ROLE RANK DATA FOLDER RESUME JOB`. Events go to stdout."""
+"""The processes of driven jobs. Cold: `driver_process.py ROLE RANK DATA FOLDER RESUME JOB` is one of them.
+
+Warm: `driver_process.py --warm MODULE` imports an engine once, then forks the processes of each job it reads.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 import traceback
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +32,8 @@ def read_data(path: str) -> Splits:
         return Splits(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
 
 
-def main() -> int:
-    role, rank, data, folder, resume, job = sys.argv[1:]
+def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) -> int:
+    """Be one process of a job; events go to what stdout was, everything else to stderr."""
     events = Emitter(os.dup(1), role, int(rank))
     os.dup2(2, 1)
     context = Context(
@@ -44,8 +50,49 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    code = main()
+def leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def fork(order: dict[str, Any]) -> int:
+    """Fork a process with its own environment and files for its output."""
+    pid = os.fork()
+    if pid:
+        return pid
+    for descriptor, path in ((0, os.devnull), (1, order["output"]), (2, order["log"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), descriptor)
+    os.environ.update(order["environment"])
+    sys.path[:0] = [folder for folder in order["environment"].get("PYTHONPATH", "").split(os.pathsep) if folder]
+    leave(work(*order["words"]))
+    raise AssertionError("unreachable")
+
+
+def reap(pids: list[int], seconds: float) -> list[int]:
+    """The exit codes of forked processes; who is not done in time is killed."""
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + seconds
+    while len(codes) < len(pids):
+        for pid in set(pids) - set(codes):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                os.kill(pid, 9)
+        time.sleep(0.01)
+    return [codes[pid] for pid in pids]
+
+
+def warm(module: str) -> None:
+    import_module(module)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(reap([fork(order) for order in request["orders"]], request["seconds"])), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--warm":
+        warm(sys.argv[2])
+    else:
+        leave(work(*sys.argv[1:]))
