@@ -94,7 +94,7 @@ def command(
     else:
         console = Console(highlight=False)
         if rows:
-            console.print(comparison(rows))
+            console.print(comparison(rows, console.width))
         if picture:
             console.print(f"Plot: {picture}", soft_wrap=True)
         console.print(verdict(rows), soft_wrap=True)
