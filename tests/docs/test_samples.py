@@ -1,0 +1,55 @@
+"""What the documentation tells people to type does what it says: every sample runs, in the order of its page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import Block, blocks
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [page for page in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]) if any(b.runs for b in blocks(page))]
+LIMIT = 150
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder with the examples and, for pages that change it, the package's source."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    return tmp_path
+
+
+def _write(block: Block, folder: Path) -> None:
+    assert block.file is not None
+    original = ROOT / block.file
+    if original.exists():
+        assert original.read_text(encoding="utf-8") == block.text, f"{block.file} is not what the page shows"
+    target = folder / block.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(block.text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_samples_run_as_they_are_written(page: Path, folder: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder / "src"),
+    }
+    for block in blocks(page):
+        if block.file is not None:
+            _write(block, folder)
+        elif block.runs:
+            program = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
+            done = subprocess.run(
+                [*program, block.text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                text=True, timeout=LIMIT,
+            )
+            assert done.returncode == 0, f"{page.name}, line {block.line}:\n{block.text}\n{done.stdout}\n{done.stderr}"
