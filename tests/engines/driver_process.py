@@ -86,6 +86,8 @@ def reap(pids: list[int], seconds: float) -> list[int]:
 
 def warm(module: str) -> None:
     import_module(module)
+    if "torch" in sys.modules:
+        import_module("torch._dynamo")  # DistributedDataParallel loads it, and it takes as long as PyTorch itself
     for line in sys.stdin:
         request = json.loads(line)
         print(json.dumps(reap([fork(order) for order in request["orders"]], request["seconds"])), flush=True)

@@ -30,20 +30,15 @@ class AllReduceLearner(TorchLearner):
 
     def _optimized(self) -> list[torch.Tensor]:
         self._flat, self._gradient, self._views = flatten(self._trained)
-        self._flat.grad = self._gradient
         self._on_host = torch.empty_like(self._gradient, device="cpu") if self._device.type != "cpu" else self._gradient
         self._buffer = self._on_host.numpy()
         return [self._flat]
 
-    def _backward(self, loss: torch.Tensor | None) -> None:
+    def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
         if loss is None:
             self._gradient.zero_()
         else:
-            self._forget_gradients()
-            loss.backward()
-            if not self._network.from_zoo:
-                self._fill_gradients()
-            torch._foreach_copy_(self._views, [parameter.grad for parameter in self._trained])
+            torch._foreach_copy_(self._views, self._local_gradients(loss))
         if self._on_host is not self._gradient:
             self._on_host.copy_(self._gradient)
         status = self._context.status
@@ -52,3 +47,4 @@ class AllReduceLearner(TorchLearner):
         status.waiting = False
         if self._on_host is not self._gradient:
             self._gradient.copy_(self._on_host)
+        return [self._gradient]

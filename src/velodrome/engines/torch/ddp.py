@@ -142,13 +142,11 @@ class DdpLearner(TorchLearner):
             find_unused_parameters=not self._network.from_zoo,
         )
 
-    def _backward(self, loss: torch.Tensor | None) -> None:
-        assert loss is not None
-        self._forget_gradients()
+    def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
+        assert loss is not None, "every process computes in every step"
         status = self._context.status
         status.waiting = True  # most of the pass computes, but where it stops it waits for others
         with losing_peers():
-            loss.backward()
+            gradients = self._local_gradients(loss)
         status.waiting = False
-        if not self._network.from_zoo:
-            self._fill_gradients()
+        return gradients

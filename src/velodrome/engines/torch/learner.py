@@ -12,7 +12,7 @@ from torch import nn
 from velodrome.engines.torch import saved
 from velodrome.engines.torch.examples import Examples
 from velodrome.engines.torch.network import Network, dtype_of
-from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM, Job
+from velodrome.engines.torch.optimizer import Optimizer
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
@@ -20,12 +20,6 @@ from velodrome.worker.learner import Learner, Part, State
 from velodrome.worker.schedule import Schedule, Share, share_of
 
 EVALUATION_BATCH = 512
-
-
-def make_optimizer(job: Job, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    if job.optimizer == "adam":
-        return torch.optim.Adam(parameters, job.rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=True)
-    return torch.optim.SGD(parameters, job.rate, momentum=MOMENTUM if job.optimizer == "momentum" else 0.0, fused=True)
 
 
 class TorchLearner(Learner):
@@ -42,7 +36,7 @@ class TorchLearner(Learner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self._broadcast_model()
-        self._optimizer = make_optimizer(context.job, self._optimized())
+        self._optimizer = Optimizer(context.job, self._optimized())
         self._forward: nn.Module = self._wrapped()
         self._parts: dict[str, Examples] = {}
         self._train_examples = self._examples("train")
@@ -58,13 +52,10 @@ class TorchLearner(Learner):
         """What the forward pass calls."""
         return self._model
 
-    def _backward(self, loss: torch.Tensor | None) -> None:
-        """Give every optimized tensor its gradient; None if this process has no example in the step."""
-        self._forget_gradients()
-        if loss is not None:
-            loss.backward()
-        if loss is None or not self._network.from_zoo:
-            self._fill_gradients()
+    def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
+        """The gradient of every optimized tensor; `loss` is None if this process has no example in the step."""
+        assert loss is not None, "one process has all examples"
+        return self._local_gradients(loss)
 
     # -- training
 
@@ -94,12 +85,10 @@ class TorchLearner(Learner):
             elif count or self.always_computes:
                 outputs = forward(examples.images(self._padded(low, high)))[:count]
             else:
-                self._backward(None)
-                optimizer.step()
+                optimizer.step(self._gradients(None))
                 continue
             loss = loss_of(outputs, self._labels[low:high])
-            self._backward(loss * (self.loss_factor / self._batches[step]))
-            optimizer.step()
+            optimizer.step(self._gradients(loss * (self.loss_factor / self._batches[step])))
             losses.append(loss.detach())
             torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
         correct = (predicted == self._labels[start:end]).sum()
@@ -111,15 +100,14 @@ class TorchLearner(Learner):
         chosen = self._indices[low:high] if high > low else torch.zeros(1, dtype=torch.int64, device=self._device)
         return chosen.repeat(self._network.fewest)
 
-    def _forget_gradients(self) -> None:
+    def _local_gradients(self, loss: torch.Tensor) -> list[torch.Tensor]:
+        """Back-propagate. A parameter that the loss does not reach has the gradient zero, as in any sum."""
         for parameter in self._trained:
             parameter.grad = None
-
-    def _fill_gradients(self) -> None:
-        """A parameter that the loss did not reach has the gradient zero, as it has in a sum over processes."""
-        for parameter in self._trained:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        loss.backward()
+        return [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self._trained
+        ]
 
     # -- statistics and evaluation
 
@@ -177,32 +165,19 @@ class TorchLearner(Learner):
             if isinstance(value, torch.Tensor)
         }
         optimizer = {
-            f"optimizer.{index}.{name}": value.detach().cpu().contiguous().numpy()
-            for index, slots in self._optimizer.state_dict()["state"].items()
-            for name, value in slots.items()
-            if isinstance(value, torch.Tensor)
+            f"optimizer.{name}": value.detach().cpu().contiguous().numpy()
+            for name, value in self._optimizer.state().items()
         }
         return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
 
     def load(self, state: State) -> None:
-        model = self._model.state_dict()
-        slots: dict[int, dict[str, torch.Tensor]] = {}
+        places = {f"model.{name}": value for name, value in self._model.state_dict().items()}
+        places |= {f"optimizer.{name}": value for name, value in self._optimizer.state().items()}
         with torch.no_grad():
-            for key, value in state.items():
-                kind, _, name = key.partition(".")
-                array = torch.from_numpy(np.array(value))
-                if kind == "model":
-                    model[name].copy_(array)
-                elif kind == "optimizer":
-                    index, _, slot = name.partition(".")
-                    slots.setdefault(int(index), {})[slot] = self._like_optimized(int(index), array)
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": slots})
+            for name, value in state.items():
+                if name in places:
+                    places[name].copy_(torch.from_numpy(np.array(value)))
         self._epochs = int(state["epochs"])
-
-    def _like_optimized(self, index: int, array: torch.Tensor) -> torch.Tensor:
-        """In the memory layout of the tensor it belongs to: the fused optimizers go through both side by side."""
-        optimized = self._optimizer.param_groups[0]["params"][index]
-        return torch.empty_like(optimized).copy_(array) if array.shape == optimized.shape and array.ndim else array
 
     def save(self, folder: Path) -> None:
         saved.save(folder, self._model, self._description())
