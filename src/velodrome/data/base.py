@@ -5,17 +5,21 @@ Nothing here, nor in a data set's module, imports numpy before examples are aske
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
     from velodrome.data.splits import Splits
+    from velodrome.data.text import Text
 
 #: Called while files come in: bytes so far, bytes in all, and what they are.
 Progress = Callable[[int, int, str], None]
+
+#: What becomes of examples that cannot be used: left out with a warning, or the whole data set refused.
+BadData = Literal["skip", "fail"]
 
 
 class DataError(VelodromeError):
@@ -24,22 +28,40 @@ class DataError(VelodromeError):
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a data set without opening it, for a given share of validation examples."""
+    """What is known of a data set without loading it, for a given share of validation examples.
+
+    Of data that only its own code can tell, counts, shape and classes are None until it is loaded.
+    """
 
     name: str
     title: str
     licence: str
     homepage: str
-    train: int
-    validation: int
-    test: int
-    #: Height, width, channels.
-    input_shape: tuple[int, int, int]
-    classes: int
+    #: Examples; of a text, its words with one `<eos>` a line.
+    train: int | None
+    validation: int | None
+    test: int | None
+    #: Height, width, channels; None for a text.
+    input_shape: tuple[int, int, int] | None
+    #: Of a text, the words of its vocabulary.
+    classes: int | None
+    kind: Literal["images", "text"] = "images"
+    #: What has to be fetched or lies in the user's folder; 0 if it comes with Velodrome, None if unknown.
+    bytes: int | None = None
+    class_names: tuple[str, ...] = ()
 
 
-class DataSet(Protocol):
-    """One entry of the catalogue."""
+@dataclass(frozen=True)
+class Checked:
+    """What `velodrome data verify` says of one stored file."""
+
+    file: str
+    state: Literal["ok", "missing", "damaged"]
+    detail: str = ""
+
+
+class Entry(Protocol):
+    """Whatever a name stands for."""
 
     @property
     def name(self) -> str: ...
@@ -47,9 +69,32 @@ class DataSet(Protocol):
     def describe(self, validation: float) -> Description: ...
 
     def prepare(self, progress: Progress | None) -> None:
-        """Bring everything to this machine that `load` reads."""
+        """Bring everything to this machine that loading reads."""
+
+
+@runtime_checkable
+class DataSet(Entry, Protocol):
+    """Images with labels."""
 
     def load(self, seed: int, validation: float) -> Splits: ...
+
+
+@runtime_checkable
+class TextSet(Entry, Protocol):
+    """A text for the language model."""
+
+    def load_text(self) -> Text: ...
+
+
+@runtime_checkable
+class Kept(Protocol):
+    """A data set that can tell what of it is stored on this machine."""
+
+    def is_here(self) -> bool:
+        """Whether loading would fetch nothing: a look at names and sizes, not at contents."""
+
+    def verify(self) -> Sequence[Checked]:
+        """Read everything that is stored and compare it with its checksums."""
 
 
 def held_out(total: int, share: float) -> int:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from velodrome.data.base import DataSet, Description, Progress
+from velodrome.data.base import BadData, Checked, DataSet, Description, Kept, Progress, TextSet
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
     from velodrome.data.splits import Splits
+    from velodrome.data.text import Text
 
+#: Each has a tuple `DATA_SETS`.
 MODULES = ("digits", "idx")
+#: What stands before the colon, and the module whose `data_set(rest, bad_data)` answers to what follows it.
+SCHEMES: dict[str, str] = {}
 
 
 @cache
-def _data_sets() -> dict[str, DataSet]:
+def _data_sets() -> dict[str, DataSet | TextSet]:
     modules = [import_module(f"velodrome.data.{name}") for name in MODULES]
     return {data_set.name: data_set for module in modules for data_set in module.DATA_SETS}
 
@@ -25,23 +30,57 @@ def names() -> list[str]:
     return list(_data_sets())
 
 
-def data_set(name: str) -> DataSet:
-    try:
-        return _data_sets()[name]
-    except KeyError:
-        raise BadRequest(f"no data set {name!r}: choose one of {', '.join(names())}") from None
+def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
+    """What a name stands for: a data set, `name:variant` of one, or `scheme:place`."""
+    known = _data_sets()
+    if name in known:
+        return known[name]
+    before, colon, rest = name.partition(":")
+    if colon and before in known and hasattr(known[before], "variant"):
+        found: DataSet | TextSet = known[before].variant(rest)  # type: ignore[union-attr]
+        return found
+    if colon and before in SCHEMES:
+        answered: DataSet | TextSet = import_module(f"velodrome.data.{SCHEMES[before]}").data_set(rest, bad_data)
+        return answered
+    raise BadRequest(
+        f"no data set {name!r}: choose one of {', '.join(known)}"
+        + (f", or name your own after {', '.join(f'{scheme}:' for scheme in SCHEMES)}" if SCHEMES else "")
+    )
 
 
-def describe(name: str, *, validation: float = 0.1) -> Description:
-    """What is known without opening any file: counts for that share of validation examples, shape, classes, licence."""
-    return data_set(name).describe(validation)
+def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") -> Description:
+    """What is known without loading it: counts for that share of validation examples, shape, classes, licence."""
+    return data_set(name, bad_data).describe(validation)
 
 
-def prepare(name: str, progress: Progress | None = None) -> None:
+def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
     """Bring the files of a data set to this machine, so that nobody who loads it has to wait for a network."""
-    data_set(name).prepare(progress)
+    data_set(name, bad_data).prepare(progress)
 
 
-def load(name: str, *, seed: int, validation: float) -> Splits:
+def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits:
     """The examples, divided. Fetches what is missing; see `prepare`."""
-    return data_set(name).load(seed, validation)
+    found = data_set(name, bad_data)
+    if isinstance(found, DataSet):
+        return found.load(seed, validation)
+    raise BadRequest(f"data set {name!r} is text, for a language model: choose a data set of images for this model")
+
+
+def load_text(name: str, *, bad_data: BadData = "fail") -> Text:
+    """A text as numbers of words. Fetches what is missing; see `prepare`."""
+    found = data_set(name, bad_data)
+    if isinstance(found, TextSet):
+        return found.load_text()
+    raise BadRequest(f"data set {name!r} is images: a language model needs text, such as 'ptb'")
+
+
+def is_here(name: str, *, bad_data: BadData = "fail") -> bool:
+    """Whether loading a data set would fetch nothing."""
+    found = data_set(name, bad_data)
+    return not isinstance(found, Kept) or found.is_here()
+
+
+def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
+    """What is stored of a data set, file by file, compared with its checksums."""
+    found = data_set(name, bad_data)
+    return found.verify() if isinstance(found, Kept) else ()

@@ -29,6 +29,10 @@ class Splits:
     test: Part
     classes: int
     scale: float
+    #: Empty where nobody named them.
+    class_names: tuple[str, ...] = ()
+    #: What was left out or changed on the way, as sentences for the reader of a run.
+    notes: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

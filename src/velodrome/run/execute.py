@@ -55,7 +55,7 @@ def execute(
     if name is not None:
         check_name(name)
     preflight.check(job)
-    catalogue.prepare(job.dataset, progress)
+    catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
     return _carry_out(run, job, listener, on_start, port, resume=False)
 
@@ -71,7 +71,7 @@ def resume(
     """Go on with a run that did not finish, from its newest checkpoint."""
     job = resolve(store.get(name).job())
     preflight.check(job)
-    catalogue.prepare(job.dataset, None)
+    catalogue.prepare(job.dataset, None, bad_data=job.bad_data)
     return _carry_out(store.reopen(name), job, listener, on_start, port, resume=True)
 
 

@@ -85,8 +85,8 @@ def run_race(
 ) -> list[dict[str, Any]]:
     """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
     results = folder.finished()
-    for name in dict.fromkeys(entry.job.dataset for entry in entries):
-        catalogue.prepare(name, None)
+    for name, bad_data in dict.fromkeys((entry.job.dataset, entry.job.bad_data) for entry in entries):
+        catalogue.prepare(name, None, bad_data=bad_data)
     for number, entry in enumerate(entries, start=1):
         if entry.name in results:
             continue

@@ -44,6 +44,10 @@ class Job(BaseModel):
     )
     seed: int = Field(1, ge=0, lt=2**32, description="decides initial weights, splits and the order of examples")
     validation: float = Field(0.1, ge=0, lt=1, description="share of the training set kept apart for validation")
+    bad_data: Literal["skip", "fail"] = Field(
+        "fail", description="whether examples of your own data that cannot be used are left out with a warning (skip) "
+        "or end the job (fail)"
+    )
     target: str | None = Field(None, description='stop after the epoch that reaches it on validation: "accuracy>=0.97"')
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers the network computes with")
     threads: Positive | None = Field(None, description="threads per process; cores are divided fairly unless said")

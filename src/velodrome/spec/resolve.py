@@ -37,6 +37,16 @@ def resolve(job: Job) -> Job:
     )
 
 
+def check_batch(job: Job, examples: int) -> None:
+    """Refuse a resolved job whose batch is larger than its training set."""
+    batch = batch_of_step(job, strategy_of(job))
+    if batch > examples:
+        raise BadRequest(
+            f"--batch-size {job.batch_size}: a step would need {batch:,} examples, and {job.dataset} has "
+            f"{examples:,} to train on; choose a smaller batch"
+        )
+
+
 def batch_of_step(job: Job, strategy: Strategy) -> int:
     """Examples behind one update of the weights: of all workers for synchronous strategies, of one for others."""
     if strategy.synchronous:

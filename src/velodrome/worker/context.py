@@ -11,7 +11,9 @@ from pathlib import Path
 from velodrome.data.splits import Splits
 from velodrome.engines.base import Strategy
 from velodrome.engines.registry import strategy_of
+from velodrome.models.zoo import check_shape, is_own
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import check_batch
 from velodrome.worker.events import Emitter
 
 
@@ -52,7 +54,15 @@ class Context:
         from velodrome.data.catalogue import load
 
         with self.events.phase("data"):
-            return load(self.job.dataset, seed=self.job.seed, validation=self.job.validation)
+            job = self.job
+            data = load(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
+        for note in data.notes if self.is_chief else ():
+            self.events.emit("warning", message=note)
+        # The controller may not have known: it never runs the user's code, and does not decode to count.
+        check_batch(job, len(data.train))
+        if not is_own(job.model):
+            check_shape(job.model, data.input_shape)
+        return data
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
