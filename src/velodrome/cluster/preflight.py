@@ -11,12 +11,13 @@ import psutil
 
 from velodrome.cluster.plan import roles_of
 from velodrome.data import catalogue
+from velodrome.data.base import Description
 from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.errors import BadRequest
 from velodrome.models.own import split_name
-from velodrome.models.zoo import check_shape, is_own
+from velodrome.models.zoo import check_shape, is_own, zoo_model
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step
+from velodrome.spec.resolve import check_batch
 
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -38,8 +39,19 @@ def check_job(job: Job) -> None:
     else:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
-        check_shape(job.model, catalogue.describe(job.dataset).input_shape)
-    _check_batch(job)
+        zoo_model(job.model)
+    about = _about(job)
+    if about.kind == "text":
+        raise BadRequest(f"--dataset {job.dataset!r} is text, and model {job.model!r} takes images: choose another one")
+    # What only the user's code can tell, the workers check when they have loaded it.
+    if about.input_shape is not None and not is_own(job.model):
+        check_shape(job.model, about.input_shape)
+    if about.train is not None:
+        check_batch(job, about.train)
+
+
+def _about(job: Job) -> Description:
+    return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
 
 
 def _check_own_module(job: Job) -> None:
@@ -49,16 +61,6 @@ def _check_own_module(job: Job) -> None:
     top = split_name(job.model)[0].partition(".")[0]
     if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
         raise BadRequest(f"--model {job.model!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
-
-
-def _check_batch(job: Job) -> None:
-    examples = catalogue.describe(job.dataset, validation=job.validation).train
-    batch = batch_of_step(job, strategy_of(job))
-    if batch > examples:
-        raise BadRequest(
-            f"--batch-size {job.batch_size}: a step would need {batch:,} examples, and {job.dataset} has "
-            f"{examples:,} to train on; choose a smaller batch"
-        )
 
 
 def available_memory() -> int:
@@ -76,9 +78,10 @@ def available_memory() -> int:
 def needed_memory(job: Job) -> int:
     """Bytes that the processes of a job take together, roughly."""
     engine = engine_of(job)
-    about = catalogue.describe(job.dataset)
+    about = _about(job)
+    examples = sum(part or 0 for part in (about.train, about.validation, about.test))
     # Bytes as they were read and as the framework's own tensor.
-    data = 2 * (about.train + about.validation + about.test) * math.prod(about.input_shape)
+    data = 2 * examples * math.prod(about.input_shape or ())
     return len(roles_of(job)) * (engine.memory_bytes + data)
 
 
