@@ -19,7 +19,12 @@ from velodrome.models.zoo import check_shape, is_own, zoo_model
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import check_batch
 
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+#: Limit, use and details of our container's memory, in both generations of control groups.
+_CGROUPS = (
+    (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
+    (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes", _V1 / "memory.stat"),
+)
 
 
 def check(job: Job) -> None:
@@ -66,12 +71,15 @@ def _check_own_module(job: Job) -> None:
 def available_memory() -> int:
     """Bytes that new processes may take: what the machine has left, within the limit of our container."""
     available = int(psutil.virtual_memory().available)
-    for path in _LIMITS:
+    for limit, used, details in _CGROUPS:
         try:
-            limit = int(path.read_text())
+            room = int(limit.read_text()) - int(used.read_text())
+            # Pages of files that nobody has read lately are given back when somebody needs memory.
+            fields = dict(line.split() for line in details.read_text().splitlines())
+            room += int(fields.get("inactive_file", 0))
         except (OSError, ValueError):
             continue
-        available = min(available, limit)
+        available = min(available, max(0, room))
     return available
 
 

@@ -90,8 +90,7 @@ class Supervisor:
         if not data:
             with suppress(KeyError):
                 self._selector.unregister(output)
-            with suppress(subprocess.TimeoutExpired):
-                watched.started.popen.wait(0.5)
+            watched.started.wait(0.5)
             return False
         *lines, watched.buffer = (watched.buffer + data).split(b"\n")
         for line in lines:

@@ -1,0 +1,124 @@
+"""Whatever carries a run's token ends, whichever session it fled to; whoever watches from outside can look into it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from velodrome.run import cleaner
+from velodrome.run.interrupts import deferred
+from velodrome.run.stacks import main_thread, shows_users_code, stack_of
+
+pytestmark = pytest.mark.integration
+
+#: A process that starts another one in a session of its own, with no tie to it but the environment.
+FLEEING = "import subprocess, time; subprocess.Popen(['sleep', '60'], start_new_session=True); time.sleep(60)"
+
+
+@pytest.fixture
+def token() -> Iterator[str]:
+    token = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    yield token
+    cleaner.end_marked(token)
+
+
+def start(token: str) -> subprocess.Popen[bytes]:
+    started = subprocess.Popen([sys.executable, "-c", FLEEING], env={**os.environ, "VELODROME_TOKEN": token})
+    wait_until(lambda: len(cleaner.marked(token)) == 2)
+    return started
+
+
+def wait_until(holds: object, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_all_marked_processes_end_and_no_other(token: str) -> None:
+    other = start(token + "-other")
+    mine = start(token)
+    assert cleaner.end_marked(token) == []
+    assert mine.wait(5) == -signal.SIGKILL
+    assert len(cleaner.marked(token + "-other")) == 2
+    cleaner.end_marked(token + "-other")
+    other.wait(5)
+
+
+def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None:
+    guardian = cleaner.start_guardian(token)
+    mine = start(token)
+    guardian.send_signal(signal.SIGINT)
+    guardian.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert guardian.stdin is not None
+    guardian.stdin.close()  # as the kernel does for a controller that is killed
+    assert mine.wait(10) == -signal.SIGKILL
+    assert guardian.wait(10) == 0
+    assert cleaner.marked(token) == []
+
+
+def test_a_dismissed_guardian_leaves_at_once(token: str) -> None:
+    guardian = cleaner.start_guardian(token)
+    cleaner.dismiss(guardian)
+    assert guardian.returncode == 0
+
+
+def test_a_guardian_that_does_not_leave_is_ended(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    guardian = cleaner.start_guardian(token)
+    time.sleep(0.3)
+    guardian.send_signal(signal.SIGSTOP)
+    real = guardian.wait
+    monkeypatch.setattr(guardian, "wait", lambda limit=None: real(0.2 if limit else None))
+    cleaner.dismiss(guardian)
+    assert guardian.returncode == -signal.SIGKILL
+
+
+def test_the_stack_of_a_stopped_process_shows_the_line_it_stopped_in(tmp_path: Path) -> None:
+    script = tmp_path / "sleeper.py"
+    script.write_text("import time\ndef waits_for_ever():\n    time.sleep(60)\nwaits_for_ever()\n")
+    process = subprocess.Popen([sys.executable, str(script)])
+    try:
+        wait_until(lambda: "waits_for_ever" in stack_of(process.pid))
+        process.send_signal(signal.SIGSTOP)
+        stack = stack_of(process.pid)
+        assert f"waits_for_ever ({script}:3)" in main_thread(stack)
+        assert shows_users_code(stack)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_stack_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert stack_of(gone.pid).startswith("(no stack: ")
+    assert not shows_users_code(stack_of(gone.pid))
+    monkeypatch.setattr("velodrome.run.stacks._py_spy", lambda: None)
+    assert "py-spy is not installed" in stack_of(1)
+    monkeypatch.setattr("velodrome.run.stacks._py_spy", lambda: "/no/such/program")
+    assert "No such file" in stack_of(1)
+
+
+def test_a_signal_waits_until_the_work_is_done_and_then_counts() -> None:
+    done = []
+
+    def work() -> None:
+        with deferred():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            done.append("work")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["work"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with deferred():
+        pass

@@ -1,0 +1,79 @@
+"""A result is counted from events, whoever was missing among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from velodrome.cluster.plan import Plan, make_plan
+from velodrome.run.outcome import Failure, make_result, throughput
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+
+def plan(**fields: Any) -> Plan:
+    return make_plan("a", resolve(Job(strategy="ddp", workers=2, **fields)), port=lambda: 0)
+
+
+def said(kind: str, rank: int = 0, time: float = 0.0, **fields: Any) -> dict[str, Any]:
+    return {"time": time, "role": "worker", "rank": rank, "kind": kind, **fields}
+
+
+def counts(correct: int, total: int, loss: float | None) -> dict[str, Any]:
+    return {"correct": correct, "total": total, "loss_sum": loss}
+
+
+def epoch(number: int, seconds: float = 2.0) -> dict[str, Any]:
+    return said("epoch", epoch=number, seconds=seconds, evaluate_seconds=0.5, train=counts(6, 8, 4.0),
+                validation=counts(1, 2, None))
+
+
+def resources(rank: int, cpu: float, memory: int) -> dict[str, Any]:
+    return said("resources", rank, cpu_percent=cpu, memory_bytes=memory, network={"in": 1, "out": 2, "loopback": 3})
+
+
+def test_a_finished_run_is_summed_up() -> None:
+    pace = {"seconds": 4.0, "examples": 1000, "warmup": {"steps": 5, "examples": 200, "seconds": 2.0}}
+    events = [
+        said("phase", phase="train", state="begin", time=13.0, epoch=1),
+        resources(0, 50.0, 100), resources(0, 100.0, 300), resources(1, 10.0, 50),
+        said("phase", 1, phase="import", state="end", seconds=1.25), epoch(1), epoch(2, 3.0),
+        said("staleness", mean=1.0, max=4), said("staleness", mean=3.0, max=2),
+        said("result", test=counts(9, 10, 5.0), parameters=77, steps=20, reached_target=False, test_seconds=0.25,
+             pace=pace),
+    ]
+    result = make_result(plan(), "/runs/a", "finished", events, started=10.0, ended=20.0)
+    assert result["test"] == {"accuracy": 0.9, "loss": 0.5, "correct": 9, "total": 10}
+    assert result["seconds"] == {"startup": 3.0, "train": 5.0, "evaluate": 1.25, "total": 10.0}
+    assert result["throughput"] == {"examples_per_second": 400.0, "batches_per_second": 3.125, "warmup_steps": 5}
+    assert [entry["epoch"] for entry in result["history"]] == [1, 2]
+    assert result["history"][0]["validation_loss"] is None, "a loss that is not finite stays out of JSON"
+    assert result["nodes"][0]["cpu_percent"] == {"mean": 75.0, "min": 50.0, "max": 100.0}
+    assert result["nodes"][0]["network_bytes"] == {"in": 2, "out": 4, "loopback": 6}
+    assert result["nodes"][1]["phases"] == {"import": 1.25}
+    assert result["staleness"] == {"mean": 2.0, "max": 4}
+    assert "error" not in result
+
+
+def test_a_run_that_never_began_has_a_result_too() -> None:
+    failure = Failure("worker 1 on h was ended by SIGKILL", "worker", 1, "h", cause="exit")
+    result = make_result(plan(), "/runs/a", "failed", [], started=10.0, ended=12.0, failure=failure)
+    assert (result["status"], result["test"], result["history"]) == ("failed", None, [])
+    assert result["nodes"][1]["cpu_percent"] == {"mean": None, "min": None, "max": None}
+    assert result["error"] == {
+        "message": "worker 1 on h was ended by SIGKILL", "role": "worker", "rank": 1, "host": "h", "cause": "exit"
+    }
+
+
+def test_an_epoch_that_was_trained_again_after_a_resume_counts_once() -> None:
+    result = make_result(plan(), "/a", "finished", [epoch(1), epoch(2), epoch(2, 4.0)], started=0.0, ended=1.0)
+    assert [entry["seconds"] for entry in result["history"]] == [2.0, 4.0]
+
+
+def test_the_warm_up_is_left_out_unless_nothing_else_is_there() -> None:
+    pace = {"seconds": 2.0, "examples": 100, "warmup": {"steps": 5, "examples": 100, "seconds": 2.0}}
+    assert throughput(pace, 10) == {"examples_per_second": 50.0, "batches_per_second": 5.0, "warmup_steps": 0}
+    assert throughput(None, 10)["examples_per_second"] is None
