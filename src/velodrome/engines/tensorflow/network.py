@@ -106,9 +106,12 @@ class Network:
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """Loss of each example, whether each was right, the statistics after it, the model's own penalties."""
         cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
-        outputs, after, penalties = self.model.stateless_call(
-            cast, list(statistics), as_numbers(images, self.scale, self.dtype), training=training, return_losses=True
-        )
+        values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
+        # Keras' own stateless_call would bypass __call__, and with it what tells inner layers that this is training.
+        with keras.StatelessScope(state_mapping=values, collect_losses=self._penalised) as scope:
+            outputs = self.model(as_numbers(images, self.scale, self.dtype), training=training)
+            penalties = list(self.model.losses) if self._penalised else []
+        after = [scope.get_current_value(variable) for variable in self.statistics]
         outputs = tf.cast(outputs, self.dtype)
         logits = tf.math.log(tf.clip_by_value(outputs, _SMALLEST_PROBABILITY, 1.0)) if self.probabilities else outputs
         if self.probabilities:
@@ -116,7 +119,7 @@ class Network:
         else:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         right = tf.equal(tf.argmax(logits, axis=-1), labels)
-        return losses, right, after, penalties if self._penalised else []
+        return losses, right, after, penalties
 
     def gradient(
         self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor,

@@ -88,7 +88,9 @@ class ParameterServer(Learner):
 
     def _push(self, gradient: list[list[tf.Tensor]]) -> tf.Tensor:
         """Apply a gradient where the weights live; returns the number of updates then."""
-        with tf.device(self._iterations.device):
+        # Nothing else makes the count wait for the gradient, and counted early it would hide what others did meanwhile.
+        computed = [piece for pieces in gradient for piece in pieces]
+        with tf.control_dependencies(computed), tf.device(self._iterations.device):
             done = self._iterations.assign_add(1).read_value()
             powers = self._optimizer.powers(done)
         for parts, slots, pieces in zip(self._weights, self._slots, gradient, strict=True):

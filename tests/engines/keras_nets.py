@@ -1,0 +1,67 @@
+"""Models as a user would write them for Keras, for tests of every strategy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import layers
+
+Shape = tuple[int, int, int]
+
+
+def conv(input_shape: Shape, classes: int, filters: int = 3) -> keras.Model:
+    """A convolution, because its gradient aborts on an empty batch."""
+    return keras.Sequential([
+        keras.Input(input_shape), layers.Conv2D(filters, 3, activation="tanh"), layers.Flatten(), layers.Dense(classes),
+    ])
+
+
+def wide(input_shape: Shape, classes: int) -> keras.Model:
+    """A layer of half a mebibyte in float32: large enough to be split over servers."""
+    return keras.Sequential([
+        keras.Input(input_shape), layers.Flatten(), layers.Dense(2048, activation="relu"), layers.Dense(classes),
+    ])
+
+
+def lively(input_shape: Shape, classes: int) -> keras.Model:
+    """Batch normalisation, dropout, a frozen layer, a penalty and a weight without gradient."""
+    inputs = keras.Input(input_shape)
+    hidden = layers.Conv2D(4, 3, trainable=False)(inputs)
+    hidden = layers.BatchNormalization(momentum=0.5)(hidden)
+    hidden = layers.Dropout(0.3)(layers.Flatten()(hidden))
+    hidden = Unused()(layers.Dense(16, activation="relu", kernel_regularizer="l2")(hidden))
+    return keras.Model(inputs, layers.Dense(classes)(hidden))
+
+
+class Unused(layers.Layer):
+    """Has a trainable weight that nothing depends on."""
+
+    def build(self, shape: Any) -> None:
+        self.idle = self.add_weight(shape=(3,))
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
+def softmax(input_shape: Shape, classes: int) -> keras.Model:
+    return keras.Sequential([keras.Input(input_shape), layers.Flatten(), layers.Dense(classes, activation="softmax")])
+
+
+class Written(keras.Model):
+    """A subclass that knows its shapes only when it is called."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.flatten, self.dense = layers.Flatten(), layers.Dense(classes)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(self.flatten(inputs))
+
+
+def written(input_shape: Shape, classes: int) -> keras.Model:
+    return Written(classes)
+
+
+def no_model(input_shape: Shape, classes: int) -> str:
+    return "a string"
