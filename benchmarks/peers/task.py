@@ -1,0 +1,104 @@
+"""What every peer is asked to do: the command line, the data, a core per process, the timing, the answer.
+
+Imports no framework, so that a peer can take its core before its framework counts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+WARMUP_STEPS = 20
+LEARNING_RATE = 0.001
+CLASSES = 10
+SHUFFLE_SEED = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    model: str
+    workers: int
+    steps: int
+    batch: int
+    data: Path
+
+
+def read_task() -> Task:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=("dense-300-100", "lenet5"), required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--steps", type=int, required=True, help="training steps, the first 20 of which are not timed")
+    parser.add_argument("--batch", type=int, default=128, help="examples per worker and step")
+    parser.add_argument("--data", type=Path, required=True, help=".npz with images (count, 28, 28, 1) and labels")
+    return Task(**vars(parser.parse_args()))
+
+
+def read_data(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Images as float32 between 0 and 1 (count, height, width, channels), and labels."""
+    with np.load(task.data, allow_pickle=False) as stored:
+        return stored["images"].astype(np.float32) / 255, stored["labels"].astype(np.int64)
+
+
+def take_core(rank: int) -> None:
+    """Stay on one core of those that the benchmark was given."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+
+class Clock:
+    """Times the steps after the warm-up."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+
+    def before_step(self, step: int) -> None:
+        if step == WARMUP_STEPS:
+            self.began = time.perf_counter()
+
+    def rate(self, task: Task) -> float:
+        """Examples per second, all workers together. Call it right after the last step."""
+        return (task.steps - WARMUP_STEPS) * task.batch * task.workers / (time.perf_counter() - self.began)
+
+
+def answer(examples_per_second: float) -> None:
+    print(json.dumps({"examples_per_second": examples_per_second}), flush=True)
+
+
+def run_cluster(roles: dict[str, int]) -> None:
+    """Start this very script once for every task of a TensorFlow cluster on this machine, and wait for its end.
+
+    The first task of `chief`, or of `worker` where there is no chief, says when it is over.
+    """
+    cluster = {role: [f"127.0.0.1:{_free_port()}" for _ in range(count)] for role, count in roles.items()}
+    started = []
+    for role, addresses in cluster.items():
+        for index in range(len(addresses)):
+            config = json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
+            command = [sys.executable, *sys.argv]
+            started.append((role, index, subprocess.Popen(command, env={**os.environ, "TF_CONFIG": config})))
+    last = "chief" if "chief" in roles else "worker"
+    try:
+        code = next(process for role, index, process in started if (role, index) == (last, 0)).wait()
+    finally:
+        for role, _, process in started:
+            if role == last:
+                process.wait()
+            process.kill()
+            process.wait()
+    sys.exit(code)
+
+
+def _free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port
