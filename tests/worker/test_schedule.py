@@ -1,4 +1,4 @@
-"""Whatever the number of workers: together they see at every step the batch of one worker, each example once an epoch."""
+"""Whatever sharding and number of workers: an epoch sees exactly the training set, and nothing is dropped or padded."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from velodrome.worker.counts import Counts
-from velodrome.worker.schedule import Schedule, order_of_epoch, share_of
+from velodrome.worker.schedule import by_data, by_file, files_of, off, order_of_epoch, share_of
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("examples", [1, 7, 100, 101, 129])
-@pytest.mark.parametrize("batch", [1, 10, 32, 101])
+@pytest.mark.parametrize("batch", [7, 10, 32, 101])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_shares_add_up_to_the_batches_of_one_worker(examples: int, batch: int, workers: int) -> None:
-    order = order_of_epoch(examples, seed=3, epoch=2)
-    schedule = Schedule(order, batch, workers)
-    alone = Schedule(order, batch, 1).share(0)
+def test_with_data_sharding_shares_add_up_to_the_batches_of_one_worker(examples: int, batch: int, workers: int) -> None:
+    schedule = by_data(examples, batch, workers, seed=3, epoch=2)
+    alone = by_data(examples, batch, 1, seed=3, epoch=2).share(0)
     shares = [schedule.share(rank) for rank in range(workers)]
+    assert schedule.steps == alone.steps
     for step in range(schedule.steps):
         together = np.concatenate([share.of(step) for share in shares])
         assert sorted(together) == sorted(alone.of(step))
@@ -28,14 +28,50 @@ def test_shares_add_up_to_the_batches_of_one_worker(examples: int, batch: int, w
     assert schedule.examples(0, schedule.steps) == examples
 
 
+@pytest.mark.parametrize("files", [[5, 5, 5], [1, 9, 4, 30], [7, 7, 7, 7, 1], [100, 1, 1]])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_with_file_sharding_each_worker_sees_its_own_files_and_none_is_lost(files: list[int], workers: int) -> None:
+    schedule = by_file(files, 6, workers, seed=1, epoch=1)
+    starts = np.concatenate([[0], np.cumsum(files)])
+    seen = []
+    for rank in range(workers):
+        mine = files_of(rank, len(files), workers)
+        own = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in mine])
+        seen.append(own[schedule.share(rank).indices])
+        assert sorted(seen[-1]) == sorted(own)
+    assert sorted(np.concatenate(seen)) == list(range(sum(files)))
+    shares = [schedule.share(rank) for rank in range(workers)]
+    for step in range(schedule.steps):
+        assert all(share.batch[step] == sum(len(other.of(step)) for other in shares) for share in shares)
+    assert schedule.examples(0, schedule.steps) == sum(files)
+
+
+def test_unequal_files_leave_a_worker_without_examples_at_the_end_and_that_is_told() -> None:
+    schedule = by_file([100, 10], 20, 2, seed=1, epoch=1)
+    assert schedule.steps == 10
+    assert schedule.unequal() == 9
+    assert len(schedule.share(1).of(5)) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_without_sharding_everybody_sees_everything(workers: int) -> None:
+    schedule = off(23, 6, workers, seed=1, epoch=1)
+    for rank in range(workers):
+        assert sorted(schedule.share(rank).indices) == list(range(23))
+    assert schedule.examples(0, schedule.steps) == 23 * workers
+
+
 def test_an_order_depends_on_seed_and_epoch_alone() -> None:
     assert np.array_equal(order_of_epoch(50, 1, 1), order_of_epoch(50, 1, 1))
     assert not np.array_equal(order_of_epoch(50, 1, 1), order_of_epoch(50, 1, 2))
     assert not np.array_equal(order_of_epoch(50, 1, 1), order_of_epoch(50, 2, 1))
+    for make in (lambda: by_file([9, 9], 4, 2, 1, 1), lambda: off(9, 4, 2, 1, 1), lambda: by_data(9, 4, 2, 1, 1)):
+        first, second = make(), make()
+        assert all(np.array_equal(a, b) for a, b in zip(first.streams, second.streams, strict=True))
 
 
 def test_the_last_batch_may_leave_a_worker_without_examples() -> None:
-    share = Schedule(np.arange(9), 8, 3).share(2)
+    share = by_data(9, 8, 3, seed=1, epoch=1).share(2)
     assert len(share.of(1)) == 0
     assert share.batch[1] == 1
 

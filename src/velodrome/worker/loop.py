@@ -17,7 +17,7 @@ from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner
-from velodrome.worker.schedule import Schedule, order_of_epoch
+from velodrome.worker.schedule import Schedule, by_data
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
@@ -63,7 +63,7 @@ def run(context: Context, learner: Learner) -> None:
         left = int(total_steps) - (epoch - 1) * per_epoch
         if left <= 0:
             break
-        schedule = Schedule(order_of_epoch(examples, job.seed, epoch), batch, workers)
+        schedule = by_data(examples, batch, workers, job.seed, epoch)
         with events.phase("train", epoch=epoch):
             counts, seconds = _train_epoch(context, learner, schedule, min(left, schedule.steps), epoch, pace)
         with events.phase("evaluate", epoch=epoch, part="validation"):

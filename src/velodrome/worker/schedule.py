@@ -1,11 +1,12 @@
-"""Which examples are trained on at which step by whom: a pure function of seed, epoch, batch and number of workers.
+"""Which examples are trained on at which step by whom: a pure function of seed, epoch, sharding and number of workers.
 
-Synchronous training is exact because of this file: at every step the shares of all workers together are the batch
-that one worker alone would see.
+Synchronous training is exact because of this file: with `data` sharding the shares of all workers are together, at
+every step, the batch that one worker alone would see.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 
-def order_of_epoch(examples: int, seed: int, epoch: int) -> Indices:
-    """The order in which an epoch (counted from 1) visits the training set."""
-    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(examples).astype(np.int64)
+def order_of_epoch(examples: int, seed: int, epoch: int, *more: int) -> Indices:
+    """The order in which an epoch (counted from 1) visits so many examples."""
+    return np.random.Generator(np.random.PCG64([seed, epoch, *more])).permutation(examples).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -41,32 +42,68 @@ class Share:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All steps of one epoch, for every worker."""
+    """All steps of one epoch: each worker goes through a stream of its own, so many examples a step."""
 
-    order: Indices
-    batch_size: int
-    workers: int = 1
+    streams: tuple[Indices, ...]
+    sizes: tuple[int, ...]
 
     @property
     def steps(self) -> int:
-        return -(-len(self.order) // self.batch_size)
+        """As many as the longest stream needs; a worker whose stream ends sooner has no examples in the last steps."""
+        return max(-(-len(stream) // size) for stream, size in zip(self.streams, self.sizes, strict=True))
 
-    def batch(self, step: int) -> Indices:
-        """The whole batch of a step, over all workers."""
-        return self.order[step * self.batch_size : (step + 1) * self.batch_size]
+    def _taken(self, steps: NDArray[np.int64]) -> Indices:
+        """How many examples all workers have seen after so many steps."""
+        counts = [np.minimum(steps * size, len(stream)) for stream, size in zip(self.streams, self.sizes, strict=True)]
+        return np.sum(counts, axis=0)
 
     def examples(self, first: int, last: int) -> int:
         """How many examples the steps `first` up to, not including, `last` hold together."""
-        total = len(self.order)
-        return min(last * self.batch_size, total) - min(first * self.batch_size, total)
+        begin, end = self._taken(np.array([first, last]))
+        return int(end - begin)
 
     def share(self, rank: int) -> Share:
-        """Every n-th example of each batch, beginning with the rank-th."""
-        sizes = np.array([len(self.batch(step)) for step in range(self.steps)], dtype=np.int64)
-        mine = [self.batch(step)[rank :: self.workers] for step in range(self.steps)]
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in mine])]).astype(np.int64)
-        indices = np.concatenate(mine) if mine else np.empty(0, dtype=np.int64)
-        return Share(indices=indices, offsets=offsets, batch=sizes)
+        stream, ends = self.streams[rank], np.arange(self.steps + 1, dtype=np.int64)
+        offsets = np.minimum(ends * self.sizes[rank], len(stream))
+        return Share(indices=stream, offsets=offsets, batch=np.diff(self._taken(ends)))
+
+    def unequal(self) -> int:
+        """In how many steps of the epoch some worker has no example although others do."""
+        shortest = min(-(-len(stream) // size) for stream, size in zip(self.streams, self.sizes, strict=True))
+        return self.steps - shortest
+
+
+def _sizes(batch: int, workers: int) -> tuple[int, ...]:
+    """A batch dealt out to workers in turns."""
+    return tuple(len(range(rank, batch, workers)) for rank in range(workers))
+
+
+def by_data(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
+    """Every n-th example of each batch of the one order: together, at every step, what one worker alone would see."""
+    order = order_of_epoch(examples, seed, epoch)
+    batches = [order[first : first + batch] for first in range(0, examples, batch)]
+    streams = tuple(np.concatenate([part[rank::workers] for part in batches]) for rank in range(workers))
+    return Schedule(streams, _sizes(batch, workers))
+
+
+def files_of(rank: int, files: int, workers: int) -> range:
+    """The files of a worker under `file` sharding: every n-th, as TensorFlow deals them out."""
+    return range(rank, files, workers)
+
+
+def by_file(files: Sequence[int], batch: int, workers: int, seed: int, epoch: int) -> Schedule:
+    """Whole files to each worker, given the examples of every file; a stream counts within its worker's own files."""
+    streams = []
+    for rank in range(workers):
+        mine = sum(files[number] for number in files_of(rank, len(files), workers))
+        streams.append(order_of_epoch(mine, seed, epoch, workers, rank))
+    return Schedule(tuple(streams), _sizes(batch, workers))
+
+
+def off(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
+    """Everything to everybody, each in an order of its own: an epoch sees the set once for every worker."""
+    streams = tuple(order_of_epoch(examples, seed, epoch, workers, rank) for rank in range(workers))
+    return Schedule(streams, _sizes(batch, workers))
 
 
 def share_of(examples: int, rank: int, workers: int) -> Indices:

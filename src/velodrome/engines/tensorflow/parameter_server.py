@@ -141,8 +141,8 @@ class ParameterServer(Learner):
 
     def _hand_out(self, last: int) -> None:
         """One closure: the steps from where we are up to, not including, `last`."""
-        size, data = self._schedule.batch_size, self._context.data.train
-        indices = self._schedule.order[self._handed * size : last * size]
+        size, data = self._schedule.sizes[0], self._context.data.train
+        indices = self._schedule.streams[0][self._handed * size : last * size]
         self._salt += 1
         self._closures.schedule(
             self._train, tf.constant(data.images[indices]), tf.constant(data.labels[indices], tf.int64),
