@@ -22,7 +22,7 @@ from keras_model import compiled, timer  # noqa: E402
 STEPS_PER_EXECUTION = 10
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(task.workers + 1)  # with fewer, as the tutorial warns, nothing moves
+tf.config.threading.set_inter_op_parallelism_threads(task.workers + 1)  # with fewer, as the tutorial warns, it hangs
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if me["type"] != "chief":
     server = tf.distribute.Server(

@@ -1,0 +1,76 @@
+"""Runs one command of a benchmark: a time limit, its own session, and nothing of it left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+#: One thread per process, no chatter, and no address but this machine's own.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONWARNINGS": "ignore",
+}
+_MARK = "BENCHMARK_RUN"
+
+
+class RunError(Exception):
+    """Why a run gave no figure, in one line."""
+
+
+def run_json(command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The JSON object in the last line of the command's output that is one."""
+    for line in reversed(run(command, seconds=seconds, environment=environment).splitlines()):
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+                if isinstance(found, dict):
+                    return found
+    raise RunError("it printed no JSON object")
+
+
+def run(command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None) -> str:
+    """The command's output; `RunError` if it fails or takes longer than `seconds`."""
+    mark = uuid.uuid4().hex
+    variables = {**os.environ, **ENVIRONMENT, **(environment or {}), _MARK: mark}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"no end after {seconds:.0f} s") from None
+        finally:
+            _end(process.pid, mark)
+            process.wait()
+        if process.returncode:
+            errors.seek(0)
+            said = [line.strip() for line in (errors.read() + output).splitlines() if line.strip()]
+            raise RunError(f"exit code {process.returncode}: {said[-1][:300] if said else 'it said nothing'}")
+        return output
+
+
+def _end(leader: int, mark: str) -> None:
+    """End the session of a command, and whatever of it moved to a session of its own: only that carries the mark."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    wanted = f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
