@@ -38,19 +38,33 @@ class Template:
             )
         self._control = ours
         self._codes: dict[int, int] = {}
+        self._ready = False
+
+    def wait_until_ready(self) -> None:
+        """Return when the engine is imported."""
+        if not self._ready:
+            self._answer()
+            self._ready = True
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """A new child with these as standard input, output and error; its process id."""
+        self.wait_until_ready()
         try:
-            self._control.settimeout(READY_SECONDS)
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-            while True:
-                answer = self._receive()
-                if "code" not in answer:
-                    return int(answer["pid"])
+        except OSError as error:
+            raise VelodromeError(f"cannot start warm {self._engine} processes: {self._last_words() or error}") from error
+        return int(self._answer()["pid"])
+
+    def _answer(self) -> dict[str, Any]:
+        """The next message that is not about a child's end, within a limit."""
+        self._control.settimeout(READY_SECONDS)
+        try:
+            while "code" in (answer := self._receive()):
+                pass
         except (OSError, ValueError) as error:
             reason = self._last_words() or error
-            raise VelodromeError(f"cannot start warm {self._engine} processes: {reason}") from error
+            raise VelodromeError(f"the process that imports {self._engine} did not answer: {reason}") from error
+        return answer
 
     def _receive(self) -> dict[str, Any]:
         data = self._control.recv(1 << 16)
@@ -129,6 +143,10 @@ class WarmLauncher:
         if engine not in self._templates:
             self._templates[engine] = Template(engine)
         return self._templates[engine]
+
+    def wait_until_ready(self) -> None:
+        for template in self._templates.values():
+            template.wait_until_ready()
 
     def start(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False) -> WarmStarted:
         template = self.warm_up(plan.job.engine)

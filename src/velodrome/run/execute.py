@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster import preflight
+from velodrome.cluster import local, preflight
+from velodrome.cluster.launch import Launch
 from velodrome.cluster.plan import Plan, free_port, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
@@ -49,6 +50,7 @@ def execute(
     progress: Progress | None = None,
     on_start: Callable[[Plan, OpenRun], None] | None = None,
     port: Callable[[], int] = free_port,
+    launch: Launch = local.start,
 ) -> dict[str, Any]:
     """Train a job in a new run; its result, or `JobFailed`."""
     job = resolve(job)
@@ -57,7 +59,7 @@ def execute(
     preflight.check(job)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
-    return _carry_out(run, job, listener, on_start, port, resume=False)
+    return _carry_out(run, job, listener, on_start, port, launch, resume=False)
 
 
 def resume(
@@ -72,7 +74,7 @@ def resume(
     job = resolve(store.get(name).job())
     preflight.check(job)
     catalogue.prepare(job.dataset, None, bad_data=job.bad_data)
-    return _carry_out(store.reopen(name), job, listener, on_start, port, resume=True)
+    return _carry_out(store.reopen(name), job, listener, on_start, port, local.start, resume=True)
 
 
 def _carry_out(
@@ -81,6 +83,7 @@ def _carry_out(
     listener: Listener,
     on_start: Callable[[Plan, OpenRun], None] | None,
     port: Callable[[], int],
+    launch: Launch,
     *,
     resume: bool,
 ) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def _carry_out(
                 on_start(plan, run)
             for _ in range(PORT_TRIES):
                 write_whole(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
-                failure = Supervisor(run, plan, take, resume=resume).watch()
+                failure = Supervisor(run, plan, take, resume=resume, launch=launch).watch()
                 if failure is None or failure.cause != "port":
                     break
                 take(_retry(run, failure))

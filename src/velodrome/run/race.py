@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from velodrome.cluster import preflight
+from velodrome.cluster import local, preflight
+from velodrome.cluster.launch import Launch
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 from velodrome.run.execute import JobFailed, execute
@@ -82,6 +83,7 @@ def run_race(
     entries: Sequence[Entry],
     show: Callable[[Step], dict[str, Any]],
     failed: Callable[[Entry, JobFailed], None],
+    launch: Launch = local.start,
 ) -> list[dict[str, Any]]:
     """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
     results = folder.finished()
@@ -93,7 +95,7 @@ def run_race(
         _put_aside(RunFolder(folder.path / entry.name))
         try:
             results[entry.name] = execute(
-                entry.job, store=folder.store, name=entry.name, **show(Step(number, len(entries), entry))
+                entry.job, store=folder.store, name=entry.name, launch=launch, **show(Step(number, len(entries), entry))
             )
         except JobFailed as error:
             results[entry.name] = error.result

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from velodrome.cluster import local
+from velodrome.cluster.launch import Launch
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import strategy_of
 from velodrome.run import cleaner
@@ -31,8 +32,11 @@ LEAVE_SECONDS = 10.0
 class Supervisor:
     """Watches one attempt at a plan from start to end."""
 
-    def __init__(self, run: OpenRun, plan: Plan, listener: Listener, *, resume: bool = False) -> None:
+    def __init__(
+        self, run: OpenRun, plan: Plan, listener: Listener, *, resume: bool = False, launch: Launch = local.start
+    ) -> None:
         self._run, self._plan, self._listener, self._resume = run, plan, listener, resume
+        self._launch = launch
         self._token = secrets.token_hex(12)
         self._selector = selectors.DefaultSelector()
         self._processes: list[Watched] = []
@@ -51,7 +55,7 @@ class Supervisor:
 
     def _start(self) -> None:
         for process in self._plan.processes:
-            started = local.start(self._plan, process, self._run.path, self._token, resume=self._resume)
+            started = self._launch(self._plan, process, self._run.path, self._token, resume=self._resume)
             watched = Watched(started)
             self._processes.append(watched)
             os.set_blocking(started.output.fileno(), False)

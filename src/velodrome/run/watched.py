@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from velodrome.cluster.local import Started
+from velodrome.cluster.launch import Started
 from velodrome.cluster.plan import Process
 from velodrome.run.outcome import Failure
 from velodrome.worker.events import PHASES

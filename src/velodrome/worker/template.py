@@ -1,7 +1,8 @@
 """A process that has only imported an engine, from which training processes are forked: they start without the import.
 
 It speaks with the controller over a socket: a request is one JSON message with three file descriptors (standard input,
-output and error of the child); answers are `{"pid": …}` and, when a child ends, `{"pid": …, "code": …}`.
+output and error of the child); answers are `{"ready": true}` after the import, `{"pid": …}` for each request and, when
+a child ends, `{"pid": …, "code": …}`.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def main() -> NoReturn:
     import_module("velodrome.worker.main")
     gc.collect()
     gc.freeze()
+    control.send(json.dumps({"ready": True}).encode())
     serve(control)
     os._exit(0)
 
