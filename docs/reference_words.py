@@ -157,6 +157,7 @@ FOLDER: dict[str, str] = {
     "job.yaml": "the job with every default said: `velodrome train job.yaml` runs it again",
     "plan.json": "every process with host, port and environment",
     "events.jsonl": "everything that the processes said, one JSON object a line",
+    "events-ROLE-RANK.jsonl": "the same of one process, in runs that were started by hand",
     "logs/": "what each process printed, one file each (`worker-0.log`), and the stack of one that stalled",
     "checkpoints/": "the newest two, one safetensors file an epoch, written beside and moved into place",
     "model/": "the trained model, `model.keras` or `model.safetensors`; `model.json` says what goes in and out",

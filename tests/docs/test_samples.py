@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from samples import Block, blocks
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
+from reference_words import EVENTS, FOLDER
 
 pytestmark = pytest.mark.e2e
 
@@ -54,3 +59,19 @@ def test_samples_run_as_they_are_written(page: Path, folder: Path) -> None:
                 text=True, timeout=LIMIT,
             )
             assert done.returncode == 0, f"{page.name}, line {block.line}:\n{block.text}\n{done.stdout}\n{done.stderr}"
+    for run in folder.rglob("job.yaml"):
+        _check_against_reference(run.parent)
+
+
+def _check_against_reference(run: Path) -> None:
+    """The reference has words for everything that a real run leaves behind and says."""
+    if run.name == "examples":
+        return
+    known = [name.rstrip("/").replace("ROLE", "*").replace("RANK", "*") for name in FOLDER]
+    for path in run.iterdir():
+        assert any(fnmatch.fnmatchcase(path.name, pattern) for pattern in known), f"{path.name} is not in the reference"
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert events
+    for event in events:
+        told = {"time", "role", "rank", "kind", *EVENTS[event["kind"]][1]}
+        assert event.keys() <= told, f"{event['kind']}: {event.keys() - told} are not in the reference"
