@@ -1,0 +1,79 @@
+"""The controller itself is interrupted or killed: nothing runs on, and what became of the run can be seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from scene import LONG, Scene, running, training
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> str:
+    """A program under a name that nobody else's process has."""
+    path = tmp_path / f"nap{os.getpid()}"
+    shutil.copy("/bin/sleep", path)
+    return str(path)
+
+
+def test_after_a_kill_of_the_controller_nothing_runs_and_the_next_command_tells(
+    velodrome, scene: Scene, sleeper: str
+) -> None:
+    """Also what the user's model has started, in a session of its own, is gone."""
+    model = ("--model", "faulty_nets:build", "--model-arg", "pause=0.01", "--model-arg", f"child={sleeper}")
+    controller = scene.start(*scene.words("torch", "ddp", *model, *LONG))
+    scene.until(training)
+    assert running(sleeper)
+    pids = [scene.pid("worker", 0), scene.pid("worker", 1)]
+    assert "running" in velodrome("runs", "list", "--runs", scene.runs).out
+    controller.kill()
+    time.sleep(10)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not running(sleeper)
+    listed = velodrome("runs", "list", "--runs", scene.runs, "--json")
+    assert [(row["run"], row["status"]) for row in listed.json()] == [("a", "interrupted")]
+    assert "interrupted" in velodrome("runs", "show", "a", "--runs", scene.runs).out
+    following = velodrome("train", "--runs", scene.runs, "--name", "a")
+    assert following.code == 2
+    assert f"run a was interrupted: `velodrome resume a --runs {scene.runs}` continues it" in following.err
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "sentence"),
+    [
+        pytest.param([signal.SIGINT, signal.SIGINT], 130, "interrupted by Ctrl-C", id="ctrl-c-twice"),
+        pytest.param([signal.SIGINT], 130, "interrupted by Ctrl-C", id="ctrl-c", marks=pytest.mark.slow),
+        pytest.param([signal.SIGTERM], 143, "ended by SIGTERM", id="sigterm", marks=pytest.mark.slow),
+        pytest.param([signal.SIGHUP], 129, "ended by SIGHUP", id="sighup", marks=pytest.mark.slow),
+    ],
+)
+def test_an_interrupted_run_ends_everything_and_says_so(
+    scene: Scene, signals: list[signal.Signals], code: int, sentence: str
+) -> None:
+    controller = scene.start(*scene.words("torch", "ddp", *LONG))
+    scene.until(training)
+    for number in signals:
+        controller.send_signal(number)
+        time.sleep(0.05)
+    text, _ = controller.communicate(timeout=20)
+    assert controller.returncode == code, text
+    assert f"velodrome: {sentence}; nothing is left running" in text
+    assert "Traceback" not in text
+    result = scene.result()
+    assert result["status"] == "interrupted"
+    assert result["error"]["message"] == sentence
+
+
+def test_ctrl_c_before_anything_has_started_ends_at_once(scene: Scene) -> None:
+    controller = scene.start(*scene.words("torch", "ddp", *LONG))
+    scene.until(lambda events: (scene.path / "job.yaml").exists())
+    controller.send_signal(signal.SIGINT)
+    text, _ = controller.communicate(timeout=20)
+    assert controller.returncode == 130, text
+    assert "Traceback" not in text
