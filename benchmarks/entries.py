@@ -60,7 +60,8 @@ def _velodrome(engine: str, strategy: str) -> Entry:
         result = run_json(
             [
                 str(VELODROME), "train", "--json", "--runs", str(setting.scratch / "runs"),
-                "--dataset", "fashion-mnist", "--model", cell.model, "--engine", engine, "--strategy", strategy, "--workers", str(cell.workers),
+                "--dataset", "fashion-mnist", "--model", cell.model,
+                "--engine", engine, "--strategy", strategy, "--workers", str(cell.workers),
                 "--batch-size", str(BATCH), "--batch-scope", "per-worker", "--optimizer", "adam",
                 "--learning-rate", "0.001", "--epochs", "10000", "--steps", str(steps), "--threads", "1",
                 "--no-checkpoints",
@@ -116,13 +117,13 @@ ENTRIES = (
 
 
 def make_peers_environment() -> None:
-    """Create `.venv-peers`, or renew it if the requirements changed since."""
+    """Create `.venv-peers`, and bring it up to date if the requirements changed since."""
     wanted = "".join(file.read_text() for file in REQUIREMENTS)
     stamp = PEERS_ENVIRONMENT / "installed.txt"
     if stamp.exists() and stamp.read_text() == wanted:
         return
     print(f"Installing the peers into {PEERS_ENVIRONMENT}: a few minutes, about 4 GB.", flush=True)
-    run([sys.executable, "-m", "venv", "--clear", str(PEERS_ENVIRONMENT)], seconds=INSTALL_SECONDS)
+    run([sys.executable, "-m", "venv", str(PEERS_ENVIRONMENT)], seconds=INSTALL_SECONDS)
     pip = [str(PEERS_ENVIRONMENT / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
     run([*pip, "-r", str(REQUIREMENTS[0])], seconds=INSTALL_SECONDS)
     run([*pip, "--no-deps", "-r", str(REQUIREMENTS[1])], seconds=INSTALL_SECONDS)

@@ -21,15 +21,16 @@ from keras_model import compiled, timer  # noqa: E402
 #: The tutorial's number of steps that a worker takes for one order of the chief.
 STEPS_PER_EXECUTION = 10
 
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(task.workers + 1)  # with fewer, as the tutorial warns, it hangs
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if me["type"] != "chief":
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
+    config.inter_op_parallelism_threads = task.workers + 1  # with fewer than that, as the tutorial warns, it hangs
     server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=me["type"], task_index=me["index"], protocol=resolver.rpc_layer or "grpc"
+        resolver.cluster_spec(), job_name=me["type"], task_index=me["index"], protocol="grpc", config=config
     )
     server.join()
 
+tf.config.threading.set_intra_op_parallelism_threads(1)
 partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=1)
 strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
 images, labels = read_data(task)
