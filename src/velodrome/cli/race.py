@@ -3,106 +3,182 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import Json, Runs, with_job_options
+from velodrome.cli.options import Json, Name, Runs, with_job_options
 
-RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the race; made from the time unless said.")]
+if TYPE_CHECKING:
+    from velodrome.run.race import RaceFolder
+    from velodrome.spec.race import Entry, Race
+
+RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="[FILE]")]
 Vary = Annotated[list[str] | None, typer.Option("--vary", help="A field and its values, as workers=1,2; repeat it.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", help="How often each configuration runs. [default: 1]")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it will take, and stop there.")]
+Warm = Annotated[
+    bool, typer.Option("--warm/--cold", help="Fork processes from one that has imported the engine, or start anew.")
+]
 
 
 @with_job_options
 def command(
     file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
-    json: Json = False, *, fields: dict[str, Any],
+    dry_run: DryRun = False, warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other; compare them and say which to use.
 
+    The jobs run in an order that is random but follows from the seed. A job that fails is told and the others go on.
     The same command again runs only what is missing.
 
     Examples:
 
     `velodrome race --dataset digits --vary entry=tensorflow/parameter-server:1,torch/ddp --vary workers=1,2`
 
-    `velodrome race race.yaml --name first`
+    `velodrome race race.yaml --name first --repeat 3`
+
+    `velodrome race race.yaml --dry-run`
     """
     import json as json_module
-    import sys
 
-    from rich.console import Console
+    from velodrome.cli.console import error_console
+    from velodrome.run.race import RaceFolder, check
 
-    from velodrome.analysis.compare import compare, verdict
-    from velodrome.cli.compare import comparison
-    from velodrome.cli.console import JobProgress, error_console, show_failure
+    race = _race_from(file, vary, repeat, fields)
+    entries = check(race)
+    folder = RaceFolder(runs, name or f"race-{time.strftime('%y%m%d-%H%M%S')}")
+    expected, plan = _plan(folder, entries, warm=warm)
+    error_console.print(plan, soft_wrap=True)
+    if dry_run:
+        if json:
+            jobs = [{"run": one.name, "seconds": expected[one.name], **one.job.model_dump()} for one in entries]
+            print(json_module.dumps({"race": folder.path.name, "seconds": sum(expected.values()), "jobs": jobs}))
+        return
+    folder.begin(race)
+    results = _run(folder, entries, expected, warm=warm)
+    failed = [result["run"] for result in results if result["status"] != "finished"]
+    _conclude(folder, entries, results, failed, as_json=json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _race_from(file: Path | None, vary: list[str] | None, repeat: int | None, fields: dict[str, Any]) -> Race:
+    """The race of a YAML file with options on top."""
     from velodrome.cli.options import parse_model_args
-    from velodrome.report.figures import race_figure
-    from velodrome.run.execute import JobFailed
-    from velodrome.run.race import RaceFolder, Step, check, run_race
-    from velodrome.spec.race import Entry, parse_race, parse_vary
+    from velodrome.spec.race import parse_race, parse_vary
     from velodrome.spec.read import read_yaml
 
     content = read_yaml(file) if file is not None else {}
     if "model_args" in fields:
-        fields["model_args"] = parse_model_args(fields["model_args"])
+        fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     content["job"] = {**(content.get("job") or {}), **fields}
     content["vary"] = {**(content.get("vary") or {}), **parse_vary(vary or [])}
     if repeat is not None:
         content["repeat"] = repeat
-    race = parse_race(content)
-    entries = check(race)
-    folder = RaceFolder(runs, name or f"race-{time.strftime('%y%m%d-%H%M%S')}")
-    folder.begin(race)
-    jobs = "1 job" if len(entries) == 1 else f"{len(entries)} jobs"
-    error_console.print(f"[bold]{folder.path.name}[/bold]: {jobs} in {folder.path}", soft_wrap=True)
+    return parse_race(content)
 
-    shown: list[JobProgress] = []
 
-    def show(step: Step) -> dict[str, Any]:
-        if shown:
-            shown.pop().end()
-        job = step.entry.job
-        progress = JobProgress(f"{step.number}/{step.of} {job.engine}/{job.strategy} {job.workers} w")
-        shown.append(progress)
-        return {"listener": progress.event, "on_start": progress.begin, "progress": progress.data}
+def _plan(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -> tuple[dict[str, float], str]:
+    """Seconds that each missing job is expected to take, and the plan in words."""
+    import math
+    import os
 
-    failures: list[Entry] = []
+    from velodrome.analysis.estimate import estimate, in_words
+    from velodrome.data import catalogue
 
-    def failed(entry: Entry, error: JobFailed) -> None:
-        shown.pop().end()
-        failures.append(entry)
-        show_failure(error)
-        print(f"velodrome: {entry.name}: {error}", file=sys.stderr)
+    stored = folder.finished()
+    expected, rough = {}, False
+    for entry in entries:
+        about = catalogue.describe(entry.job.dataset, validation=entry.job.validation)
+        pixels = math.prod(about.input_shape) if about.input_shape else None
+        guess = estimate(entry.job, about.train, pixels, os.cpu_count() or 1, stored.values(), warm=warm)
+        expected[entry.name] = 0.0 if entry.name in stored else guess.seconds
+        rough = rough or not guess.measured
+    names = [entry.name for entry in entries]
+    shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
+    missing = sum(name not in stored for name in names)
+    done = f", {len(names) - missing} of them stored already" if missing < len(names) else ""
+    much = "rough guess" if rough else "from runs like these"
+    total = f"about {in_words(sum(expected.values()))} ({much})" if missing else "nothing to do"
+    jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
+    return expected, "\n".join([f"[bold]{folder.path.name}[/bold]: {jobs}{done}, {total}, in {folder.path}", *shown])
 
+
+def _run(
+    folder: RaceFolder, entries: Sequence[Entry], expected: dict[str, float], *, warm: bool
+) -> list[dict[str, Any]]:
+    """Run what is missing, shown on a board."""
+    import sys
+
+    from velodrome.cli.board import Board
+    from velodrome.cli.console import error_console, show_failure
+    from velodrome.cluster import local
+    from velodrome.cluster.warm import WarmLauncher
+    from velodrome.run.execute import JobFailed
+    from velodrome.run.race import run_race
+
+    board = Board(error_console, entries, expected)
+    stored = folder.finished()
+    for entry in entries:
+        if entry.name in stored:
+            board.already(entry.name, stored[entry.name])
+
+    def show(entry: Entry) -> dict[str, Any]:
+        board.begin(entry.name)
+        return {"listener": board.event}
+
+    def ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+        if error is not None:
+            show_failure(error)
+            print(f"velodrome: {entry.name}: {error}", file=sys.stderr)
+        board.end(entry.name, result)
+
+    launcher = WarmLauncher()
     try:
-        results = run_race(folder, entries, show, failed)
+        if warm:
+            for engine in dict.fromkeys(entry.job.engine for entry in entries if entry.name not in stored):
+                launcher.warm_up(engine)
+            with error_console.status("importing engines …"):
+                launcher.wait_until_ready()
+        with board:
+            return run_race(folder, entries, show, ended, launcher.start if warm else local.start)
     finally:
-        while shown:
-            shown.pop().end()
+        launcher.close()
+
+
+def _conclude(
+    folder: RaceFolder, entries: Sequence[Entry], results: list[dict[str, Any]], failed: list[str], *, as_json: bool
+) -> None:
+    """Comparison, picture and verdict."""
+    import json as json_module
+
+    from rich.console import Console
+
+    from velodrome.analysis.compare import compare
+    from velodrome.analysis.recommend import verdict
+    from velodrome.cli.compare import comparison
+    from velodrome.report.figures import race_figure
+
     rows = compare(results)
     picture = race_figure(rows, results, folder.path / "race.png", _title(entries)) if rows else None
-    if json:
+    if as_json:
         print(json_module.dumps({
-            "race": folder.path.name, "path": str(folder.path.resolve()), "rows": [vars(row) for row in rows],
-            "failed": [entry.name for entry in failures], "figure": str(picture.resolve()) if picture else None,
-            "verdict": verdict(rows),
+            "race": folder.path.name, "path": str(folder.path.resolve()), "rows": [row.as_json() for row in rows],
+            "failed": failed, "figure": str(picture.resolve()) if picture else None, "verdict": verdict(rows),
         }))
-    else:
-        console = Console(highlight=False)
-        if rows:
-            console.print(comparison(rows, console.width))
-        if picture:
-            console.print(f"Plot: {picture}", soft_wrap=True)
-        console.print(verdict(rows), soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
+        return
+    console = Console(highlight=False)
+    if rows:
+        console.print(comparison(rows))
+    if picture:
+        console.print(f"Plot: {picture}", soft_wrap=True)
+    console.print(verdict(rows), soft_wrap=True)
 
 
-def _title(entries: list[Any]) -> str:
+def _title(entries: Sequence[Entry]) -> str:
     jobs = [entry.job for entry in entries]
     models = ", ".join(dict.fromkeys(job.model for job in jobs))
     data = ", ".join(dict.fromkeys(job.dataset for job in jobs))

@@ -52,7 +52,8 @@ class Template:
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
         except OSError as error:
-            raise VelodromeError(f"cannot start warm {self._engine} processes: {self._last_words() or error}") from error
+            reason = self._last_words() or error
+            raise VelodromeError(f"cannot start warm {self._engine} processes: {reason}") from error
         return int(self._answer()["pid"])
 
     def _answer(self) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,11 @@ import yaml
 
 from velodrome.cluster import local, preflight
 from velodrome.cluster.launch import Launch
-from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.names import check_name
 from velodrome.run.store import RunFolder, Store, write_whole
 from velodrome.spec.race import Entry, Race, expand
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a race is about to do, for whoever shows it."""
-
-    number: int
-    of: int
-    entry: Entry
 
 
 class RaceFolder:
@@ -81,25 +70,23 @@ def check(race: Race) -> list[Entry]:
 def run_race(
     folder: RaceFolder,
     entries: Sequence[Entry],
-    show: Callable[[Step], dict[str, Any]],
-    failed: Callable[[Entry, JobFailed], None],
+    show: Callable[[Entry], dict[str, Any]],
+    ended: Callable[[Entry, dict[str, Any], JobFailed | None], None],
     launch: Launch = local.start,
 ) -> list[dict[str, Any]]:
     """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
     results = folder.finished()
-    for name, bad_data in dict.fromkeys((entry.job.dataset, entry.job.bad_data) for entry in entries):
-        catalogue.prepare(name, None, bad_data=bad_data)
-    for number, entry in enumerate(entries, start=1):
+    for entry in entries:
         if entry.name in results:
             continue
         _put_aside(RunFolder(folder.path / entry.name))
+        failure: JobFailed | None = None
         try:
-            results[entry.name] = execute(
-                entry.job, store=folder.store, name=entry.name, launch=launch, **show(Step(number, len(entries), entry))
-            )
+            result = execute(entry.job, store=folder.store, name=entry.name, launch=launch, **show(entry))
         except JobFailed as error:
-            results[entry.name] = error.result
-            failed(entry, error)
+            failure, result = error, error.result
+        results[entry.name] = result
+        ended(entry, result, failure)
     return [results[entry.name] for entry in entries]
 
 

@@ -1,0 +1,128 @@
+"""The live table of a race: what is done, what runs, what is to come, and when it will be over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from velodrome.analysis.estimate import in_words, remaining
+from velodrome.spec.race import Entry
+
+#: Rows that are shown of jobs before and after the one that runs.
+BEFORE, AFTER = 12, 6
+
+
+@dataclass
+class _Line:
+    entry: Entry
+    expected: float
+    state: str = "waiting"
+    share: float = 0.0
+    accuracy: float | None = None
+    rate: float | None = None
+    seconds: float = 0.0
+    began: float = 0.0
+
+
+class Board:
+    """Shows a race on a terminal; elsewhere says one line when a job begins and one when it ends."""
+
+    def __init__(self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float]) -> None:
+        self._console = console
+        self._lines = [_Line(entry, expected[entry.name]) for entry in entries]
+        self._by_name = {line.entry.name: line for line in self._lines}
+        self._current: _Line | None = None
+        self._live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Board:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def already(self, name: str, result: Mapping[str, Any]) -> None:
+        """A job that an earlier attempt finished."""
+        line = self._by_name[name]
+        line.state, line.share, line.seconds, line.expected = "stored", 1.0, 0.0, 0.0
+        self._fill(line, result)
+
+    def begin(self, name: str) -> None:
+        self._current = line = self._by_name[name]
+        line.state, line.began = "running", time.monotonic()
+        if self._live is None:
+            number = self._lines.index(line) + 1
+            self._console.print(f"{number}/{len(self._lines)} {name}: started", highlight=False, soft_wrap=True)
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """What the running job says."""
+        line = self._current
+        if line is None:
+            return
+        kind = event["kind"]
+        if kind == "progress" and event["rank"] == 0:
+            within = event["step"] / event["steps"]
+            line.share = (event["epoch"] - 1 + within) / line.entry.job.epochs
+            line.rate = event["examples"] / event["seconds"] if event["seconds"] else None
+        elif kind == "epoch" and event["validation"]["total"]:
+            line.accuracy = event["validation"]["correct"] / event["validation"]["total"]
+        elif kind in ("warning", "lost"):
+            self._console.print(f"{line.entry.name}: {event['message']}", highlight=False, soft_wrap=True, markup=False)
+
+    def end(self, name: str, result: Mapping[str, Any]) -> None:
+        line = self._by_name[name]
+        line.seconds = time.monotonic() - line.began
+        line.state = "done" if result["status"] == "finished" else str(result["status"])
+        line.share = 1.0
+        self._fill(line, result)
+        self._current = None
+        if self._live is None:
+            accuracy = "" if line.accuracy is None else f", test accuracy {line.accuracy:.4f}"
+            rate = "" if line.rate is None else f", {line.rate:,.0f} examples/s"
+            spent = f"{line.state} after {line.seconds:.1f} s"
+            self._console.print(f"  {spent}{accuracy}{rate}; {self._eta()}", highlight=False, soft_wrap=True)
+
+    def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
+        test = result.get("test")
+        line.accuracy = test["accuracy"] if test and "accuracy" in test else line.accuracy
+        line.rate = (result.get("throughput") or {}).get("examples_per_second")
+
+    def _eta(self) -> str:
+        done = [line for line in self._lines if line.state not in ("waiting", "running", "stored")]
+        ahead = [line.expected * (1 - line.share) for line in self._lines if line.state in ("waiting", "running")]
+        if not ahead:
+            return "all jobs are done"
+        left = remaining(ahead, sum(line.seconds for line in done), sum(line.expected for line in done))
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
+        return f"{len(ahead)} to go, about {in_words(left)}, until {clock}"
+
+    def __rich__(self) -> Group:
+        place = self._lines.index(self._current) if self._current else len(self._lines)
+        first, last = max(0, place - BEFORE), place + AFTER + 1
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "job", "state", "accuracy", "examples/s", "seconds"):
+            table.add_column(heading, justify="left" if heading in ("job", "state") else "right")
+        for number, line in enumerate(self._lines[first:last], start=first + 1):
+            table.add_row(str(number), *self._cells(line), style="bold" if line is self._current else None)
+        hidden = len(self._lines) - len(self._lines[first:last])
+        finished = sum(line.state not in ("waiting", "running") for line in self._lines)
+        more = f" ({hidden} rows not shown)" if hidden else ""
+        return Group(table, Text(f"{finished} of {len(self._lines)} done{more}; {self._eta()}"))
+
+    @staticmethod
+    def _cells(line: _Line) -> list[str]:
+        seconds = time.monotonic() - line.began if line.state == "running" else line.seconds
+        state = f"{line.state} {line.share:4.0%}" if line.state == "running" else line.state
+        return [
+            line.entry.name, state, "" if line.accuracy is None else f"{line.accuracy:.4f}",
+            "" if line.rate is None else f"{line.rate:,.0f}", f"{seconds:.1f}" if seconds else "",
+        ]
