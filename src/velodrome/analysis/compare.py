@@ -1,103 +1,164 @@
-"""Results side by side: pure functions on plain data, no input or output."""
+"""Results side by side: a row for each configuration, with its place against what it is measured against.
+
+Pure functions on plain data, no input or output.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-#: Configurations whose accuracy is this close to the best count as equally accurate in a verdict.
-ACCURACY_MARGIN = 0.01
+from velodrome.analysis.configuration import Baselines, Configuration, names_of
+from velodrome.analysis.measures import BY_NAME, MEASURES, THROUGHPUT, TIME_TO_TARGET, Result, time_to_target
+from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.spec.job import Target
 
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration over its repetitions: medians, and its place against its own one-worker run."""
+    """One configuration over its finished repetitions."""
 
-    engine: str
-    strategy: str
-    workers: int
-    servers: int
-    batch_size: int
-    runs: int
-    accuracy: float
-    train_seconds: float
-    startup_seconds: float
-    examples_per_second: float
-    cpu_percent: float
-    memory_bytes: float
+    configuration: Configuration
+    #: Tells it apart from the others of its race: `torch/ddp with 2 workers, batch 64`.
+    name: str
+    results: tuple[Result, ...] = field(repr=False)
+    #: By the name of the measure; a measure that no run has is left out.
+    spreads: Mapping[str, Spread]
+    #: Runs that ended without a result.
+    failed: int = 0
     #: Throughput over the same engine's `single` in the same race.
-    speedup: float | None = None
+    speedup: Ratio | None = None
     #: Throughput over the strategy's own run with one worker.
-    scaling: float | None = None
+    scaling: Ratio | None = None
 
     @property
     def label(self) -> str:
-        return f"{self.engine}/{self.strategy}"
+        return self.configuration.label
+
+    @property
+    def runs(self) -> int:
+        return len(self.results)
+
+    @property
+    def workers(self) -> int:
+        return int(self.configuration.fields["workers"])
+
+    @property
+    def servers(self) -> int:
+        return int(self.configuration.fields.get("servers") or 0)
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.configuration.fields["batch_size"])
+
+    @property
+    def processes(self) -> int:
+        return max(1, len(self.results[0].get("nodes", ())))
+
+    @property
+    def efficiency(self) -> Ratio | None:
+        return self.speedup and self.speedup.divided_by(self.workers)
+
+    @property
+    def reached(self) -> int:
+        """Runs that reached the target."""
+        return self.spreads["time_to_target"].count if "time_to_target" in self.spreads else 0
+
+    def median(self, measure: str) -> float | None:
+        return self.spreads[measure].median if measure in self.spreads else None
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.spreads["examples_per_second"].median
+
+    @property
+    def representative(self) -> Result:
+        """The run whose throughput is nearest to the median."""
+        middle = self.examples_per_second
+        return min(self.results, key=lambda result: abs((THROUGHPUT.read(result) or 0.0) - middle))
+
+    def as_json(self) -> dict[str, Any]:
+        """Flat medians for scripts, with ranges and intervals beside."""
+        fields = self.configuration.fields
+        found: dict[str, Any] = {
+            "name": self.name,
+            **{name: fields.get(name) for name in ("engine", "strategy", "workers", "servers", "batch_size")},
+            "batch_scope": fields.get("batch_scope"),
+            "runs": self.runs,
+            "failed": self.failed,
+            **{measure.name: self.median(measure.name) for measure in MEASURES},
+        }
+        for name in ("speedup", "scaling", "efficiency"):
+            place: Ratio | None = getattr(self, name)
+            found[name] = place and place.estimate
+            found[f"{name}_interval"] = [place.low, place.high] if place and place.has_interval else None
+        found["range"] = {name: [spread.low, spread.high] for name, spread in self.spreads.items()}
+        return found
 
 
-def _total(result: dict[str, Any], measure: str) -> float:
-    return sum(node[measure]["mean"] or 0.0 for node in result["nodes"])
+def is_whole(result: Result) -> bool:
+    """Whether a run finished with everything a comparison needs."""
+    return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
 
 
-def _row(results: Sequence[dict[str, Any]]) -> Row:
-    first = results[0]
-    return Row(
-        engine=first["engine"], strategy=first["strategy"], workers=first["workers"], servers=first["servers"],
-        batch_size=first["batch_size"], runs=len(results),
-        accuracy=median(r["test"]["accuracy"] for r in results),
-        train_seconds=median(r["seconds"]["train"] for r in results),
-        startup_seconds=median(r["seconds"]["startup"] for r in results),
-        examples_per_second=median(r["throughput"]["examples_per_second"] for r in results),
-        cpu_percent=median(_total(r, "cpu_percent") for r in results),
-        memory_bytes=median(_total(r, "memory_bytes") for r in results),
-    )
-
-
-def compare(results: Iterable[dict[str, Any]]) -> list[Row]:
-    """A row for each configuration of finished runs, in the order of first appearance."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:
+    found = {}
+    for measure in MEASURES:
+        values = [value for result in results if (value := measure.read(result)) is not None]
+        if values:
+            total = (results[0].get("test") or {}).get("total") if measure.name == "accuracy" else None
+            found[measure.name] = Spread(tuple(values), 1 / total if total else 0.0)
+    times = []
     for result in results:
-        if result["status"] == "finished" and result["test"] and result["throughput"]["examples_per_second"]:
-            key = tuple(result[name] for name in ("engine", "strategy", "workers", "servers", "batch_size"))
-            groups.setdefault(key, []).append(result)
-    rows = [_row(group) for group in groups.values()]
-    return [_placed(row, rows) for row in rows]
+        wanted = target or (Target.parse(result["target"]) if result.get("target") else None)
+        if wanted and (seconds := time_to_target(result, wanted)) is not None:
+            times.append(seconds)
+    if times:
+        found[TIME_TO_TARGET.name] = Spread(tuple(times))
+    return found
 
 
-def _placed(row: Row, rows: Sequence[Row]) -> Row:
-    def rate(strategy: str) -> float | None:
-        for other in rows:
-            same = (other.engine, other.batch_size, other.workers) == (row.engine, row.batch_size, 1)
-            if same and other.strategy == strategy:
-                return other.examples_per_second
+def compare(results: Iterable[Result], target: Target | None = None) -> list[Row]:
+    """A row for each configuration of finished runs, in the order of first appearance."""
+    groups: dict[str, list[Result]] = {}
+    failed: dict[str, int] = {}
+    configurations: dict[str, Configuration] = {}
+    for result in results:
+        configuration = Configuration.of(result)
+        if is_whole(result):
+            configurations.setdefault(configuration.key, configuration)
+            groups.setdefault(configuration.key, []).append(result)
+        elif result["status"] != "running":
+            failed[configuration.key] = failed.get(configuration.key, 0) + 1
+    names = names_of(list(configurations.values()))
+    baselines = Baselines(configurations.values())
+    rows = {
+        key: Row(configurations[key], names[key], tuple(group), _spreads(group, target), failed.get(key, 0))
+        for key, group in groups.items()
+    }
+
+    def over(row: Row, key: str | None) -> Ratio | None:
+        if key is None:
+            return None
+        if key == row.configuration.key:
+            return Ratio(1.0)
+        return ratio(row.spreads["examples_per_second"], rows[key].spreads["examples_per_second"])
+
+    return [
+        replace(
+            row,
+            speedup=over(row, baselines.single(row.configuration)),
+            scaling=over(row, baselines.alone(row.configuration)),
+        )
+        for row in rows.values()
+    ]
+
+
+def best_of(rows: Sequence[Row], measure: str) -> float | None:
+    """The best median of a column, or None if none is better than another."""
+    better = BY_NAME[measure].better
+    values = [value for row in rows if (value := row.median(measure)) is not None]
+    if better is None or not values:
         return None
-
-    single, alone = rate("single"), rate(row.strategy)
-    return Row(**{
-        **vars(row),
-        "speedup": row.examples_per_second / single if single else None,
-        "scaling": row.examples_per_second / alone if alone else None,
-    })
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """One line: what to use, and what it costs or gains."""
-    if not rows:
-        return "Verdict: no run finished, so there is nothing to compare."
-    best_accuracy = max(row.accuracy for row in rows)
-    good = [row for row in rows if row.accuracy >= best_accuracy - ACCURACY_MARGIN]
-    best = max(good, key=lambda row: row.examples_per_second)
-    plural = "worker" if best.workers == 1 else "workers"
-    text = (
-        f"Verdict: {best.label} with {best.workers} {plural} is the fastest of those within "
-        f"{ACCURACY_MARGIN:.0%} of the best accuracy: {best.examples_per_second:,.0f} examples/s at {best.accuracy:.4f}"
-    )
-    if best.workers > 1 and best.scaling:
-        text += f", {best.scaling:.2f}× its own one-worker run"
-    if best.workers == 1 and any(row.workers > 1 for row in rows):
-        text += "; do not distribute this job: more workers made it no faster"
-    if best.runs == 1:
-        text += " (one run each: differences may be noise; --repeat gives intervals)"
-    return text + "."
+    return max(values) if better == "more" else min(values)

@@ -1,63 +1,61 @@
-"""Configurations side by side in a terminal, the best of each column marked; narrow terminals get fewer columns."""
+"""Configurations side by side in a terminal, the best of each column marked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
-from velodrome.analysis.compare import Row
+from velodrome.analysis.compare import Row, best_of
+from velodrome.analysis.measures import BY_NAME, Measure
+from velodrome.analysis.objective import quality_of
+from velodrome.analysis.statistics import Ratio
 
-_COLUMNS: tuple[tuple[str, str, str, Callable[[Sequence[float]], float] | None], ...] = (
-    ("test\naccuracy", "accuracy", ".4f", max),
-    ("examples\n/s", "examples_per_second", ",.0f", max),
-    ("speedup", "speedup", ".2f", max),
-    ("scaling", "scaling", ".2f", max),
-    ("training\ns", "train_seconds", ",.2f", min),
-    ("start-up\ns", "startup_seconds", ",.1f", min),
-    ("CPU\n%", "cpu_percent", ",.0f", None),
-    ("memory\nMiB", "memory_bytes", ",.0f", min),
-)
+_MEASURES = ("train_seconds", "time_to_target", "startup_seconds", "examples_per_second")
+_PLACES = ("speedup", "scaling")
+_RESOURCES = ("cpu_percent", "memory_bytes")
 
 
-def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
-    """Speedup is over the engine's `single`, scaling over the strategy's own one-worker run.
-
-    Columns are left out from the right until the table is no wider than `width`.
-    """
-    columns = [column for column in _COLUMNS if any(getattr(row, column[1]) is not None for row in rows)]
-    measure = Console(width=10_000)
-    for count in range(len(columns), 1, -1):
-        table = _table(rows, columns[:count])
-        if width is None or Measurement.get(measure, measure.options, table).maximum <= width:
-            break
-    return table
-
-
-def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str, str, Any]]) -> Table:
-    batches = {row.batch_size for row in rows}
-    same_batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
-    table = Table(title=f"Comparison{same_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("workers", no_wrap=True)
-    if not same_batch:
-        table.add_column("batch", justify="right")
-    for heading, *_ in columns:
+def comparison(rows: Sequence[Row]) -> Table:
+    """Speedup is over the engine's `single`, scaling over the strategy's own one-worker run."""
+    table = Table(title="Comparison", title_justify="left")
+    first = [quality_of(rows), *(BY_NAME[name] for name in _MEASURES)]
+    last = [BY_NAME[name] for name in _RESOURCES]
+    first, last = ([measure for measure in part if any(measure.name in row.spreads for row in rows)]
+                   for part in (first, last))
+    places = [name for name in _PLACES if any(getattr(row, name) is not None for row in rows)]
+    for heading in ("strategy", "workers", "batch"):
+        table.add_column(heading)
+    for heading in (*(_heading(m) for m in first), *places, *(_heading(m) for m in last)):
         table.add_column(heading, justify="right")
-    for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers)):
-        cells = [_cell(getattr(row, field), field, form, rows, best) for _, field, form, best in columns]
-        workers = f"{row.workers}+{row.servers} ps" if row.servers else str(row.workers)
-        table.add_row(row.label, workers, *([] if same_batch else [str(row.batch_size)]), *cells)
+    for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
+        cells = [
+            *(_cell(row, measure, rows) for measure in first),
+            *(_place(getattr(row, name), [getattr(other, name) for other in rows]) for name in places),
+            *(_cell(row, measure, rows) for measure in last),
+        ]
+        table.add_row(row.label, row.configuration.size, str(row.batch_size), *cells)
     return table
 
 
-def _cell(value: float | None, field: str, form: str, rows: Sequence[Row], best: Any) -> str:
+def _heading(measure: Measure) -> str:
+    if measure.name == "examples_per_second":
+        return "examples/s"
+    return f"{measure.heading} {measure.unit.removesuffix(' of a core')}".strip()
+
+
+def _cell(row: Row, measure: Measure, rows: Sequence[Row]) -> str:
+    value = row.median(measure.name)
     if value is None:
         return "–"
-    text = format(value / 2**20 if field == "memory_bytes" else value, form)
-    present = [getattr(row, field) for row in rows if getattr(row, field) is not None]
-    return f"[bold green]{text}[/bold green]" if best is not None and value == best(present) else text
+    return _marked(measure.text(value), value == best_of(rows, measure.name))
+
+
+def _place(place: Ratio | None, places: Sequence[Ratio | None]) -> str:
+    if place is None:
+        return "–"
+    return _marked(f"{place.estimate:.2f}", place.estimate == max(p.estimate for p in places if p is not None))
+
+
+def _marked(text: str, best: bool) -> str:
+    return f"[bold green]{text}[/bold green]" if best else text

@@ -8,7 +8,7 @@ from types import FrameType
 
 import typer
 
-from velodrome.cli import data, engines, plan, race, resume, runs, train
+from velodrome.cli import data, engines, plan, race, recommend, report, resume, runs, train
 from velodrome.errors import VelodromeError
 
 app = typer.Typer(
@@ -40,6 +40,8 @@ def _root(
 app.command("train")(train.command)
 app.command("resume")(resume.command)
 app.command("race")(race.command)
+app.command("report")(report.command)
+app.command("recommend")(recommend.command)
 app.command("plan")(plan.command)
 app.command("engines")(engines.command)
 app.add_typer(data.app, name="data")

@@ -1,98 +1,129 @@
-"""Figures of a race, drawn with matplotlib: colours readable by the colour-blind, axes with units."""
+"""How figures look and how they are kept: colours readable by the colour-blind, SVG for pages, files on request.
+
+Which figures there are is in `curves` and `usage`; the one picture of `velodrome race` is here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row
 
-#: Okabe and Ito's palette, made for colour-blind readers; the yellow, faint as a line, comes last.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
-STYLES = ("-", "--", ":", "-.")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's palette, made for colour-blind readers, without its yellow and black: each is lost on one background.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: Text and axes; in a page it becomes the page's own text colour, so that figures follow light and dark.
+INK = "#20262d"
+#: More lines than this in a figure cannot be told apart.
+MOST_LINES = 24
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure with its file name, its title, and what a reader must know to read it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Everything drawn or saved inside looks alike and leaves matplotlib's settings as they were."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({
+        "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK,
+        "text.color": INK, "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK, "axes.axisbelow": True,
+        "grid.color": INK, "grid.alpha": 0.15, "axes.grid": True, "lines.linewidth": 1.5, "lines.markersize": 4,
+        "svg.hashsalt": "velodrome", "svg.fonttype": "path", "axes.titlelocation": "left",
+    }):
+        yield
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure and its axes as an array of rows and columns."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def colours_of(labels: Sequence[str]) -> dict[str, str]:
+    return {label: COLOURS[place % len(COLOURS)] for place, label in enumerate(dict.fromkeys(labels))}
+
+
+def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
+    """Ticks at the values that occur, as long as they fit."""
+    ticks = sorted(set(values))
+    if len(ticks) <= 12:
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+
+
+def to_svg(picture: Picture) -> str:
+    """The figure as an element for a page: no header, the page's text colour, a description for screen readers."""
+    stream = io.StringIO()
+    with drawing():
+        picture.figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(?<= id=")(?=figure_|axes_|text_|line2d_|patch_|legend_|matplotlib\.)', f"{picture.name}-", text)
+    width = re.search(r'width="([0-9.]+)pt"', text)
+    text = re.sub(r'(<svg[^>]*?) width="[0-9.]+pt"', r"\1", re.sub(r'(<svg[^>]*?) height="[0-9.]+pt"', r"\1", text))
+    natural = float(width[1]) * 4 / 3 if width else 900
+    label = f'role="img" aria-label="{escape(picture.title)}" style="width:{natural:.0f}px"'
+    return text.replace("<svg", f"<svg {label}", 1).replace(INK, "currentColor")
+
+
+def save(picture: Picture, folder: Path) -> list[Path]:
+    """The figure as SVG and PNG files, on white."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{picture.name}.svg", folder / f"{picture.name}.png"]
+    with drawing():
+        for path in paths:
+            picture.figure.savefig(path, dpi=160, facecolor="white")
+    return paths
 
 
 def race_figure(rows: Sequence[Row], results: Sequence[dict[str, Any]], path: Path, title: str) -> Path:
     """Throughput by strategy and workers, and accuracy over training time, in one picture."""
-    import matplotlib as mpl
+    from velodrome.report.curves import draw_over_time
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    labels = sorted({row.label for row in rows})
+    labels = list(dict.fromkeys(row.label for row in rows))
     workers = sorted({row.workers for row in rows})
-    colour = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(13, max(4.6, 1.4 + 0.36 * len(rows))), layout="constrained", width_ratios=(1.1, 1)
-    )
-    figure.suptitle(title, fontsize=13)
-    _bars(left, rows, labels, workers, colour)
-    _curves(right, results, workers, colour)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    colour = colours_of(labels)
+    with drawing():
+        figure, axes = new_figure(13, 4.6, 1, 2)
+        figure.suptitle(title, fontsize=12)
+        left, right = axes[0]
+        height = 0.8 / len(workers)
+        for row in rows:
+            place = labels.index(row.label) + (workers.index(row.workers) - (len(workers) - 1) / 2) * height
+            faded = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
+            bar = left.barh(place, row.examples_per_second, height * 0.92, color=colour[row.label], alpha=faded)
+            left.bar_label(bar, [f" {row.workers} w: {row.examples_per_second:,.0f}"], fontsize=8)
+        left.set_yticks(range(len(labels)), labels)
+        left.invert_yaxis()
+        left.margins(x=0.22)
+        left.grid(visible=False)
+        left.set_xlabel("training throughput (examples/s), w = workers")
+        draw_over_time(right, rows)
+        right.legend(fontsize=7, loc="lower right")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
     return path
-
-
-def _bars(axes: Any, rows: Sequence[Row], labels: list[str], workers: list[int], colour: dict[str, str]) -> None:
-    """A group of bars for each strategy, one for each configuration of workers, servers and batch."""
-    from matplotlib.ticker import StrMethodFormatter
-
-    groups = {label: [row for row in rows if row.label == label] for label in labels}
-    height = 0.8 / max(len(group) for group in groups.values())
-    several_batches = len({row.batch_size for row in rows}) > 1
-    for number, group in enumerate(groups.values()):
-        for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size))):
-            place = number + (slot - (len(group) - 1) / 2) * height
-            strength = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
-            bar = axes.barh(place, row.examples_per_second, height * 0.92, color=colour[row.label], alpha=strength)
-            who = _counted(row.workers, "worker") + (f", {_counted(row.servers, 'server')}" if row.servers else "")
-            batch = f", batch {row.batch_size}" if several_batches else ""
-            axes.bar_label(bar, [f" {row.examples_per_second:,.0f}  ({who}{batch})"], fontsize=8)
-    axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
-    for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
-        tick.set_color(colour[label])
-        tick.set_fontweight("bold")
-    axes.invert_yaxis()
-    axes.margins(x=0.3)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel("training throughput (examples/s)")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _curves(axes: Any, results: Sequence[dict[str, Any]], workers: list[int], colour: dict[str, str]) -> None:
-    """A line for each run: colours as those of the bars, strokes by the number of workers."""
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    style = {count: STYLES[i % len(STYLES)] for i, count in enumerate(workers)}
-    for result in results:
-        label = f"{result['engine']}/{result['strategy']}"
-        if result["status"] != "finished" or label not in colour:
-            continue
-        seconds, curve, clock = [], [], 0.0
-        for entry in result["history"]:
-            clock += entry["seconds"]
-            if entry["validation_accuracy"] is not None:
-                seconds.append(clock)
-                curve.append(entry["validation_accuracy"])
-        stroke = style[result["workers"]]
-        axes.plot(seconds, curve, stroke, color=colour[label], linewidth=1.6, marker="o", markersize=2.5)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("training time (s, logarithmic)")
-    axes.set_ylabel("validation accuracy after each epoch")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    strokes = [
-        Line2D([], [], color="0.3", linestyle=style[count], label=_counted(count, "worker"))  # type: ignore[arg-type]
-        for count in workers
-    ]
-    axes.legend(handles=strokes, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,120 @@
+"""A configuration: what the runs of a race have in common when only seed and repetition differ.
+
+Knows how to name configurations so that readers can tell them apart, and which one another is measured against.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Fields of a job that make no other configuration: which repetition it is, and when to give up or save.
+NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})
+#: What a result says of its configuration when the job itself is not at hand.
+_RESULT_FIELDS = (
+    "dataset", "model", "engine", "strategy", "consistency", "workers", "servers", "batch_size", "batch_scope",
+    "optimizer", "learning_rate", "target",
+)
+#: What may differ between a configuration and the `single` run it is measured against.
+_OF_DISTRIBUTION = frozenset({
+    "strategy", "consistency", "workers", "servers", "batch_scope", "keep_going", "sharding", "staleness_bound",
+})
+#: What may differ between a configuration and its own one-worker run, the strictest first.
+_OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
+_SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments"}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The fields that runs share; equal configurations have equal keys."""
+
+    key: str
+    fields: Mapping[str, Any] = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Configuration:
+        """The configuration of a result; fields of its job are taken where the result carries one."""
+        fields = {name: result[name] for name in _RESULT_FIELDS if name in result}
+        fields.update(result.get("job") or {})
+        fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED}
+        return cls(_key(fields), fields)
+
+    @property
+    def label(self) -> str:
+        return f"{self.fields['engine']}/{self.fields['strategy']}"
+
+    @property
+    def size(self) -> str:
+        """`2` workers, or `2 + 1 ps` with a parameter server."""
+        servers = self.fields.get("servers")
+        return f"{self.fields['workers']} + {servers} ps" if servers else str(self.fields["workers"])
+
+
+def _key(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, default=str)
+
+
+def _key_without(configuration: Configuration, names: frozenset[str]) -> str:
+    return _key({name: value for name, value in configuration.fields.items() if name not in names})
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def varied(configurations: Iterable[Configuration]) -> dict[str, list[Any]]:
+    """Fields that differ between configurations, with their values in order of appearance."""
+    seen: dict[str, dict[str, Any]] = defaultdict(dict)
+    for configuration in configurations:
+        for name, value in configuration.fields.items():
+            seen[name].setdefault(_text(value), value)
+    return {name: list(values.values()) for name, values in seen.items() if len(values) > 1}
+
+
+def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
+    """A name for each key, as short as it can be while it tells this race's configurations apart."""
+    of_strategy: dict[str, list[Configuration]] = defaultdict(list)
+    for configuration in configurations:
+        of_strategy[configuration.label].append(configuration)
+    found = {}
+    for label, members in of_strategy.items():
+        differing = [name for name in varied(members) if name not in ("workers", "servers", "consistency")]
+        for member in members:
+            count = member.fields["workers"]
+            parts = [f"{label} with {count} worker{'' if count == 1 else 's'}"]
+            if servers := member.fields.get("servers"):
+                parts[0] += f" and {servers} server{'' if servers == 1 else 's'}"
+            parts += [f"{_SHORT.get(name, name)} {_text(member.fields.get(name))}" for name in differing]
+            found[member.key] = ", ".join(parts)
+    return found
+
+
+class Baselines:
+    """Finds what a configuration is measured against, in a race of any size without searching it each time."""
+
+    def __init__(self, configurations: Iterable[Configuration]) -> None:
+        self._single: dict[str, str] = {}
+        self._alone: dict[str, str] = {}
+        for configuration in configurations:
+            if configuration.fields["workers"] != 1:
+                continue
+            if configuration.fields["strategy"] == "single":
+                self._single.setdefault(_key_without(configuration, _OF_DISTRIBUTION), configuration.key)
+            for names in _OF_SIZE:
+                self._alone.setdefault(_key_without(configuration, names), configuration.key)
+
+    def single(self, configuration: Configuration) -> str | None:
+        """The same engine's `single` run with all else equal."""
+        return self._single.get(_key_without(configuration, _OF_DISTRIBUTION))
+
+    def alone(self, configuration: Configuration) -> str | None:
+        """The same strategy with one worker; with one worker both batch scopes are the same thing."""
+        for names in _OF_SIZE:
+            if (found := self._alone.get(_key_without(configuration, names))) is not None:
+                return found
+        return None

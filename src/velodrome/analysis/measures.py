@@ -1,0 +1,145 @@
+"""What is measured of a run: each measure with its name, unit, which way is better, and how it is read from a result.
+
+`docs/reference/numbers.md` holds the same definitions in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from velodrome.spec.job import Target
+
+Result = Mapping[str, Any]
+Better = Literal["more", "less"]
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of numbers."""
+
+    name: str
+    heading: str
+    unit: str
+    form: str
+    read: Callable[[Result], float | None]
+    better: Better | None = None
+    #: What is shown is the value divided by this.
+    scale: float = 1.0
+
+    def text(self, value: float) -> str:
+        return format(value / self.scale, self.form)
+
+
+def _at(*path: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        value: Any = result
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+    return read
+
+
+def _node_sum(measure: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        means = [mean for node in result.get("nodes", ()) if (mean := _at(measure, "mean")(node)) is not None]
+        return sum(means) if means else None
+
+    return read
+
+
+def _host_sum(*directions: str) -> Callable[[Result], float | None]:
+    """Bytes of every host once: the processes of one host all see the same counters."""
+
+    def read(result: Result) -> float | None:
+        hosts: dict[str, float] = {}
+        for node in result.get("nodes", ()):
+            counted = node.get("network_bytes")
+            if counted:
+                amount = sum(counted.get(direction, 0) for direction in directions)
+                hosts[node.get("host", "")] = max(amount, hosts.get(node.get("host", ""), 0.0))
+        return sum(hosts.values()) if hosts else None
+
+    return read
+
+
+def thesis_rate(result: Result) -> float | None:
+    """Batches per second as theses compute it: examples × epochs × workers / (batch × seconds), all of training.
+
+    Examples × epochs × workers is what all workers trained on together when each sees all data; where data is
+    divided among them it is the examples they shared. Both are the counted examples, so one formula serves.
+    """
+    examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
+    if not examples or not seconds:
+        return None
+    return float(examples / (result["batch_size"] * seconds))
+
+
+def reached_epoch(result: Result, target: Target) -> int | None:
+    """How many epochs it took to reach the target on validation; None if it did not."""
+    for number, entry in enumerate(result.get("history", ()), start=1):
+        value = entry.get(f"validation_{target.metric}")
+        if value is not None and (value >= target.value if target.comparison == ">=" else value <= target.value):
+            return number
+    return None
+
+
+def time_to_target(result: Result, target: Target) -> float | None:
+    """Training seconds until the end of the epoch that reached the target: nothing is interpolated."""
+    epochs = reached_epoch(result, target)
+    return None if epochs is None else float(sum(entry["seconds"] for entry in result["history"][:epochs]))
+
+
+def instances(result: Result, per: Literal["process", "host"] = "process") -> int:
+    """What is paid for: every process, or every host."""
+    nodes = result.get("nodes", ())
+    return max(1, len({node.get("host") for node in nodes} if per == "host" else nodes))
+
+
+def instance_hours(result: Result, target: Target | None, per: Literal["process", "host"]) -> float | None:
+    """Instances × hours of the whole run; with a target, until the end of the epoch that reached it."""
+    seconds = result["seconds"].get("total")
+    if target is not None:
+        epochs = reached_epoch(result, target)
+        if epochs is None:
+            return None
+        seconds = result["seconds"]["startup"] + sum(
+            entry["seconds"] + entry.get("evaluate_seconds", 0.0) for entry in result["history"][:epochs]
+        )
+    return None if not seconds else instances(result, per) * float(seconds) / 3600
+
+
+ACCURACY = Measure("accuracy", "test accuracy", "", ".4f", _at("test", "accuracy"), "more")
+PERPLEXITY = Measure("perplexity", "test perplexity", "", ",.2f", _at("test", "perplexity"), "less")
+THROUGHPUT = Measure(
+    "examples_per_second", "throughput", "examples/s", ",.0f", _at("throughput", "examples_per_second"), "more"
+)
+#: Read with a target, so `compare` does it.
+TIME_TO_TARGET = Measure("time_to_target", "time to target", "s", ",.2f", lambda result: None, "less")
+
+MEASURES: tuple[Measure, ...] = (
+    ACCURACY,
+    PERPLEXITY,
+    Measure("train_seconds", "training", "s", ",.2f", _at("seconds", "train"), "less"),
+    TIME_TO_TARGET,
+    THROUGHPUT,
+    Measure("startup_seconds", "start-up", "s", ",.2f", _at("seconds", "startup"), "less"),
+    Measure("evaluate_seconds", "evaluation", "s", ",.2f", _at("seconds", "evaluate"), "less"),
+    Measure("total_seconds", "in all", "s", ",.2f", _at("seconds", "total"), "less"),
+    Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more"),
+    Measure("thesis_batches_per_second", "batches by the theses' formula", "1/s", ",.1f", thesis_rate, "more"),
+    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
+    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),
+    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB),
+    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB),
+    Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less"),
+    Measure("staleness_max", "greatest staleness", "updates", ",.0f", _at("staleness", "max"), "less"),
+    Measure("share_compute", "computing", "%", ".1f", _at("shares", "compute"), None, 0.01),
+    Measure("share_wait", "waiting", "%", ".1f", _at("shares", "wait"), None, 0.01),
+    Measure("share_communicate", "communicating", "%", ".1f", _at("shares", "communicate"), None, 0.01),
+)
+BY_NAME = {measure.name: measure for measure in MEASURES}

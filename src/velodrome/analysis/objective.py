@@ -1,0 +1,180 @@
+"""What a race is judged by: the quantity of an objective for every configuration, and which ones may stand for it.
+
+An objective turns rows into candidates; `recommend` decides among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.measures import ACCURACY, PERPLEXITY, Better, Measure, instance_hours
+from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Target
+
+ObjectiveName = Literal["time-to-accuracy", "accuracy", "throughput", "cost"]
+OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
+
+#: Configurations this close to the best accuracy count as equally accurate when speed or cost decides.
+ACCURACY_MARGIN = 0.01
+#: The same for perplexity, as a share of the best.
+PERPLEXITY_MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an instance costs for an hour, and what an instance is: a process of the run or a host."""
+
+    per_hour: float | None = None
+    per: Literal["process", "host"] = "process"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row with what its runs measured of the objective."""
+
+    row: Row
+    spread: Spread
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def distributed(self) -> bool:
+        return self.row.workers > 1
+
+
+@dataclass(frozen=True)
+class Question:
+    """An objective made ready to be answered: who may win, what is measured, and what was put aside and why."""
+
+    objective: str
+    candidates: tuple[Candidate, ...]
+    better: Better
+    #: Writes a value with its unit.
+    text: Callable[[float], str]
+    #: What the leader is called: `fastest to accuracy>=0.97`.
+    praise: str
+    #: Configurations that may not win, in words; empty if there are none.
+    aside: str = ""
+    #: Why nobody may win; empty if somebody may.
+    nobody: str = ""
+    #: What to do about it.
+    way_out: str = ""
+
+    def advantage(self, first: Candidate, second: Candidate) -> Ratio | None:
+        """How many times better the first is, whichever way is better."""
+        return ratio(first.spread, second.spread) if self.better == "more" else ratio(second.spread, first.spread)
+
+
+def quality_of(rows: Sequence[Row]) -> Measure:
+    """Perplexity where runs report it, accuracy elsewhere."""
+    return PERPLEXITY if any(PERPLEXITY.name in row.spreads for row in rows) else ACCURACY
+
+
+def accurate_enough(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose best run comes within the margin of the best median: one unlucky run sets nobody aside."""
+    quality = quality_of(rows)
+    found = {row.name: row.spreads[quality.name] for row in rows if quality.name in row.spreads}
+    if not found:
+        return list(rows)
+    if quality is PERPLEXITY:
+        limit = min(spread.median for spread in found.values()) * (1 + PERPLEXITY_MARGIN)
+        return [row for row in rows if row.name in found and found[row.name].low <= limit]
+    limit = max(spread.median for spread in found.values()) - ACCURACY_MARGIN
+    return [row for row in rows if row.name in found and found[row.name].high >= limit]
+
+
+def _of_measure(rows: Sequence[Row], name: str) -> tuple[Candidate, ...]:
+    return tuple(Candidate(row, row.spreads[name]) for row in rows if name in row.spreads)
+
+
+def _less_accurate(rows: Sequence[Row], kept: Sequence[Any]) -> str:
+    count = len(rows) - len(kept)
+    if not count:
+        return ""
+    margin = f"{PERPLEXITY_MARGIN:.0%} of the best perplexity"
+    if quality_of(rows) is ACCURACY:
+        margin = f"{ACCURACY_MARGIN} of the best accuracy"
+    return f"{count} of {len(rows)} configurations set aside: no run within {margin}"
+
+
+def _best_seen(rows: Sequence[Row], target: Target) -> str:
+    """The nearest anybody came to a target that nobody reached."""
+    pick = max if target.comparison == ">=" else min
+    seen = [
+        (value, row.name)
+        for row in rows for result in row.results for entry in result.get("history", ())
+        if (value := entry.get(f"validation_{target.metric}")) is not None
+    ]
+    if not seen:
+        return f"no run has a validation {target.metric}"
+    value, name = pick(seen)
+    return f"the best validation {target.metric} was {value:.4f}, by {name}"
+
+
+def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row], dict[str, str]]:
+    """Rows that reached the target in every run; otherwise the words that say how far they came."""
+    kept = [row for row in rows if row.reached == row.runs]
+    if kept:
+        missed = [f"{row.name} ({row.reached} of {row.runs} runs)" for row in rows if row.reached < row.runs]
+        shown = ", ".join(missed[:3]) + (f" and {len(missed) - 3} more" if len(missed) > 3 else "")
+        return kept, {"aside": f"did not always reach {text}: {shown}" if missed else ""}
+    return [], {
+        "nobody": f"no configuration reached {text} in all of its runs; {_best_seen(rows, target)}",
+        "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
+    }
+
+
+def ask(rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None) -> Question:
+    """Make an objective ready for these rows, which were compared with the same target."""
+    if objective not in OBJECTIVES:
+        raise BadRequest(f"--objective {objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
+    parsed = Target.parse(target) if target else None
+    if objective == "time-to-accuracy":
+        if parsed is None or target is None:
+            raise BadRequest(
+                "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
+            )
+        kept, words = _reached(rows, parsed, target)
+        return Question(objective, _of_measure(kept, "time_to_target"), "less", lambda value: f"{value:,.2f} s",
+                        f"fastest to {target}", **words)
+    if objective == "accuracy":
+        quality = quality_of(rows)
+        return Question(
+            objective, _of_measure(rows, quality.name), quality.better or "more",
+            lambda value: f"{quality.heading} {quality.text(value)}",
+            "most accurate" if quality is ACCURACY else "lowest in perplexity",
+        )
+    if objective == "throughput":
+        kept = accurate_enough(rows)
+        return Question(objective, _of_measure(kept, "examples_per_second"), "more",
+                        lambda value: f"{value:,.0f} examples/s", "fastest", _less_accurate(rows, kept))
+    return _cost(rows, parsed, target, price or Price())
+
+
+def _cost(rows: Sequence[Row], target: Target | None, text: str | None, price: Price) -> Question:
+    words: Mapping[str, str]
+    if target is not None and text is not None:
+        kept, words = _reached(rows, target, text)
+        praise = f"cheapest way to {text}"
+    else:
+        kept = accurate_enough(rows)
+        words = {"aside": _less_accurate(rows, kept)}
+        praise = "cheapest"
+    factor = 1.0 if price.per_hour is None else price.per_hour
+    candidates = []
+    for row in kept:
+        hours = [instance_hours(result, target, price.per) for result in row.results]
+        values = [factor * value for value in hours if value is not None]
+        if values:
+            candidates.append(Candidate(row, Spread(tuple(values))))
+
+    def shown(value: float) -> str:
+        return f"{value * 3600:,.1f} instance-seconds a run" if price.per_hour is None else f"{value:.4g} a run"
+
+    return Question("cost", tuple(candidates), "less", shown, praise, **words)

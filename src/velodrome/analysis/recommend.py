@@ -1,0 +1,220 @@
+"""Which configuration to use, said in three lines: verdict, why, next. The rules are in `docs/reference/numbers.md`.
+
+Pure: takes rows, gives words. "Beats" always means that the 95 % interval of the ratio lies above one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.objective import Candidate, Price, Question, ask
+from velodrome.analysis.statistics import MOST_RUNS, Ratio, more_runs
+
+Decision = Literal["use", "do-not-distribute", "repeat", "level", "alone", "nothing"]
+#: From this share of the ideal on, more workers are worth a try.
+GOOD_EFFICIENCY = 0.7
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """An answer in three lines, and the same for scripts."""
+
+    objective: str
+    decision: Decision
+    verdict: str
+    why: str
+    next: str
+    best: str | None = None
+    rival: str | None = None
+    #: Best over rival, as "so many times better".
+    ratio: Ratio | None = None
+    #: Runs of each of the two that would tell them apart.
+    more_runs: int | None = None
+
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        return f"Verdict: {self.verdict}", f"Why: {self.why}", f"Next: {self.next}"
+
+    def as_json(self) -> dict[str, Any]:
+        found = {**vars(self), "ratio": self.ratio and self.ratio.estimate, "interval": None}
+        if self.ratio and self.ratio.has_interval:
+            found["interval"] = [self.ratio.low, self.ratio.high]
+        return found
+
+
+def recommend(
+    rows: Sequence[Row], objective: str = "throughput", target: str | None = None, price: Price | None = None,
+    failed: int = 0,
+) -> Recommendation:
+    """Answer for rows compared with the same target; `failed` counts runs that gave no result."""
+    if not rows:
+        return Recommendation(objective, "nothing", "no run finished, so there is nothing to compare.",
+                              f"{failed} runs failed." if failed else "the race has no finished run.",
+                              "look at `velodrome runs list` and the logs, then run the same race again.")
+    question = ask(rows, objective, target, price)
+    if not question.candidates:
+        reason = question.nobody or f"no run measured what {objective} needs"
+        why = _aside(question, failed) or "every finished run was looked at."
+        return Recommendation(objective, "nothing", f"{reason}.", why,
+                              f"{question.way_out or 'choose another objective'}.")
+    found = _decide(question)
+    notes = [found.why, _aside(question, failed), _missing_baseline(question)]
+    return replace(found, why=" ".join(note for note in notes if note))
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """One line for the end of a race."""
+    return recommend(rows).lines[0]
+
+
+def _aside(question: Question, failed: int) -> str:
+    notes = [question.aside] if question.aside else []
+    if failed:
+        notes.append(f"{failed} run{' was' if failed == 1 else 's were'} left out because "
+                     f"{'it' if failed == 1 else 'they'} did not finish")
+    return f"({'; '.join(notes)}.)" if notes else ""
+
+
+def _missing_baseline(question: Question) -> str:
+    if any(not candidate.distributed for candidate in question.candidates):
+        return ""
+    return "Nothing here ran with one worker, so whether distributing pays at all is not known."
+
+
+def _decide(question: Question) -> Recommendation:
+    pick = -1 if question.better == "more" else 1
+    ranked = sorted(question.candidates, key=lambda c: (pick * c.spread.centre, c.row.processes))
+    leader = ranked[0]
+    if len(ranked) == 1:
+        return _alone(question, leader)
+    plain = next((candidate for candidate in ranked if not candidate.distributed), None)
+    spread = next((candidate for candidate in ranked if candidate.distributed), None)
+    if plain is not None and spread is not None:
+        if leader is plain:
+            return _stay(question, plain, spread)
+        if (open_question := _unproven(question, spread, plain)) is not None:
+            return open_question
+    return _first(question, leader, ranked[1:], plain)
+
+
+def _alone(question: Question, leader: Candidate) -> Recommendation:
+    return Recommendation(
+        question.objective, "alone", f"only {leader.name} can be judged, so there is nothing to compare it with.",
+        f"{_measured(question, leader)}.",
+        "race it against its engine's single run and another number of workers.", leader.name,
+    )
+
+
+def _stay(question: Question, plain: Candidate, spread: Candidate) -> Recommendation:
+    """One worker leads: distributing must prove itself, so it is not worth it."""
+    place = question.advantage(plain, spread)
+    if place is None or not place.has_interval:
+        return _repeat(question, plain, spread, place)
+    proof = "is" if place.above_one else "may be"
+    return Recommendation(
+        question.objective, "do-not-distribute", f"do not distribute this: use {plain.name}.",
+        f"{_measured(question, plain)} {proof} {_times(place)} better than the best distributed one, "
+        f"{_measured(question, spread)}.",
+        "a larger model, data set or batch gives every message more work: race again with one of them before "
+        "paying for more workers.",
+        plain.name, spread.name, place,
+    )
+
+
+def _unproven(question: Question, spread: Candidate, plain: Candidate) -> Recommendation | None:
+    """A distributed leader that does not beat one worker: repeat if that could show it, else do not distribute."""
+    place = question.advantage(spread, plain)
+    if place is not None and place.above_one:
+        return None
+    if place is None or not place.has_interval or more_runs(spread.spread, plain.spread) is not None:
+        return _repeat(question, spread, plain, place)
+    return Recommendation(
+        question.objective, "do-not-distribute", f"do not distribute this: use {plain.name}.",
+        f"{_measured(question, spread)} is {_times(place)} better than {_measured(question, plain)}, and "
+        f"{MOST_RUNS} more runs of each would not show a difference that small.",
+        "a larger model, data set or batch gives every message more work: race again with one of them before "
+        "paying for more workers.",
+        plain.name, spread.name, place.inverted(),
+    )
+
+
+def _first(
+    question: Question, leader: Candidate, others: Sequence[Candidate], plain: Candidate | None
+) -> Recommendation:
+    places = [(other, question.advantage(leader, other)) for other in others]
+    rivals = [(other, place) for other, place in places if place is None or not place.above_one]
+    gain = ""
+    if plain is not None and leader.distributed and (over := question.advantage(leader, plain)) is not None:
+        gain = f", {_times(over)} better than {plain.name}"
+    if not rivals:
+        runner, place = places[0]
+        return Recommendation(
+            question.objective, "use", f"use {leader.name}: the {question.praise} of {len(places) + 1} configurations.",
+            f"{_measured(question, leader)}{gain if runner is not plain else ''}, and {_times(place)} better than the "
+            f"next, {_measured(question, runner)}.",
+            _more_workers(leader), leader.name, runner.name, place,
+        )
+    rival, place = rivals[0]
+    if place is None or not place.has_interval or more_runs(leader.spread, rival.spread) is not None:
+        return _repeat(question, leader, rival, place)
+    level = [leader, *(other for other, _ in rivals)]
+    simplest = min(level, key=lambda candidate: (candidate.row.processes, candidate.row.workers))
+    names = ", ".join(other.name for other in level if other is not simplest)
+    return Recommendation(
+        question.objective, "level", f"use {simplest.name}: level with {names}, and nothing is simpler.",
+        f"{_measured(question, leader)} against {_measured(question, rival)} is a ratio of {_times(place)}, and "
+        f"{MOST_RUNS} more runs of each would not show a difference that small.",
+        _more_workers(simplest), simplest.name, (rival if simplest is leader else leader).name,
+        place if simplest is leader else place.inverted(),
+    )
+
+
+def _repeat(question: Question, first: Candidate, second: Candidate, place: Ratio | None) -> Recommendation:
+    more = more_runs(first.spread, second.spread) or MOST_RUNS
+    times = "once" if more == 1 else f"{more} times"
+    why = f"{_measured(question, first)} against {_measured(question, second)}"
+    if place is None:
+        why += "; a value of zero has no ratio."
+    elif not place.has_interval:
+        fewest = min((first, second), key=lambda candidate: candidate.spread.count)
+        why += f": {place.estimate:.2f}×, but {fewest.name} ran once, and one run gives no interval."
+    else:
+        why += f" is a ratio of {_times(place)}, which does not exclude 1."
+    total = max(first.spread.count, second.spread.count) + more
+    return Recommendation(
+        question.objective, "repeat",
+        f"not enough runs to tell: {first.name} leads {second.name}; repeat these two {more} more "
+        f"time{'' if more == 1 else 's'}.",
+        why, f"run each of the two {times} more (a race of them with --repeat {total}), then ask again.",
+        first.name, second.name, place, more,
+    )
+
+
+def _more_workers(leader: Candidate) -> str:
+    row = leader.row
+    place = row.efficiency or (row.scaling and row.scaling.divided_by(row.workers))
+    if place is None:
+        return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
+    if row.workers == 1:
+        return "add runs with 2 and more workers: this race does not show whether distributing pays."
+    if place.estimate >= GOOD_EFFICIENCY:
+        return (f"try {2 * row.workers} workers: {row.workers} still reach {place.estimate:.0%} of the ideal.")
+    return (f"try a larger batch or fewer workers: {row.workers} workers reach {place.estimate:.0%} of the ideal, "
+            "so much of what they cost is waiting and messages.")
+
+
+def _measured(question: Question, candidate: Candidate) -> str:
+    spread = candidate.spread
+    runs = "1 run" if spread.count == 1 else f"{spread.count} runs"
+    return f"{question.text(spread.median)} for {candidate.name} ({'' if spread.count == 1 else 'median of '}{runs})"
+
+
+def _times(place: Ratio | None) -> str:
+    if place is None:
+        return "an unknown number of times"
+    if place.low is None or place.high is None:
+        return f"{place.estimate:.2f}× (no interval: one run)"
+    return f"{place.estimate:.2f}× (95 %: {place.low:.2f}–{place.high:.2f})"

@@ -1,0 +1,135 @@
+"""Medians with ranges, and ratios with 95 % intervals: the only place that decides whether one sample beats another.
+
+Plain functions on plain numbers; what the numbers measure is not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean, median, variance
+
+CONFIDENCE = 0.95
+POWER = 0.8
+#: Two samples that this many more runs each would not tell apart count as level.
+MOST_RUNS = 10
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What repeated runs measured: the median for tables, the geometric mean for ratios, and the range."""
+
+    values: tuple[float, ...]
+    #: The smallest step in which the quantity can be counted (one test example, for accuracy).
+    resolution: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    @property
+    def centre(self) -> float:
+        """The geometric mean, or the plain one where a value is not positive."""
+        if self.low <= 0:
+            return fmean(self.values)
+        return math.exp(fmean(map(math.log, self.values)))
+
+    @property
+    def log_variance(self) -> float:
+        """Of the logarithms; never less than what counting in whole steps hides."""
+        hidden = (self.resolution / self.centre) ** 2 / 12
+        return max(variance(map(math.log, self.values)), hidden)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times larger one quantity is than another; without repetitions there is no interval."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        return self.low is not None
+
+    @property
+    def above_one(self) -> bool:
+        return self.low is not None and self.low > 1
+
+    @property
+    def below_one(self) -> bool:
+        return self.high is not None and self.high < 1
+
+    def divided_by(self, number: float) -> Ratio:
+        low, high = (None if end is None else end / number for end in (self.low, self.high))
+        return Ratio(self.estimate / number, low, high)
+
+    def inverted(self) -> Ratio:
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Ratio(1 / self.estimate, low, high)
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(probability: float, freedom: float) -> float:
+    """Student's t below which a share of `probability` lies."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))
+
+
+def ratio(above: Spread, below: Spread) -> Ratio | None:
+    """The ratio of two geometric means with Welch's interval on logarithms; None where a value is not positive."""
+    if above.low <= 0 or below.low <= 0:
+        return None
+    difference = math.log(above.centre) - math.log(below.centre)
+    if above.count < 2 or below.count < 2:
+        return Ratio(math.exp(difference))
+    parts = [sample.log_variance / sample.count for sample in (above, below)]
+    spread = sum(parts)
+    if spread == 0:
+        return Ratio(math.exp(difference), math.exp(difference), math.exp(difference))
+    freedom = spread**2 / sum(
+        part**2 / (sample.count - 1) for part, sample in zip(parts, (above, below), strict=True)
+    )
+    # Few and unlike runs give intervals beyond all floats: a hundred powers of e say "anything" as well.
+    reach = min(100.0, t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(spread))
+    return Ratio(math.exp(difference), math.exp(difference - reach), math.exp(difference + reach))
+
+
+def runs_per_sample(effect: float, limit: int = 10_000) -> int:
+    """Runs that each of two samples needs to show, in four of five trials, a difference of `effect` deviations."""
+    if effect <= 0:
+        return limit
+    for count in range(2, limit):
+        freedom = 2 * count - 2
+        needed = t_quantile((1 + CONFIDENCE) / 2, freedom) + t_quantile(POWER, freedom)
+        if count >= 2 * (needed / effect) ** 2:
+            return count
+    return limit
+
+
+def more_runs(first: Spread, second: Spread) -> int | None:
+    """How many more runs of both would show the difference seen so far; None if more than is sensible to ask for."""
+    if min(first.count, second.count) < 2:
+        return 3 - min(first.count, second.count)
+    if first.low <= 0 or second.low <= 0:
+        return None
+    deviation = math.sqrt((first.log_variance + second.log_variance) / 2)
+    difference = abs(math.log(first.centre) - math.log(second.centre))
+    have = min(first.count, second.count)
+    needed = 2 if deviation == 0 else runs_per_sample(difference / deviation, have + MOST_RUNS + 1)
+    return max(1, needed - have) if needed - have <= MOST_RUNS else None

@@ -1,0 +1,247 @@
+"""Figures of how well and how fast configurations train: over epochs, over time, over workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.configuration import varied
+from velodrome.analysis.objective import quality_of
+from velodrome.analysis.statistics import Ratio
+from velodrome.report.figures import (
+    INK,
+    MARKERS,
+    MOST_LINES,
+    STYLES,
+    Picture,
+    colours_of,
+    drawing,
+    new_figure,
+    whole_numbers,
+)
+from velodrome.spec.job import Target
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: More panels than this are no longer compared by eye.
+MOST_PANELS = 9
+
+
+def rest_of(rows: Sequence[Row]) -> dict[str, str]:
+    """What tells configurations of one strategy and size apart, in words: `batch 64`; empty if nothing does."""
+    skipped = ("engine", "strategy", "workers", "servers", "consistency", "batch_scope", "target")
+    differing = [name for name in varied(row.configuration for row in rows) if name not in skipped]
+    found = {}
+    for row in rows:
+        fields = row.configuration.fields
+        parts = [f"{name.replace('batch_size', 'batch').replace('_', ' ')} {fields.get(name)}" for name in differing]
+        if row.servers > 1:
+            parts.append(f"{row.servers} servers")
+        found[row.name] = ", ".join(parts)
+    return found
+
+
+def fastest(rows: Sequence[Row], most: int) -> list[Row]:
+    """At most so many rows, the fastest, in their old order."""
+    kept = {row.name for row in sorted(rows, key=lambda row: -row.examples_per_second)[:most]}
+    return [row for row in rows if row.name in kept]
+
+
+def cut(shown: int, of: int, what: str = "configurations") -> str:
+    return f" Drawn are the {shown} fastest of {of} {what}." if shown < of else ""
+
+
+def metric_of(rows: Sequence[Row]) -> tuple[str, str]:
+    """The field of an epoch that is drawn, and its name."""
+    name = quality_of(rows).name
+    return f"validation_{name}", f"validation {name}"
+
+
+def epochs_of(row: Row, field: str) -> tuple[list[int], list[list[float]], list[float]]:
+    """Epoch numbers, the values of all runs at each, and the median training seconds at its end."""
+    numbers, values, clocks = [], [], []
+    longest = max(len(result["history"]) for result in row.results)
+    elapsed = [0.0] * len(row.results)
+    for place in range(longest):
+        there = [
+            (index, result["history"][place]) for index, result in enumerate(row.results)
+            if place < len(result["history"])
+        ]
+        for index, entry in there:
+            elapsed[index] += entry["seconds"]
+        found = [entry[field] for _, entry in there if entry.get(field) is not None]
+        if found:
+            numbers.append(place + 1)
+            values.append(found)
+            clocks.append(median(elapsed[index] for index, _ in there))
+    return numbers, values, clocks
+
+
+def _keys(axes: Axes, colours: Mapping[str, str], styles: Mapping[str, Any]) -> list[Any]:
+    """Legend entries: what a colour means, and what a style means."""
+    from matplotlib.lines import Line2D
+
+    found = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    if len(styles) > 1:
+        found += [Line2D([], [], color=INK, linestyle=style, label=name) for name, style in styles.items()]
+    return found
+
+
+def _styles(names: Sequence[str]) -> dict[str, Any]:
+    return {name: STYLES[place % len(STYLES)] for place, name in enumerate(dict.fromkeys(names))}
+
+
+def over_epochs(rows: Sequence[Row]) -> Picture | None:
+    """Quality per epoch, a panel for each strategy."""
+    field, name = metric_of(rows)
+    drawn = [row for row in rows if epochs_of(row, field)[0]]
+    if not drawn:
+        return None
+    labels = list(dict.fromkeys(row.label for row in sorted(drawn, key=lambda row: -row.examples_per_second)))
+    panels = sorted(labels[:MOST_PANELS])
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    sizes = [f"{count} worker{'' if count == 1 else 's'}" for count in sorted({row.workers for row in drawn})]
+    colour, rest = colours_of(sizes), rest_of(drawn)
+    style = _styles([rest[row.name] for row in drawn])
+    left_out = 0
+    with drawing():
+        figure, axes = new_figure(
+            11 if columns > 1 else 7, 0.8 + 2.5 * lines, lines, columns, sharex=True, sharey=True
+        )
+        for place, label in enumerate(panels):
+            panel = axes[place // columns][place % columns]
+            members = [row for row in drawn if row.label == label]
+            shown = fastest(members, MOST_LINES // 2)
+            left_out += len(members) - len(shown)
+            for row in shown:
+                numbers, values, _ = epochs_of(row, field)
+                shade = colour[f"{row.workers} worker{'' if row.workers == 1 else 's'}"]
+                panel.plot(numbers, [median(found) for found in values], color=shade, linestyle=style[rest[row.name]])
+                if row.runs > 1:
+                    panel.fill_between(numbers, [min(v) for v in values], [max(v) for v in values], color=shade,
+                                       alpha=0.12, linewidth=0)
+            panel.set_title(label)
+        for panel in axes[-1]:
+            panel.set_xlabel("epoch")
+            panel.xaxis.get_major_locator().set_params(integer=True)
+        for line in axes:
+            line[0].set_ylabel(name)
+        for place in range(len(panels), lines * columns):
+            axes[place // columns][place % columns].set_visible(False)
+        handles = _keys(axes[0][0], colour, style)
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
+    caption = f"{name.capitalize()} at the end of each epoch: median of the runs, and their range as a band."
+    if len(panels) < len(labels) or left_out:
+        caption += f" Drawn are the {len(panels)} fastest of {len(labels)} strategies, and of each its fastest lines."
+    return Picture("accuracy-by-epoch", f"{name.capitalize()} per epoch", caption, figure)
+
+
+def draw_over_time(axes: Axes, rows: Sequence[Row]) -> int:
+    """Quality against training time; how many lines were drawn."""
+    field, name = metric_of(rows)
+    drawn = fastest([row for row in rows if epochs_of(row, field)[0]], MOST_LINES)
+    colour, rest = colours_of([row.label for row in rows]), rest_of(rows)
+    style = _styles([str(count) for count in sorted({row.workers for row in rows})])
+    marker = {name: MARKERS[place % len(MARKERS)] for place, name in enumerate(dict.fromkeys(rest.values()))}
+    for row in drawn:
+        _, values, clocks = epochs_of(row, field)
+        kind = marker[rest[row.name]] if len(marker) > 1 else None
+        axes.plot(clocks, [median(found) for found in values], color=colour[row.label],
+                  linestyle=style[str(row.workers)], marker=kind, markevery=max(1, len(clocks) // 5),
+                  label=f"{row.label}, {row.workers} w{', ' if rest[row.name] else ''}{rest[row.name]}")
+    axes.set_xscale("log")
+    axes.set_xlabel("training time (s, logarithmic)")
+    axes.set_ylabel(name)
+    return len(drawn)
+
+
+def over_time(rows: Sequence[Row], target: str | None) -> Picture | None:
+    """Quality against training time, all strategies in one."""
+    _, name = metric_of(rows)
+    with drawing():
+        figure, axes = new_figure(11, 4.6)
+        panel = axes[0][0]
+        count = draw_over_time(panel, rows)
+        if not count:
+            return None
+        parsed = Target.parse(target) if target else None
+        if parsed is not None and name.endswith(parsed.metric):
+            panel.axhline(parsed.value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+            panel.annotate(f"target {parsed.value:g}", (1, parsed.value), xycoords=("axes fraction", "data"),
+                           xytext=(-2, -3), textcoords="offset points", ha="right", va="top", fontsize=8)
+        figure.legend(loc="outside right upper", fontsize=7.5)
+    caption = (f"{name.capitalize()} over training time, start-up and evaluation not counted; medians of the runs. "
+               "Colour: strategy; line: workers (w)." + cut(count, len(rows)))
+    return Picture("accuracy-over-time", f"{name.capitalize()} against time", caption, figure)
+
+
+def over_workers(rows: Sequence[Row]) -> Picture:
+    """Throughput, speedup and scaling over the number of workers, with the ideal line."""
+    rest = rest_of(rows)
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.label, rest[row.name]), []).append(row)
+    kept = sorted(groups, key=lambda key: -max(row.examples_per_second for row in groups[key]))[:MOST_LINES]
+    colour, style = colours_of([label for label, _ in groups]), _styles([words for _, words in groups])
+    panels: list[tuple[str, str, Callable[[Row], Ratio | None] | None]] = [("throughput", "examples/s", None)]
+    if any(row.speedup is not None and row.workers > 1 for row in rows):
+        panels.append(("speedup over the engine's single", "times", lambda row: row.speedup))
+    if any(row.scaling is not None and row.workers > 1 for row in rows):
+        panels.append(("scaling over its own one worker", "times", lambda row: row.scaling))
+    counts = sorted({row.workers for row in rows})
+    with drawing():
+        figure, axes = new_figure(11 if len(panels) > 1 else 7, 4.3, 1, len(panels))
+        for panel, (title, unit, read) in zip(axes[0], panels, strict=True):
+            for place, key in enumerate(kept):
+                # A little aside from one another, so that bars of equal worker counts do not cover each other.
+                shift = 1 + 0.012 * (place - (len(kept) - 1) / 2)
+                _draw_group(panel, sorted(groups[key], key=lambda row: (row.workers, row.servers)), read, shift,
+                            color=colour[key[0]], linestyle=style[key[1]],
+                            marker=MARKERS[list(colour).index(key[0]) % len(MARKERS)])
+            if read is not None:
+                panel.plot(counts, counts, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+                panel.annotate("ideal", (counts[-1], counts[-1]), xytext=(-4, 0), textcoords="offset points",
+                               ha="right", va="bottom", fontsize=8)
+            if len(counts) > 1:
+                panel.set_xscale("log", base=2)
+            panel.minorticks_off()
+            whole_numbers(panel, counts)
+            panel.set_ylim(bottom=0)
+            panel.set_title(title)
+            panel.set_xlabel("workers")
+            panel.set_ylabel(f"{title.split()[0]} ({unit})")
+        handles = _keys(axes[0][0], {label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, style)
+        for handle, label in zip(handles, dict.fromkeys(key[0] for key in kept), strict=False):
+            handle.set_marker(MARKERS[list(colour).index(label) % len(MARKERS)])
+        figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    caption = ("Medians with the range of the runs (throughput), and ratios with their 95 % intervals as far as they "
+               "fit (speedup, scaling). One run gives neither." + cut(len(kept), len(groups), "lines"))
+    return Picture("workers", "Throughput and speedup over workers", caption, figure)
+
+
+def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio | None] | None, shift: float,
+                **look: Any) -> None:
+    places, middles, lows, highs = [], [], [], []
+    for row in members:
+        if read is None:
+            spread = row.spreads["examples_per_second"]
+            middle, low, high = spread.median, spread.low, spread.high
+        else:
+            place = read(row)
+            if place is None:
+                continue
+            middle = place.estimate
+            low, high = (middle if end is None else end for end in (place.low, place.high))
+            # Two noisy runs give intervals of many powers of ten, which would flatten everything else.
+            low, high = max(low, 0.0), min(high, max(2.0 * middle, 1.5 * row.workers))
+        places.append(row.workers * shift)
+        middles.append(middle)
+        lows.append(max(0.0, middle - low))
+        highs.append(max(0.0, high - middle))
+    if places:
+        panel.errorbar(places, middles, yerr=[lows, highs], capsize=2.5, elinewidth=0.9, **look)
+

@@ -1,0 +1,193 @@
+"""A report put together: what it says, in which order, from a race that was read. The writers only give it a form."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velodrome.analysis.compare import Row, compare
+from velodrome.analysis.configuration import varied
+from velodrome.analysis.objective import ask
+from velodrome.analysis.recommend import Recommendation, recommend
+from velodrome.report import curves, tables, usage
+from velodrome.report.figures import Picture
+from velodrome.report.load import RaceRecord
+from velodrome.report.series import RunSeries, run_series
+from velodrome.report.tables import Table
+from velodrome.run.store import RunFolder
+from velodrome.spec.job import Target
+
+#: Rows of a page's table of processes; the CSV file has all.
+MOST_NODE_ROWS = 150
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is said about a race."""
+
+    record: RaceRecord
+    rows: tuple[Row, ...]
+    recommendation: Recommendation
+    #: The verdicts of the other objectives.
+    others: tuple[Recommendation, ...]
+    main: Table | None
+    duels: Table | None
+    more: tuple[Table, ...]
+    failures: Table | None
+    #: What all runs share, what was varied, what they ran on: names and values for people.
+    shared: tuple[tuple[str, str], ...]
+    varied: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    commands: tuple[str, ...]
+    series: dict[str, RunSeries]
+    target: str | None
+
+    @property
+    def title(self) -> str:
+        return f"Race {self.record.name}"
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(table for table in (self.main, self.duels, *self.more, self.failures) if table is not None)
+
+
+def make_report(record: RaceRecord, objective: str | None = None, target: str | None = None) -> Report:
+    """Analyse a race; without an objective, time to its target if it has one, else throughput."""
+    target = target or record.target
+    rows = compare(record.results, Target.parse(target) if target else None)
+    chosen = objective or ("time-to-accuracy" if target else "throughput")
+    lost = len(record.failures)
+    recommendation = recommend(rows, chosen, target, failed=lost)
+    names = [name for name in ("time-to-accuracy", "throughput", "accuracy", "cost") if name != chosen]
+    others = [recommend(rows, name, target) for name in names if target or name != "time-to-accuracy"] if rows else []
+    series = {row.name: _series(row) for row in rows}
+    duels = None
+    if recommendation.best is not None:
+        duels = tables.duel_table(ask(rows, chosen, target), recommendation.best)
+    return Report(
+        record, tuple(rows), recommendation, tuple(others),
+        main=tables.results_table(rows) if rows else None,
+        duels=duels,
+        more=(
+            tables.times_table(rows), tables.resources_table(rows), tables.nodes_table(rows, series, MOST_NODE_ROWS),
+        ) if rows else (),
+        failures=tables.failures_table(record.failures) if record.failures else None,
+        shared=_shared(rows), varied=_varied(rows), environment=_environment(record, rows),
+        notes=_notes(record, rows), commands=_commands(record), series=series, target=target,
+    )
+
+
+def make_pictures(report: Report) -> list[Picture]:
+    """Every figure that the race has data for, in the order of the page."""
+    rows = report.rows
+    if not rows:
+        return []
+    spoken = [name for name in (report.recommendation.best, report.recommendation.rival) if name]
+    drawn = [
+        curves.over_workers(rows),
+        curves.over_time(rows, report.target),
+        curves.over_epochs(rows),
+        usage.shares(rows),
+        usage.bars(rows),
+        usage.node_curves(rows, report.series, spoken),
+        usage.timeline(rows, report.series, spoken),
+    ]
+    return [picture for picture in drawn if picture is not None]
+
+
+def _series(row: Row) -> RunSeries:
+    result = row.representative
+    folder = result.get("folder")
+    return run_series(result, RunFolder(folder).events() if folder else ())
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
+    if value is None:
+        return "not said"
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    if not rows:
+        return ()
+    differing = varied(row.configuration for row in rows)
+    fields = rows[0].configuration.fields
+    return tuple((name.replace("_", " "), _words(value)) for name, value in fields.items() if name not in differing)
+
+
+def _varied(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    differing = varied(row.configuration for row in rows)
+    seeds = sorted({result["seed"] for row in rows for result in row.results if "seed" in result})
+    found = [(name.replace("_", " "), ", ".join(map(_words, values))) for name, values in differing.items()]
+    return (*found, ("seed", ", ".join(map(str, seeds))))
+
+
+def _stamp(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
+
+
+def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    results = [result for row in rows for result in row.results]
+    versions: dict[str, dict[str, None]] = {}
+    for result in results:
+        for package, version in (result.get("versions") or {}).items():
+            versions.setdefault(package, {})[str(version)] = None
+    found = [(package, ", ".join(numbers)) for package, numbers in versions.items()]
+    machines = dict.fromkeys(_words(result["machine"]) for result in results if result.get("machine"))
+    found += [("machine", machine) for machine in machines]
+    hosts = sorted({node.get("host", "") for result in results for node in result["nodes"]})
+    if hosts:
+        found.append(("hosts", ", ".join(hosts[:20]) + (f" and {len(hosts) - 20} more" if len(hosts) > 20 else "")))
+    times = [result[end] for result in results for end in ("started", "ended") if result.get(end)]
+    if times:
+        found.append(("ran", f"{_stamp(min(times))} to {_stamp(max(times))}"))
+    parameters = sorted({result["parameters"] for result in results if result.get("parameters")})
+    if parameters:
+        found.append(("parameters of the model", ", ".join(f"{count:,}" for count in parameters)))
+    return tuple(found)
+
+
+def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What a careful reader must know before believing a number."""
+    notes = []
+    if rows and min(row.runs for row in rows) < 2:
+        once = sum(row.runs < 2 for row in rows)
+        who = "Every configuration" if once == len(rows) else f"{once} of {len(rows)} configurations"
+        notes.append(f"{who} ran once: one run gives no interval, and differences may be noise. --repeat 3 helps.")
+    fields = [row.configuration.fields for row in rows]
+    if any(field.get("threads") is None and "threads" in field for field in fields):
+        notes.append("Threads were not set: the cores of a host were divided among its workers, so one worker had all "
+                     "of them. Speedup then says what dividing the same cores gains, not what more machines gain.")
+    if any(field.get("batch_scope") == "per-worker" and field["workers"] > 1 for field in fields):
+        notes.append("Where the batch is each worker's own, more workers see more examples a step or make more steps "
+                     "at once: throughput may rise while accuracy per epoch falls.")
+    hosts = {node.get("host") for row in rows for result in row.results for node in result["nodes"]}
+    if len(hosts) == 1 and any(row.processes > 1 for row in rows):
+        notes.append("All processes ran on one host: they shared its cores and memory, and no gradient crossed a "
+                     "network.")
+    warmup = sorted({result["throughput"].get("warmup_steps", 0) for row in rows for result in row.results})
+    if warmup and warmup[-1]:
+        span = str(warmup[-1]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
+        notes.append(f"Throughput leaves out the first {span} training steps of a run as warm-up.")
+    if record.missing:
+        notes.append(f"{len(record.missing)} runs of the race have not run yet.")
+    running = sum(result["status"] == "running" for result in record.results)
+    if running:
+        notes.append(f"The race was under way when this was written: {running} running.")
+    if record.aside:
+        notes.append(f"{record.aside} earlier attempts that did not finish are kept beside the runs and not counted.")
+    return tuple(notes)
+
+
+def _commands(record: RaceRecord) -> tuple[str, ...]:
+    again = f"{record.name}-again"
+    return (
+        f"velodrome race race.yaml --name {shlex.quote(again)}",
+        f"velodrome report {shlex.quote(again)}",
+    )

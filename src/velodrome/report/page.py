@@ -1,0 +1,30 @@
+"""The report as one HTML file that needs nothing else: styles, figures and the sorting of tables are inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from velodrome.report.document import Report
+from velodrome.report.figures import Picture, to_svg
+
+
+def to_html(report: Report, pictures: Sequence[Picture]) -> str:
+    """Everything of a report; whatever came from names and users is escaped."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    folder = files("velodrome.report") / "templates"
+
+    def read(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8")
+
+    environment = Environment(
+        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("report.html").render(
+        report=report,
+        pictures=[{"about": picture, "svg": Markup(to_svg(picture))} for picture in pictures],
+        style=Markup(read("report.css")),
+        script=Markup(read("sort.js")),
+    )

@@ -1,0 +1,230 @@
+"""The tables of a report as plain cells: what they say is decided here, how they look is the writers' business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from velodrome.analysis.compare import Row, best_of
+from velodrome.analysis.configuration import varied
+from velodrome.analysis.measures import BY_NAME, MIB, Measure
+from velodrome.analysis.objective import Question, quality_of
+from velodrome.analysis.statistics import Ratio, more_runs
+from velodrome.report.load import Failure
+from velodrome.report.series import Extent, RunSeries, name_of, totals
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value, what surrounds it (a range, an interval), whether it is the best of its column, and what sorts it."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    heading: str
+    unit: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a name for files and links, a title, and a note that says how to read it."""
+
+    name: str
+    title: str
+    note: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers, row.name))
+
+
+def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
+    """The columns that say which configuration a row is."""
+    configurations = [row.configuration for row in rows]
+    differing = varied(configurations)
+    extra = [name for name in differing if name not in (
+        "engine", "strategy", "workers", "servers", "consistency", "batch_size", "batch_scope", "target",
+    )]
+    columns = [Column("strategy", numeric=False), Column("workers"), Column("batch"),
+               *(Column(name.replace("_", " "), numeric=False) for name in extra), Column("runs")]
+    cells = {}
+    for row in rows:
+        fields = row.configuration.fields
+        scope = "each" if fields.get("batch_scope") == "per-worker" else "in all"
+        cells[row.name] = [
+            Cell(row.label),
+            Cell(row.configuration.size, value=row.workers + row.servers / 1000),
+            Cell(str(row.batch_size), scope if row.workers > 1 else "", value=row.batch_size),
+            *(Cell(str(fields.get(name))) for name in extra),
+            Cell(str(row.runs), f"{row.failed} failed" if row.failed else "", value=row.runs),
+        ]
+    return columns, cells
+
+
+def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
+    spread = row.spreads.get(measure.name)
+    if spread is None:
+        return Cell(ABSENT)
+    detail = f"{measure.text(spread.low)} – {measure.text(spread.high)}" if spread.count > 1 else ""
+    if measure.name == "time_to_target" and spread.count < row.runs:
+        detail = f"{spread.count} of {row.runs} runs reached it"
+    return Cell(measure.text(spread.median), detail, spread.median == best, spread.median)
+
+
+def interval_text(place: Ratio, form: str = ".2f") -> str:
+    if place.low is None or place.high is None:
+        return ""
+    return f"[{place.low:{form}}, {place.high:{form}}]"
+
+
+def _placed(place: Ratio | None, best: float | None) -> Cell:
+    if place is None:
+        return Cell(ABSENT)
+    return Cell(f"{place.estimate:.2f}", interval_text(place), place.estimate == best, place.estimate)
+
+
+def _table(
+    name: str, title: str, note: str, rows: Sequence[Row], measures: Sequence[str], places: Sequence[str] = ()
+) -> Table:
+    rows = ordered(rows)
+    shown = [BY_NAME[measure] for measure in measures if any(measure in row.spreads for row in rows)]
+    held = [place for place in places if any(getattr(row, place) is not None for row in rows)]
+    columns, who = _who(rows)
+    columns += [Column(measure.heading, measure.unit) for measure in shown]
+    columns += [Column(place) for place in held]
+    best = {measure.name: best_of(rows, measure.name) for measure in shown}
+    first = {
+        place: max(found.estimate for row in rows if (found := getattr(row, place)) is not None) for place in held
+    }
+    body = [
+        (*who[row.name], *(_measured(row, measure, best[measure.name]) for measure in shown),
+         *(_placed(getattr(row, place), first[place]) for place in held))
+        for row in rows
+    ]
+    return Table(name, title, note, tuple(columns), tuple(body))
+
+
+def results_table(rows: Sequence[Row]) -> Table:
+    quality = quality_of(rows).name
+    return _table(
+        "results", "Results",
+        "Median over the runs, with the range below it; the best of a column is marked. Speedup is throughput over the "
+        "same engine's single run, scaling over the strategy's own run with one worker, efficiency is speedup divided "
+        "by workers; below them their 95 % intervals. The batch is held fixed in all or for each worker, as said.",
+        rows, (quality, "time_to_target", "train_seconds", "examples_per_second"), ("speedup", "scaling", "efficiency"),
+    )
+
+
+def times_table(rows: Sequence[Row]) -> Table:
+    return _table(
+        "times", "Times and batches",
+        "Start-up is everything before the first training step. Batches per second follow from throughput, without "
+        "the first steps; the theses' formula, examples × epochs × workers / (batch × seconds), counts all of training "
+        "and the batch as it was asked for.",
+        rows, ("startup_seconds", "train_seconds", "evaluate_seconds", "total_seconds", "batches_per_second",
+               "thesis_batches_per_second", "staleness_mean", "staleness_max", "share_compute", "share_wait",
+               "share_communicate"),
+    )
+
+
+def resources_table(rows: Sequence[Row]) -> Table:
+    return _table(
+        "resources", "Resources of all processes together",
+        "CPU and memory are sums of the processes' means, from start to end; 100 % is one core. Network is what the "
+        "hosts received and sent in all, each host once; loopback is traffic that did not leave a host.",
+        rows, ("cpu_percent", "memory_bytes", "network_bytes", "loopback_bytes"),
+    )
+
+
+def _extent(extent: Extent | None, form: str, scale: float = 1.0) -> Cell:
+    if extent is None:
+        return Cell(ABSENT)
+    low, high = (format(end / scale, form) for end in (extent.low, extent.high))
+    return Cell(format(extent.mean / scale, form), f"{low} – {high}", value=extent.mean)
+
+
+def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | None = None) -> Table:
+    """A row for each process of each configuration's representative run, and one for all of them together."""
+    body: list[tuple[Cell, ...]] = []
+    forms = (("cpu_percent", ",.0f", 1.0), ("memory_bytes", ",.0f", MIB), ("network_rate", ",.2f", MIB),
+             ("loopback_rate", ",.2f", MIB))
+    chosen = [row for row in ordered(rows) if row.name in series]
+    for row in chosen:
+        if limit is not None and len(body) >= limit:
+            break
+        found = series[row.name]
+        for process, samples in found.samples.items():
+            extents = [Extent.of(getattr(samples, name)) for name, _, _ in forms]
+            body.append((Cell(row.name), Cell(name_of(process)), Cell(samples.host), *(
+                _extent(extent, form, scale) for extent, (_, form, scale) in zip(extents, forms, strict=True)
+            )))
+        whole = totals(found)
+        if len(found.samples) > 1:
+            body.append((Cell(row.name), Cell("in all"), Cell(""), *(
+                _extent(whole.get(name), form, scale) for name, form, scale in forms
+            )))
+    shown = len({cells[0].text for cells in body})
+    cut = f" Shown are {shown} of {len(chosen)} configurations; the CSV files have all." if shown < len(chosen) else ""
+    return Table(
+        "nodes", "Resources by process",
+        "Mean over the seconds of the run, with the least and greatest second below it, for the run of each "
+        "configuration whose throughput is nearest to the median. Network rates are the host's, so processes on one "
+        "host show the same traffic; the line for all counts it once." + cut,
+        (Column("configuration", numeric=False), Column("process", numeric=False), Column("host", numeric=False),
+         Column("CPU", "% of a core"), Column("memory", "MiB"), Column("network", "MiB/s"),
+         Column("loopback", "MiB/s")),
+        tuple(body),
+    )
+
+
+def duel_table(question: Question, best: str) -> Table | None:
+    """The recommended configuration against each other one: what is proven and what is not."""
+    leader = next((candidate for candidate in question.candidates if candidate.name == best), None)
+    if leader is None or len(question.candidates) < 2:
+        return None
+    body = []
+    for other in question.candidates:
+        if other is leader:
+            continue
+        place = question.advantage(leader, other)
+        if place is None or not place.has_interval:
+            said = "cannot be told: one run gives no interval"
+        elif place.above_one:
+            said = "beaten"
+        elif place.below_one:
+            said = "better"
+        else:
+            more = more_runs(leader.spread, other.spread)
+            said = "level" if more is None else f"cannot be told: {more} more runs of both might"
+        body.append((
+            Cell(other.name), Cell(question.text(other.spread.median), value=other.spread.median),
+            Cell(ABSENT) if place is None
+            else Cell(f"{place.estimate:.2f}×", interval_text(place), value=place.estimate),
+            Cell(said),
+        ))
+    return Table(
+        "duels", f"{best} against the others",
+        f"By {question.objective}: how many times better the recommended configuration is, with the 95 % interval of "
+        "the ratio (Welch's t on logarithms). Another is beaten only if the interval lies above 1.",
+        (Column("configuration", numeric=False), Column("measured"), Column("ratio"), Column("verdict", numeric=False)),
+        tuple(body),
+    )
+
+
+def failures_table(failures: Sequence[Failure]) -> Table:
+    return Table(
+        "failures", "Runs that did not finish", "They are left out of every number above.",
+        (Column("run", numeric=False), Column("status", numeric=False), Column("reason", numeric=False)),
+        tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
+    )
+

@@ -1,0 +1,168 @@
+"""The report's tables as Markdown, LaTeX and CSV. Names are escaped for each: none can break a table or run as code."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.measures import MEASURES
+from velodrome.report.document import Report
+from velodrome.report.series import Extent, name_of
+from velodrome.report.tables import Cell, Table
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "×": r"$\times$", "–": "--", "’": "'", "≥": r"$\geq$", "≤": r"$\leq$",
+    "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
+}
+#: Rows of one LaTeX table; longer ones go on in another.
+_LATEX_ROWS = 40
+
+
+def latex_escape(text: str) -> str:
+    """Text that LaTeX prints as it is; what a plain pdfLaTeX has no letter for becomes a question mark."""
+    found = []
+    for character in " ".join(text.split()):
+        if character in _LATEX:
+            found.append(_LATEX[character])
+        elif character.isascii() and character.isprintable():
+            found.append(character)
+        else:
+            found.append(character if character.isalpha() and ord(character) < 0x180 else "?")
+    return "".join(found)
+
+
+def markdown_escape(text: str) -> str:
+    text = " ".join(text.split())
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("&", "&amp;")
+
+
+def to_markdown(report: Report) -> str:
+    """The verdict and every table."""
+    parts = [f"# {markdown_escape(report.title)}", ""]
+    for line in report.recommendation.lines:
+        name, _, rest = line.partition(": ")
+        parts += [f"**{name}:** {markdown_escape(rest)}", ""]
+    parts += [f"- {markdown_escape(note)}" for note in report.notes]
+    for table in report.tables:
+        parts += ["", f"## {markdown_escape(table.title)}", "", *_markdown_rows(table), "", markdown_escape(table.note)]
+    for title, pairs in (("Varied", report.varied), ("The same for all runs", report.shared),
+                         ("Environment", report.environment)):
+        parts += ["", f"## {title}", "", "| | |", "|---|---|"]
+        parts += [f"| {markdown_escape(name)} | {markdown_escape(value)} |" for name, value in pairs]
+    fence = "`" * 4
+    parts += ["", "## How to repeat it", "", "`race.yaml`:", "", f"{fence}yaml", report.record.text.rstrip(), fence, ""]
+    parts += [f"{fence}sh", *report.commands, fence, ""]
+    return "\n".join(parts)
+
+
+def _markdown_rows(table: Table) -> Iterable[str]:
+    headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in table.columns]
+    yield f"| {' | '.join(map(markdown_escape, headings))} |"
+    yield f"|{'|'.join('---:' if column.numeric else '---' for column in table.columns)}|"
+    for row in table.rows:
+        yield f"| {' | '.join(map(_markdown_cell, row))} |"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{markdown_escape(cell.text)}**" if cell.best else markdown_escape(cell.text)
+    return f"{text} ({markdown_escape(cell.detail)})" if cell.detail else text
+
+
+def to_latex(report: Report) -> str:
+    """Tables to \\input into a document that has \\usepackage{booktabs}."""
+    verdicts = [f"% {line}" for line in (" ".join(line.split()) for line in report.recommendation.lines)]
+    parts = [f"% Race {' '.join(report.record.name.split())}. In the preamble: \\usepackage{{booktabs}}", *verdicts, ""]
+    for table in report.tables:
+        pieces = [table.rows[place : place + _LATEX_ROWS] for place in range(0, len(table.rows), _LATEX_ROWS)]
+        for number, rows in enumerate(pieces):
+            parts += [*_latex_table(table, rows, number), ""]
+    return "\n".join(parts)
+
+
+def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) -> Iterable[str]:
+    # A reason can be a long sentence: it wraps. Names do not.
+    last = "p{0.5\\linewidth}" if table.name == "failures" else None
+    columns = ["r" if column.numeric else "l" for column in table.columns]
+    if last:
+        columns[-1] = last
+    title = latex_escape(table.title) + (" (continued)" if number else "")
+    note = "" if number else f" {latex_escape(table.note)}"
+    yield r"\begin{table}[htbp]"
+    yield r"\centering"
+    yield rf"\caption{{{title}.{note}}}"
+    yield rf"\label{{tab:velodrome-{table.name}{f'-{number + 1}' if number else ''}}}"
+    yield r"\scriptsize\setlength{\tabcolsep}{3pt}"
+    yield rf"\begin{{tabular}}{{{''.join(columns)}}}"
+    yield r"\toprule"
+    yield " & ".join(latex_escape(column.heading) for column in table.columns) + r" \\"
+    if any(column.unit for column in table.columns):
+        yield " & ".join(latex_escape(column.unit) for column in table.columns) + r" \\"
+    yield r"\midrule"
+    for row in rows:
+        yield " & ".join(_latex_cell(cell) for cell in row) + r" \\"
+        if any(cell.detail for cell in row):
+            yield " & ".join(rf"{{\tiny {latex_escape(cell.detail)}}}" if cell.detail else "" for cell in row) + r" \\"
+    yield r"\bottomrule"
+    yield r"\end{tabular}"
+    yield r"\end{table}"
+
+
+def _latex_cell(cell: Cell) -> str:
+    return rf"\textbf{{{latex_escape(cell.text)}}}" if cell.best else latex_escape(cell.text)
+
+
+def _plain(value: object) -> object:
+    """Spreadsheets run what begins like a formula: an apostrophe keeps text what it is."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
+
+
+def _csv(heading: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(heading)
+    for line in lines:
+        writer.writerow(["" if value is None else _plain(value) for value in line])
+    return stream.getvalue()
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """A line for each configuration, numbers unrounded in seconds and bytes, with ranges and intervals."""
+    who = ("name", "engine", "strategy", "workers", "servers", "batch_size", "batch_scope", "runs", "failed")
+    places = ("speedup", "scaling", "efficiency")
+    heading = [*who]
+    for measure in MEASURES:
+        heading += [measure.name, f"{measure.name}_min", f"{measure.name}_max"]
+    for place in places:
+        heading += [place, f"{place}_low", f"{place}_high"]
+    lines = []
+    for row in rows:
+        flat = row.as_json()
+        line: list[object] = [flat[name] for name in who]
+        for measure in MEASURES:
+            line += [flat[measure.name], *flat["range"].get(measure.name, (None, None))]
+        for place in places:
+            line += [flat[place], *(flat[f"{place}_interval"] or (None, None))]
+        lines.append(line)
+    return _csv(heading, lines)
+
+
+def nodes_to_csv(report: Report) -> str:
+    """A line for each process of each configuration's representative run."""
+    measures = ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate")
+    heading = ["configuration", "run", "process", "host"]
+    heading += [f"{name}_{end}" for name in measures for end in ("mean", "min", "max")]
+    lines = []
+    for row in report.rows:
+        for process, samples in report.series[row.name].samples.items():
+            line: list[object] = [row.name, row.representative["run"], name_of(process), samples.host]
+            for name in measures:
+                extent = Extent.of(getattr(samples, name))
+                line += [extent.mean, extent.low, extent.high] if extent else [None, None, None]
+            lines.append(line)
+    return _csv(heading, lines)

@@ -1,0 +1,174 @@
+"""Figures of what configurations spent: resources by strategy, by process over time, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.measures import BY_NAME, MIB
+from velodrome.report.curves import cut, fastest, rest_of
+from velodrome.report.figures import COLOURS, STYLES, Picture, drawing, new_figure
+from velodrome.report.series import RunSeries, merged, name_of
+from velodrome.report.tables import ordered
+
+MOST_BARS = 20
+#: Processes drawn of one run, and runs drawn over time.
+MOST_PROCESSES = 12
+MOST_RUNS_DRAWN = 6
+_PHASES = {
+    "import": "#999999", "connect": "#CC79A7", "data": "#56B4E9", "build": "#0072B2", "train": "#009E73",
+    "evaluate": "#E69F00", "save": "#D55E00",
+}
+_SHARES = {"share_compute": "#009E73", "share_wait": "#E69F00", "share_communicate": "#0072B2"}
+
+
+def _bars(row: Row) -> str:
+    return f"{row.label}, {row.configuration.size} w"
+
+
+def bars(rows: Sequence[Row]) -> Picture | None:
+    """Mean CPU, memory and network, by strategy and size, with a colour for each batch size."""
+    rows = [row for row in ordered(rows) if "cpu_percent" in row.spreads]
+    if not rows:
+        return None
+    rest = rest_of(rows)
+    kept = {_bars(row) for row in fastest(rows, MOST_BARS)}
+    groups = list(dict.fromkeys(_bars(row) for row in rows if _bars(row) in kept))
+    kinds = list(dict.fromkeys(rest[row.name] for row in rows))[: len(COLOURS)]
+    panels = (("cpu_percent", "CPU (% of a core)"), ("memory_bytes", "memory (MiB)"),
+              ("network_bytes", "network (MiB)"))
+    height = 0.8 / len(kinds)
+    with drawing():
+        figure, axes = new_figure(11, 1.2 + 0.3 * len(groups) * (1 + 0.35 * (len(kinds) - 1)), 1, 3, sharey=True)
+        for panel, (name, title) in zip(axes[0], panels, strict=True):
+            scale = BY_NAME[name].scale
+            for row in rows:
+                if _bars(row) not in kept or rest[row.name] not in kinds or name not in row.spreads:
+                    continue
+                kind = kinds.index(rest[row.name])
+                place = groups.index(_bars(row)) + (kind - (len(kinds) - 1) / 2) * height
+                value = (row.median(name) or 0.0) / scale
+                panel.barh(place, value, height * 0.9, color=COLOURS[kind])
+                if name == "network_bytes" and (looped := row.median("loopback_bytes")):
+                    panel.barh(place, looped / scale, height * 0.9, left=value, color=COLOURS[kind], alpha=0.35)
+            panel.set_xlabel(title)
+            panel.grid(visible=False, axis="y")
+        axes[0][0].set_yticks(range(len(groups)), groups)
+        axes[0][0].invert_yaxis()
+        if len(kinds) > 1:
+            from matplotlib.patches import Patch
+
+            handles = [Patch(color=COLOURS[place], label=kind) for place, kind in enumerate(kinds)]
+            figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    caption = ("Means over the run, summed over the processes (CPU, memory) or hosts (network, in and out); the pale "
+               "part of network is loopback. Medians of the runs; w = workers, ps = parameter servers."
+               + cut(len(groups), len({_bars(row) for row in rows}), "strategies and sizes"))
+    return Picture("resources", "CPU, memory and network", caption, figure)
+
+
+def _chosen(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequence[str]) -> list[Row]:
+    """The runs worth a look over time: those the verdict speaks of, then the fastest of each strategy."""
+    there = [row for row in rows if row.name in series]
+    picked = {row.name: row for name in first for row in there if row.name == name}
+    for row in sorted(there, key=lambda row: -row.examples_per_second):
+        if row.label not in {other.label for other in picked.values()}:
+            picked.setdefault(row.name, row)
+    return list(picked.values())[:MOST_RUNS_DRAWN]
+
+
+def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequence[str]) -> Picture | None:
+    """CPU, memory and network of every process over time, a line of panels for each chosen run."""
+    chosen = [row for row in _chosen(rows, series, first) if any(s.seconds for s in series[row.name].samples.values())]
+    if not chosen:
+        return None
+    columns = (("cpu_percent", "CPU (% of a core)", 1.0), ("memory_bytes", "memory (MiB)", MIB),
+               ("network_rate", "network and loopback (MiB/s)", MIB))
+    cut_off = False
+    with drawing():
+        figure, axes = new_figure(11, 0.4 + 2.0 * len(chosen), len(chosen), 3)
+        for line, row in zip(axes, chosen, strict=True):
+            found = [item for item in series[row.name].samples.items() if item[1].seconds]
+            cut_off |= len(found) > MOST_PROCESSES
+            for place, (process, samples) in enumerate(found[:MOST_PROCESSES]):
+                look: dict[str, Any] = {
+                    "color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place // len(COLOURS) % len(STYLES)],
+                    "marker": "." if len(samples.seconds) < 20 else None, "linewidth": 1.2,
+                }
+                for panel, (name, _, scale) in zip(line, columns, strict=True):
+                    values = list(getattr(samples, name))
+                    if name == "network_rate":
+                        values = [rate + looped for rate, looped in zip(values, samples.loopback_rate, strict=True)]
+                    panel.plot(samples.seconds, [value / scale for value in values], label=name_of(process), **look)
+            line[0].set_title(row.name, fontsize=9)
+            line[2].legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), fontsize=7.5)
+            for panel in line:
+                panel.set_ylim(bottom=0)
+                panel.set_xlim(left=0)
+        for panel, (_, title, _) in zip(axes[0], columns, strict=True):
+            for below in axes[:, list(axes[0]).index(panel)]:
+                below.set_ylabel(title, fontsize=8)
+        for panel in axes[-1]:
+            panel.set_xlabel("time since the run began (s)")
+    caption = ("One sample a second of the run with the median throughput: the configurations that the verdict speaks "
+               "of, then the fastest of each strategy. Network is the host's, so processes on one host show the same.")
+    if cut_off:
+        caption += f" At most {MOST_PROCESSES} processes a run are drawn."
+    return Picture("processes", "Resources of every process over time", caption, figure)
+
+
+def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequence[str]) -> Picture | None:
+    """Phases of every process as bars on a common clock, for each chosen run."""
+    from matplotlib.patches import Patch
+
+    chosen = [row for row in _chosen(rows, series, first) if any(series[row.name].spans.values())]
+    if not chosen:
+        return None
+    counts = [min(MOST_PROCESSES, len(series[row.name].spans)) for row in chosen]
+    longest = max(span.end for row in chosen for spans in series[row.name].spans.values() for span in spans)
+    with drawing():
+        figure, axes = new_figure(11, 0.8 + sum(0.42 + 0.24 * count for count in counts), len(chosen), 1, sharex=True,
+                                  gridspec_kw={"height_ratios": [0.6 + count for count in counts]})
+        for panel, row in zip(axes[:, 0], chosen, strict=True):
+            found = list(series[row.name].spans.items())[:MOST_PROCESSES]
+            for place, (_, spans) in enumerate(found):
+                for phase, colour in _PHASES.items():
+                    pieces = merged([span for span in spans if span.phase == phase], longest / 1500)
+                    # Narrower than a hair is not seen, and training is full of phases that short.
+                    panel.broken_barh([(s.start, max(s.end - s.start, longest / 1500)) for s in pieces],
+                                      (place - 0.38, 0.76), color=colour, linewidth=0)
+            panel.set_yticks(range(len(found)), [name_of(process) for process, _ in found], fontsize=8)
+            panel.set_ylim(len(found) - 0.4, -0.6)
+            panel.set_title(row.name, fontsize=9)
+            panel.grid(visible=False, axis="y")
+        axes[-1][0].set_xlabel("time since the run began (s)")
+        axes[-1][0].set_xlim(left=0)
+        used = {span.phase for row in chosen for spans in series[row.name].spans.values() for span in spans}
+        figure.legend(handles=[Patch(color=colour, label=phase) for phase, colour in _PHASES.items() if phase in used],
+                      loc="outside lower center", ncols=len(_PHASES))
+    caption = ("Where the time went, process by process, for the same runs; a gap is time in no phase: waiting to be "
+               "started, or serving others.")
+    return Picture("timeline", "Timeline of phases", caption, figure)
+
+
+def shares(rows: Sequence[Row]) -> Picture | None:
+    """Computing, waiting and communicating as parts of a step, where runs report them."""
+    there = fastest([row for row in ordered(rows) if "share_compute" in row.spreads], MOST_BARS)
+    if not there:
+        return None
+    with drawing():
+        figure, axes = new_figure(11, 1.2 + 0.3 * len(there))
+        panel = axes[0][0]
+        for place, row in enumerate(there):
+            left = 0.0
+            for name, colour in _SHARES.items():
+                value = 100 * (row.median(name) or 0.0)
+                panel.barh(place, value, 0.75, left=left, color=colour, label=None if place else BY_NAME[name].heading)
+                left += value
+        panel.set_yticks(range(len(there)), [row.name for row in there])
+        panel.invert_yaxis()
+        panel.set_xlabel("share of a training step (%)")
+        panel.grid(visible=False, axis="y")
+        figure.legend(loc="outside lower center", ncols=3)
+    return Picture("shares", "Computing, waiting, communicating",
+                   "Parts of a training step as the engine reports them; medians of the runs.", figure)
