@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from velodrome.data.base import BadData, Checked, DataSet, Description, Kept, Progress, TextSet
+from velodrome.data.functions import FunctionSet, is_function
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from velodrome.data.text import Text
 
 #: Each has a tuple `DATA_SETS`.
-MODULES = ("digits", "idx")
+MODULES = ("digits", "idx", "fruits", "products", "treebank")
 #: What stands before the colon, and the module whose `data_set(rest, bad_data)` answers to what follows it.
-SCHEMES: dict[str, str] = {}
+SCHEMES: dict[str, str] = {"path": "own", "text": "text_folder"}
 
 
 @cache
@@ -42,9 +43,11 @@ def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
     if colon and before in SCHEMES:
         answered: DataSet | TextSet = import_module(f"velodrome.data.{SCHEMES[before]}").data_set(rest, bad_data)
         return answered
+    if is_function(name):
+        return FunctionSet(name, bad_data)
     raise BadRequest(
         f"no data set {name!r}: choose one of {', '.join(known)}"
-        + (f", or name your own after {', '.join(f'{scheme}:' for scheme in SCHEMES)}" if SCHEMES else "")
+        + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in SCHEMES)} or module:function"
     )
 
 

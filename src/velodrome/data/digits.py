@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES, _TEST, _SIDE, _CLASSES, _BRIGHTEST = 1797, 359, 8, 10, 16
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
+_NAMES = tuple("0123456789")
 
 
 class Digits:
@@ -36,6 +37,8 @@ class Digits:
             test=_TEST,
             input_shape=(_SIDE, _SIDE, 1),
             classes=_CLASSES,
+            bytes=0,
+            class_names=_NAMES,
         )
 
     def prepare(self, progress: Progress | None) -> None:
@@ -60,7 +63,7 @@ class Digits:
         rest, test = divide(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
         kept = held_out(len(rest), validation)
         train, validation_part = divide(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
-        return Splits(self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST)
+        return Splits(self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES)
 
 
 def _file() -> Path:

@@ -53,6 +53,12 @@ def ensure(
         ) from error
 
 
+def mirror_folder() -> Path | None:
+    """The user's mirror, if it is a folder."""
+    mirror = os.environ.get(MIRROR, "")
+    return Path(mirror).expanduser() if mirror and "://" not in mirror else None
+
+
 def _fetch(
     data_set: str, file: RemoteFile, folder: Path, system: Path | None, publishers: Sequence[str],
     advance: Callable[[int], None],

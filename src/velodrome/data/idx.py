@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velodrome.data import cache
-from velodrome.data.base import DataError, DataSet, Description, Progress, held_out
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
 
@@ -40,6 +41,7 @@ class IdxDataSet:
     test: int = 10_000
     side: int = 28
     classes: int = 10
+    class_names: tuple[str, ...] = tuple("0123456789")
 
     def describe(self, validation: float) -> Description:
         kept = held_out(self.examples, validation)
@@ -53,7 +55,22 @@ class IdxDataSet:
             test=self.test,
             input_shape=(self.side, self.side, 1),
             classes=self.classes,
+            bytes=sum(file.gz_bytes for file in self.files),
+            class_names=self.class_names,
         )
+
+    def is_here(self) -> bool:
+        folder = cache.folder() / self.name
+        paths = [(folder / file.payload_name, file.bytes) for file in self.files]
+        return all(path.exists() and path.stat().st_size == size for path, size in paths)
+
+    def verify(self) -> list[Checked]:
+        found = []
+        for file in self.files:
+            path = cache.folder() / self.name / file.payload_name
+            same = path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+            found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
+        return found
 
     def prepare(self, progress: Progress | None) -> None:
         ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
@@ -67,7 +84,7 @@ class IdxDataSet:
         kept = held_out(len(whole), validation)
         train, validation_part = divide(whole, stratified(whole.labels, kept, seed, 0))
         test = Part(test_images[..., None].copy(), test_labels.astype("int64"))
-        return Splits(self.name, train, validation_part, test, classes=self.classes, scale=1 / 255)
+        return Splits(self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names)
 
     def _payloads(self) -> list[mmap.mmap]:
         """The four files out of the cache, which is filled first if it is not whole."""
@@ -154,6 +171,9 @@ DATA_SETS: tuple[DataSet, ...] = (
             "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
         ),
         system=Path("/usr/share/datasets/fashion-mnist"),
+        class_names=(
+            "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+        ),
     ),
     IdxDataSet(
         name="kmnist",
@@ -181,5 +201,6 @@ DATA_SETS: tuple[DataSet, ...] = (
         publishers=(
             "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
         ),
+        class_names=("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
     ),
 )

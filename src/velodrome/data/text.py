@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+
+EOS, UNKNOWN = "<eos>", "<unk>"
 
 
 @dataclass(frozen=True)
@@ -26,3 +31,36 @@ def load_text(name: str) -> Text:
     from velodrome.data import catalogue
 
     return catalogue.load_text(name)
+
+
+def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:
+    """`<eos>`, `<unk>` and the words, the most frequent first and equally frequent ones by the alphabet.
+
+    With `most`, only so many words besides these two are kept.
+    """
+    ends = 0
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line)
+        ends += 1
+    counts[EOS] += ends
+    unknown = counts.pop(UNKNOWN, 0)
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if most is not None:
+        words = [EOS, *[word for word in words if word != EOS][:most]]
+        unknown = max(unknown, 1)
+    if unknown:
+        counts[UNKNOWN] = unknown
+        words = sorted({*words, UNKNOWN}, key=lambda word: (-counts[word], word))
+    return words
+
+
+def numbered(lines: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> NDArray[np.int32]:
+    """Lines as places in the vocabulary, each ended by `<eos>`; a word it lacks becomes `<unk>`."""
+    places = {word: place for place, word in enumerate(vocabulary)}
+    end, unknown = places[EOS], places.get(UNKNOWN, -1)
+    rows = chain.from_iterable(chain((places.get(word, unknown) for word in line), (end,)) for line in lines)
+    found = np.fromiter(rows, np.int32)
+    if (found < 0).any():
+        raise ValueError("a word is neither in the vocabulary nor is there a place for unknown ones")
+    return found

@@ -1,0 +1,132 @@
+"""Photographs named in a table: a column with the image's file and one with its label.
+
+A table cannot make Velodrome read outside the folder it lies in.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from velodrome.data.bad_data import Faults, shown
+from velodrome.data.folders import PART_NAMES
+from velodrome.data.photos import Listing
+from velodrome.data.stored import TRAIN
+from velodrome.data.trees import File, FolderTree
+from velodrome.errors import BadRequest
+
+_LONGEST_CELL = 1 << 20
+#: From this share of whole numbers on, a label that is none is a mistake.
+_MOSTLY = 0.9
+
+
+def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table with their line numbers; those with too few or too many cells are faults.
+
+    `join_last` takes surplus cells for commas that the last column's writer did not quote.
+    """
+    csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            first = stream.readline()
+            stream.seek(0)
+            lines = csv.reader(stream, delimiter=max(",;\t", key=first.count))
+            heads = [head.strip() for head in next(lines, [])]
+            for cells in lines:
+                if not cells:
+                    continue
+                if len(cells) > len(heads) and join_last:
+                    faults.add("rows with unquoted commas", f"line {lines.line_num}", remedy="repaired")
+                    cells = [*cells[: len(heads) - 1], ",".join(cells[len(heads) - 1 :])]
+                if len(cells) != len(heads):
+                    faults.add(
+                        "rows with too few or too many cells", f"line {lines.line_num}", f"{len(cells)} cells instead "
+                        f"of {len(heads)}",
+                    )
+                    continue
+                yield lines.line_num, dict(zip(heads, cells, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadRequest(f"cannot read {str(path)!r} as a table: {error}") from None
+
+
+def columns(path: Path) -> list[str]:
+    """The heads of a table's columns."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            first = stream.readline()
+            return [head.strip() for head in next(csv.reader([first], delimiter=max(",;\t", key=first.count)), [])]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadRequest(f"cannot read {str(path)!r} as a table: {error}") from None
+
+
+def check_columns(path: Path, wanted: dict[str, str]) -> None:
+    """Refuse a table without the columns that are asked for; `wanted` maps an option to its column."""
+    heads = columns(path)
+    for option, column in wanted.items():
+        if column not in heads:
+            raise BadRequest(
+                f"{str(path)!r} has no column {column!r} but {', '.join(map(shown, heads))}: name the right one as "
+                f"{path.name}?{option}=COLUMN"
+            )
+
+
+def list_table(path: Path, *, image: str, label: str, part: str | None) -> Listing:
+    """Every row whose image lies in the table's folder and whose label can be read."""
+    check_columns(path, {"image": image, "label": label, **({"part": part} if part else {})})
+    faults = Faults()
+    tree = FolderTree(path.parent)
+    folder = path.parent.resolve()
+    rows: list[tuple[File, str, int, int]] = []
+    for line, cells in read_rows(path, faults):
+        named, text = cells[image].strip(), cells[label].strip()
+        if not text:
+            faults.add("rows without a label", f"line {line}")
+            continue
+        belongs = PART_NAMES.get(cells[part].strip().lower()) if part else TRAIN
+        if belongs is None:
+            faults.add("rows of an unknown part", f"line {line}", cells[part or ""])
+            continue
+        file = _file(folder, named)
+        if isinstance(file, str):
+            faults.add("rows whose image is missing or outside the table's folder", f"line {line}", f"{named}: {file}")
+            continue
+        rows.append((file, text, belongs, line))
+    rows = _without_odd_labels(rows, faults)
+    names = sorted({text for _, text, _, _ in rows})
+    if len(names) == len(rows) > 2:
+        raise BadRequest(
+            f"{str(path)!r}: every row has a label of its own in column {label!r}; name the column with the class as "
+            f"{path.name}?label=COLUMN"
+        )
+    places = {name: place for place, name in enumerate(names)}
+    return Listing(
+        tree=tree, files=[file for file, _, _, _ in rows], labels=[places[text] for _, text, _, _ in rows],
+        parts=[belongs for _, _, belongs, _ in rows], class_names=names, faults=faults.found(),
+    )
+
+
+def _file(folder: Path, named: str) -> File | str:
+    """The file a row names, or why there is none. Links are followed first, so they lead nowhere either."""
+    if not named:
+        return "no name"
+    try:
+        place = Path(os.path.realpath(folder / named))
+        relative = place.relative_to(folder)
+        about = place.stat()
+    except ValueError:
+        return "outside"
+    except OSError as error:
+        return error.strerror or "cannot be read"
+    return File(relative.as_posix(), about.st_size, about.st_mtime_ns) if place.is_file() else "no file"
+
+
+def _without_odd_labels(rows: list[tuple[File, str, int, int]], faults: Faults) -> list[tuple[File, str, int, int]]:
+    """Where nearly all labels are whole numbers, the others do not parse."""
+    odd = [row for row in rows if not row[1].isdecimal()]
+    if not odd or len(odd) > (1 - _MOSTLY) * len(rows):
+        return rows
+    for _, text, _, line in odd:
+        faults.add("labels that are no whole numbers like the others", f"line {line}", text)
+    return [row for row in rows if row[1].isdecimal()]

@@ -1,0 +1,162 @@
+"""Turns image files into arrays of bytes, several at a time. What a file claims is checked before it is decoded.
+
+Pillow lets go of the interpreter while it decodes and resizes, so threads use every core.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from velodrome.data.trees import File, Tree
+
+#: Formats of photographs and drawings; Pillow knows further ones that start other programs.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+LARGEST_FILE = 256 << 20
+#: As many as Pillow itself takes without a warning.
+MOST_PIXELS = 89_478_485
+_ORIENTATION = 0x0112
+_GREY = {"1", "L", "LA", "I;16", "I;16B", "I;16L", "I;16N"}
+_COLOUR = {"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
+_CHUNK = 32
+
+# Between one and two times the limit Pillow only warns, and we want none of it.
+warnings.simplefilter("error", Image.DecompressionBombWarning)
+
+
+class Unreadable(Exception):
+    """Why a file is no image that can be used, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the head of an image file says."""
+
+    height: int
+    width: int
+    channels: int
+
+
+def look(stream: IO[bytes], size: int) -> Look:
+    """Size and channels as they are when the picture is held upright, without decoding it."""
+    try:
+        with _opened(stream, size) as image:
+            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            width, height = image.size[::-1] if turned else image.size
+            return Look(height, width, 1 if image.mode in _GREY else 3)
+    except Unreadable:
+        raise
+    except Exception as error:  # a damaged file may raise anything at all in a decoder
+        raise Unreadable(_reason(error)) from None
+
+
+def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int) -> NDArray[np.uint8]:
+    """The picture held upright, in grey or in colour, stretched to height and width if it has others."""
+    try:
+        with _opened(stream, size) as image:
+            if min(image.width // max(1, width), image.height // max(1, height)) >= 2:
+                image.draft(image.mode, (2 * width, 2 * height))  # a JPEG decodes to a half or quarter for free
+            image.load()
+            upright = _plain(ImageOps.exif_transpose(image), channels)
+            if upright.size != (width, height):
+                upright = upright.resize((width, height), Image.Resampling.BILINEAR)
+            return np.asarray(upright, dtype=np.uint8).reshape(height, width, channels)
+    except Unreadable:
+        raise
+    except Exception as error:  # a damaged file may raise anything at all in a decoder
+        raise Unreadable(_reason(error)) from None
+
+
+def _opened(stream: IO[bytes], size: int) -> Image.Image:
+    if size == 0:
+        raise Unreadable("empty file")
+    if size > LARGEST_FILE:
+        raise Unreadable(f"{size:,} bytes, more than {LARGEST_FILE:,}")
+    image = Image.open(stream, formats=FORMATS)
+    if image.width * image.height > MOST_PIXELS:
+        raise Unreadable(f"{image.width}×{image.height}, more than {MOST_PIXELS:,} pixels")
+    if image.mode not in _GREY | _COLOUR:
+        raise Unreadable(f"pixels of kind {image.mode!r}")
+    return image
+
+
+def _plain(image: Image.Image, channels: int) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"more than {MOST_PIXELS:,} pixels"
+    if isinstance(error, UnidentifiedImageError):
+        return "no image of a known format"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None]) -> list[Look | str]:
+    """What every file's head says, or why it cannot be read."""
+    found: list[Look | str] = [""] * len(files)
+
+    def one(place: int) -> None:
+        try:
+            with tree.open(files[place].name) as stream:
+                found[place] = look(stream, files[place].bytes)
+        except Unreadable as error:
+            found[place] = str(error)
+        except OSError as error:
+            found[place] = error.strerror or str(error)
+
+    _in_threads(one, files, advance)
+    return found
+
+
+def decode_all(
+    tree: Tree, files: Sequence[File], images: NDArray[np.uint8], advance: Callable[[int], None]
+) -> dict[int, str]:
+    """Decode every file into its row of `images`; the rows that could not be had, with the reasons."""
+    height, width, channels = images.shape[1:]
+    failed: dict[int, str] = {}
+
+    def one(place: int) -> None:
+        try:
+            with tree.open(files[place].name) as stream:
+                images[place] = decode(stream, files[place].bytes, height, width, channels)
+        except Unreadable as error:
+            failed[place] = str(error)
+        except OSError as error:
+            failed[place] = error.strerror or str(error)
+
+    _in_threads(one, files, advance)
+    return dict(sorted(failed.items()))
+
+
+def _in_threads(one: Callable[[int], None], files: Sequence[File], advance: Callable[[int], None]) -> None:
+    def some(first: int) -> int:
+        last = min(first + _CHUNK, len(files))
+        for place in range(first, last):
+            one(place)
+        return sum(file.bytes for file in files[first:last])
+
+    pool = ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)
+    try:
+        done = 0
+        for future in as_completed([pool.submit(some, first) for first in range(0, len(files), _CHUNK)]):
+            done += future.result()
+            advance(done)
+    finally:
+        pool.shutdown(cancel_futures=True)

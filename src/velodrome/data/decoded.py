@@ -1,0 +1,132 @@
+"""Data as it was read once: arrays on disk that every worker maps, kept by what they were made from.
+
+A folder a source, in it one generation at a time. Its name is a checksum, so nothing from outside becomes a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.data import cache
+from velodrome.data.base import Checked, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Raised when arrays are made otherwise than before, so that old ones are made anew.
+VERSION = 1
+_ABOUT = "about.json"
+
+
+def key_of(options: Iterable[object], files: Iterable[tuple[str, int, int]]) -> str:
+    """A name for what is made from these files, by their names, sizes and stamps, with these options."""
+    digest = hashlib.sha256(repr((VERSION, *options)).encode("utf-8", "surrogateescape"))
+    for name, size, stamp in files:
+        digest.update(f"\0{name}\0{size}\0{stamp}".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Arrays that are whole, and what their maker wrote beside them."""
+
+    folder: Path
+    #: What the maker had to say, as plain JSON.
+    about: dict[str, Any]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An array, mapped; who writes to it changes only his own copy."""
+        import numpy as np
+
+        try:
+            mapped: NDArray[np.generic] = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.folder} cannot be read ({error}): remove it, and it is made anew") from None
+        return mapped.view(np.ndarray)
+
+
+def find(source: str, key: str) -> Decoded | None:
+    """What was made from a source under that key, if it is there and as long as it was."""
+    folder = _home(source) / key[:32]
+    try:
+        written = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        whole = written["key"] == key and all(
+            (folder / name).stat().st_size == file["bytes"] for name, file in written["files"].items()
+        )
+        return Decoded(folder, written["about"]) if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(source: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Decoded:
+    """What was made from a source, made now if it is not there: `make` writes `.npy` files and says what to note."""
+    if found := find(source, key):
+        return found
+    home = _home(source)
+    try:
+        with cache.alone(home):  # whoever waited here may find the work done
+            if found := find(source, key):
+                return found
+            for left in home.iterdir():  # earlier generations, and what a killed process left
+                if left.is_dir():
+                    shutil.rmtree(left)
+            making = home / f".{key[:32]}"
+            making.mkdir()
+            try:
+                about = make(making)
+                files = {file.name: _sum(file) for file in sorted(making.glob("*.npy"))}
+                whole = {"key": key, "source": source, "about": about, "files": files}
+                (making / _ABOUT).write_text(json.dumps(whole), encoding="utf-8")
+                making.rename(home / key[:32])
+            except BaseException:
+                shutil.rmtree(making, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise DataError(
+            f"what was read cannot be kept in {home} ({error.strerror or error}): make room there, or set "
+            "VELODROME_CACHE to a folder that can be written"
+        ) from error
+    found = find(source, key)
+    if found is None:
+        raise DataError(f"{home} changes while it is read: look who else writes there")
+    return found
+
+
+def verify(source: str) -> list[Checked]:
+    """Every array that was made from a source, compared with its checksum."""
+    checked = []
+    for about in sorted(_home(source).glob(f"*/{_ABOUT}")):
+        try:
+            files = json.loads(about.read_text(encoding="utf-8"))["files"]
+            for name, file in files.items():
+                path = about.parent / name
+                state = "missing" if not path.exists() else "ok" if _sum(path) == file else "damaged"
+                checked.append(Checked(str(path), state))  # type: ignore[arg-type]
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            checked.append(Checked(str(about), "damaged", str(error)))
+    return checked
+
+
+def forget(source: str) -> None:
+    """Remove what was made from a source, so that it is made anew."""
+    with cache.alone(_home(source)):
+        for left in _home(source).iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+
+
+def _home(source: str) -> Path:
+    name = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return cache.folder() / "decoded" / name
+
+
+def _sum(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}

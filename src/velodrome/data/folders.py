@@ -1,0 +1,72 @@
+"""Photographs in folders: one folder a class, or folders for training, validation and test above them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import PurePosixPath
+
+from velodrome.data.photos import Listing
+from velodrome.data.stored import TEST, TRAIN, VALIDATION
+from velodrome.data.trees import File, Tree
+from velodrome.errors import BadRequest
+
+#: What a folder above the classes may be called, in small letters.
+PART_NAMES: Mapping[str, int] = {
+    "train": TRAIN, "training": TRAIN,
+    "validation": VALIDATION, "valid": VALIDATION, "val": VALIDATION, "dev": VALIDATION,
+    "test": TEST, "testing": TEST,
+}
+
+
+def list_folders(tree: Tree) -> Listing:
+    """Every image by the folder it is in; what is no image by its name is not looked at."""
+    from velodrome.data.decode import ENDINGS
+
+    parts = _parts(tree)
+    depth = 2 if parts else 1
+    found: dict[tuple[int, str], list[File]] = {}
+    for folder in tree.folders:
+        pieces = PurePosixPath(folder).parts
+        if len(pieces) == depth:
+            found[parts.get(pieces[0], TRAIN), pieces[-1]] = []
+    ignored = 0
+    for file in tree.files:
+        pieces = PurePosixPath(file.name).parts
+        if len(pieces) <= depth or PurePosixPath(file.name).suffix.lower() not in ENDINGS:
+            ignored += 1
+        else:
+            found[parts.get(pieces[0], TRAIN), pieces[depth - 1]].append(file)
+    names = sorted({name for _, name in found})
+    if not names:
+        raise BadRequest(
+            f"{tree.place!r} has no folders: put the images of each class into a folder named after the class"
+        )
+    empty = [
+        name for name, group in groupby(sorted(found, key=lambda key: key[1]), key=lambda key: key[1])
+        if not any(found[key] for key in group)
+    ]
+    names = [name for name in names if name not in empty]
+    places = {name: place for place, name in enumerate(names)}
+    rows = [(part, places[name], file) for (part, name), files in sorted(found.items()) for file in files]
+    notes = (f"{ignored:,} files that are no images by their names were not looked at",) if ignored else ()
+    return Listing(
+        tree=tree, files=[file for _, _, file in rows], labels=[label for _, label, _ in rows],
+        parts=[part for part, _, _ in rows], class_names=names, notes=notes, empty=tuple(empty),
+    )
+
+
+def _parts(tree: Tree) -> dict[str, int]:
+    """Which top folders are parts of the data set; none, if they are its classes."""
+    tops = [name for name in tree.folders if "/" not in name]
+    parts = {name: PART_NAMES[name.lower()] for name in tops if name.lower() in PART_NAMES}
+    if TRAIN not in parts.values() or not any("/" in name for name in tree.folders):
+        return {}
+    if others := [name for name in tops if name not in parts]:
+        raise BadRequest(
+            f"{tree.place!r} has folders for parts ({', '.join(parts)}) and others beside them "
+            f"({', '.join(others[:5])}): put every class below train/, validation/ or test/"
+        )
+    if len(set(parts.values())) < len(parts):
+        raise BadRequest(f"{tree.place!r} has two folders for the same part: keep one of {', '.join(parts)}")
+    return parts

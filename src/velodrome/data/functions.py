@@ -1,0 +1,149 @@
+"""Data that the user's own function returns: `module:function`. Only loading calls it, so only workers run it."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.data.bad_data import Faults, refuse, told
+from velodrome.data.base import BadData, Description, Progress
+from velodrome.errors import BadRequest
+
+if TYPE_CHECKING:
+    from velodrome.data.splits import Splits
+
+_FOUR = ("x_train", "y_train", "x_test", "y_test")
+
+
+def is_function(name: str) -> bool:
+    """Whether a name has the form `module:function`."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+
+
+@dataclass(frozen=True)
+class FunctionSet:
+    """Arrays or an iterable from the user's function. Nothing is known of them until it is called."""
+
+    name: str
+    bad_data: BadData
+
+    def describe(self, validation: float) -> Description:
+        return Description(
+            name=self.name, title="your own function's data", licence="your own", homepage="", train=None,
+            validation=None, test=None, input_shape=None, classes=None,
+        )
+
+    def prepare(self, progress: Progress | None) -> None:
+        """See that the module is there; it is not imported, because that may run anything and take long."""
+        from importlib.machinery import PathFinder
+
+        top = self.name.partition(":")[0].partition(".")[0]
+        if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+            raise _no_module(self.name, top)
+
+    def load(self, seed: int, validation: float) -> Splits:
+        import numpy as np
+
+        from velodrome.data.arrays import check_arrays
+        from velodrome.data.splits import Part, Splits
+        from velodrome.data.stored import TRAIN, divide
+
+        # Every worker calls it for itself, and what they get must be the same.
+        random.seed(seed)
+        np.random.seed(seed)
+        returned = _function(self.name)()
+        faults = Faults()
+        examples = check_arrays(self.name, _as_arrays(self.name, returned, faults), faults)
+        labels, parts, names = examples.labels, examples.parts, examples.class_names
+        trained = np.bincount(labels[parts == TRAIN], minlength=len(names)) > 0
+        for place in np.flatnonzero(~trained):
+            faults.add("classes without training images", names[int(place)])
+        if self.bad_data == "fail":
+            refuse(self.name, faults.found())
+        if trained.sum() < 2:
+            raise BadRequest(f"data set {self.name!r} has {trained.sum()} classes, and training needs two")
+        kept = trained[labels]
+        images, labels, parts = examples.images[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
+        train, validated, test = (
+            Part(images[chosen], labels[chosen]) for chosen in divide(labels, parts, seed, validation)
+        )
+        return Splits(
+            self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
+            class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
+            notes=(*told(faults.found()), *examples.notes),
+        )
+
+
+def _no_module(name: str, module: str) -> BadRequest:
+    return BadRequest(f"--dataset {name!r}: no module named {module!r} in {Path.cwd()} or on PYTHONPATH")
+
+
+def _function(name: str) -> Callable[[], Any]:
+    module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise _no_module(name, error.name) from None
+        raise
+    for part in function.split("."):
+        if not hasattr(found, part):
+            raise BadRequest(f"--dataset {name!r}: module {module!r} has no {part!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise BadRequest(f"--dataset {name!r}: {function!r} is not a function")
+    called: Callable[[], Any] = found
+    return called
+
+
+def _as_arrays(name: str, returned: Any, faults: Faults) -> Mapping[str, Any]:
+    """Four arrays, two pairs of them, a mapping, or single examples."""
+    if isinstance(returned, Mapping):
+        return returned
+    if isinstance(returned, tuple) and len(returned) == 4:
+        return dict(zip(_FOUR, returned, strict=True))
+    if isinstance(returned, tuple) and len(returned) == 2:
+        if all(isinstance(pair, tuple) and len(pair) == 2 for pair in returned):
+            return dict(zip(_FOUR, (*returned[0], *returned[1]), strict=True))
+        return dict(zip(_FOUR, returned, strict=False))
+    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes):
+        raise BadRequest(
+            f"--dataset {name!r}: the function returned {type(returned).__name__}; return x_train, y_train, x_test, "
+            "y_test, a dictionary with these names, or an iterable of (image, label)"
+        )
+    return _gathered(name, returned, faults)
+
+
+def _gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
+    """Single examples as two arrays; those of another shape than most are faults."""
+    from collections import Counter
+
+    import numpy as np
+
+    images, labels = [], []
+    for place, example in enumerate(examples):
+        try:
+            image, label = example
+        except (TypeError, ValueError):
+            raise BadRequest(
+                f"--dataset {name!r}: item {place} of what the function returned is no pair of image and label"
+            ) from None
+        images.append(np.asarray(image))
+        labels.append(label)
+    if not images:
+        raise BadRequest(f"--dataset {name!r}: the function returned no examples")
+    most = Counter(image.shape for image in images).most_common(1)[0][0]
+    kept = [place for place, image in enumerate(images) if image.shape == most]
+    for place, image in enumerate(images):
+        if image.shape != most:
+            faults.add(f"examples of another shape than most ({most})", f"item {place}", f"{image.shape}")
+    return {"x_train": np.stack([images[place] for place in kept]), "y_train": np.array([labels[p] for p in kept])}

@@ -1,0 +1,91 @@
+"""The user's own data: `path:` and a folder, an archive, a table or an `.npz` file, with options after a `?`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from velodrome.data.base import BadData, DataSet
+from velodrome.data.csv_images import list_table
+from velodrome.data.folders import list_folders
+from velodrome.data.npz import NpzSet
+from velodrome.data.photos import Listing, PhotoSet
+from velodrome.data.trees import tree_of
+from velodrome.errors import BadRequest
+
+_TABLES = (".csv", ".tsv")
+_LARGEST_SIDE = 10_000
+
+
+def data_set(rest: str, bad_data: BadData) -> DataSet:
+    """What `path:rest` stands for."""
+    name = f"path:{rest}"
+    path, options = split_options(rest)
+    if not path.exists():
+        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}")
+    ending = path.suffix.lower()
+    lister: Callable[[], Listing]
+    chosen: tuple[str | None, ...]
+    common = {"name": name, "title": "your own data", "licence": "your own", "homepage": "", "bad_data": bad_data}
+    if ending == ".npz":
+        _only(name, options, ())
+        return NpzSet(**common, path=path)  # type: ignore[arg-type]
+    if ending in _TABLES:
+        _only(name, options, ("size", "channels", "image", "label", "part"))
+        image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
+        lister, chosen = partial(list_table, path, image=image, label=label, part=part), (image, label, part)
+    elif path.is_dir() or ending == ".zip":
+        _only(name, options, ("size", "channels"))
+        lister, chosen = partial(_list_folders, path), ()
+    else:
+        raise BadRequest(
+            f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv table, or an .npz file"
+        )
+    return PhotoSet(
+        **common, place=str(path.resolve()), lister=lister, size=_size(name, options),  # type: ignore[arg-type]
+        channels=_channels(name, options), options=chosen,
+    )
+
+
+def _list_folders(path: Path) -> Listing:
+    return list_folders(tree_of(path))
+
+
+def split_options(rest: str) -> tuple[Path, dict[str, str]]:
+    """The path before a `?`, and the options after it; a `?` that belongs to the path's name stays there."""
+    whole = Path(rest).expanduser()
+    if "?" not in rest or whole.exists():
+        return whole, {}
+    before, _, after = rest.rpartition("?")
+    try:
+        return Path(before).expanduser(), dict(parse_qsl(after, keep_blank_values=True, strict_parsing=True))
+    except ValueError:
+        raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
+
+
+def _only(name: str, options: dict[str, str], known: tuple[str, ...]) -> None:
+    for option in options:
+        if option not in known:
+            choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
+            raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
+
+
+def _size(name: str, options: dict[str, str]) -> tuple[int, int] | None:
+    if "size" not in options:
+        return None
+    match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", options["size"])
+    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
+        raise BadRequest(f"--dataset {name!r}: size {options['size']!r} is none; write height and width as size=64x48")
+    return height, width
+
+
+def _channels(name: str, options: dict[str, str]) -> int | None:
+    if "channels" not in options:
+        return None
+    if options["channels"] not in ("1", "3"):
+        raise BadRequest(f"--dataset {name!r}: channels {options['channels']!r}; 1 is grey and 3 is colour")
+    return int(options["channels"])

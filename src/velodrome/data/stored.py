@@ -1,0 +1,209 @@
+"""Images that are read once, kept decoded, and divided at each loading: what photographs and arrays have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.data import decoded
+from velodrome.data.bad_data import Fault, Faults, refuse, told
+from velodrome.data.base import BadData, Checked, Description, Progress, held_out
+from velodrome.errors import BadRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.splits import Part, Splits
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+#: Where nobody made a test set, this share is drawn for it.
+TEST_SHARE = 0.2
+_TEST_DRAW, _VALIDATION_DRAW = 1, 2
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is known before anything is divided: examples of each given part, shape, classes."""
+
+    parts: tuple[int, int, int]
+    input_shape: tuple[int, int, int] | None
+    class_names: tuple[str, ...]
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class StoredImages(ABC):
+    """A data set whose images lie decoded in the cache. How they get there is what differs."""
+
+    name: str
+    title: str
+    licence: str
+    homepage: str
+    bad_data: BadData
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """What tells this data set's arrays from all others."""
+
+    @abstractmethod
+    def key(self) -> str:
+        """Changes whenever the arrays would be others."""
+
+    @abstractmethod
+    def make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
+        """Read everything, write the arrays into a folder with `write_arrays`, and return what that returned."""
+
+    @abstractmethod
+    def count(self) -> Counted:
+        """What a cheap look tells before anything is decoded."""
+
+    def describe(self, validation: float) -> Description:
+        kept = decoded.find(self.source, self.key())
+        counted = self.count() if kept is None else _counted(kept.about)
+        train, validated, test = self.sizes(counted.parts, validation)
+        return Description(
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
+            train=train, validation=validated, test=test, input_shape=counted.input_shape,
+            classes=len(counted.class_names), bytes=counted.bytes, class_names=counted.class_names,
+        )
+
+    def sizes(self, parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
+        """How many examples training, validation and test have after dividing."""
+        train, validated, test = parts
+        if not test:
+            test = held_out(train, TEST_SHARE)
+            train -= test
+        if not validated:
+            validated = held_out(train, validation)
+            train -= validated
+        return train, validated, test
+
+    def prepare(self, progress: Progress | None) -> None:
+        self._decoded(progress)
+
+    def _decoded(self, progress: Progress | None) -> decoded.Decoded:
+        kept = decoded.keep(self.source, self.key(), lambda folder: self.make(folder, progress))
+        if self.bad_data == "fail":
+            refuse(self.name, _faults(kept.about))
+        return kept
+
+    def load(self, seed: int, validation: float) -> Splits:
+        from velodrome.data.splits import Splits
+
+        kept = self._decoded(None)
+        images, labels, parts, rows = (kept.array(name) for name in ("images", "labels", "parts", "rows"))
+        train, validated, test = (
+            _part(images, labels, rows, chosen) for chosen in self.divide(labels, parts, seed, validation)
+        )
+        names = tuple(kept.about["class_names"])
+        return Splits(
+            self.name, train, validated, test, classes=len(names), scale=1 / 255, class_names=names,
+            notes=(*told(_faults(kept.about)), *kept.about["notes"], *self.remarks(parts, validation)),
+        )
+
+    def divide(
+        self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Places of the training, validation and test examples."""
+        return divide(labels, parts, seed, validation)
+
+    def remarks(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+        """What a reader of a run should know of the division."""
+        if (parts == VALIDATION).any() and validation != DEFAULT_VALIDATION:
+            return (f"--validation {validation:g} is not used: {self.name!r} has a validation set of its own",)
+        return ()
+
+    def is_here(self) -> bool:
+        return decoded.find(self.source, self.key()) is not None
+
+    def verify(self) -> Sequence[Checked]:
+        return decoded.verify(self.source)
+
+
+#: The job's own; a share that somebody chose deserves a word where it is not used.
+DEFAULT_VALIDATION = 0.1
+
+
+def divide(
+    labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Parts as they were given; missing test and validation sets are drawn from training, stratified and seeded."""
+    import numpy as np
+
+    from velodrome.data.partition import stratified
+
+    def draw(places: NDArray[np.int64], count: int, purpose: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        marked = stratified(labels[places], count, seed, purpose)
+        return places[~marked], places[marked]
+
+    train, validated, test = (np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST))
+    if not len(test):
+        train, test = draw(train, held_out(len(train), TEST_SHARE), _TEST_DRAW)
+    if not len(validated):
+        train, validated = draw(train, held_out(len(train), validation), _VALIDATION_DRAW)
+    return train, validated, test
+
+
+def _part(
+    images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
+) -> Part:
+    import numpy as np
+
+    from velodrome.data.splits import Part
+
+    where = rows[chosen]
+    # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
+    together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
+    taken = images[where[0] : where[-1] + 1] if together else images[where]
+    return Part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
+
+
+def write_arrays(
+    folder: Path, *, name: str, labels: Sequence[int] | NDArray[np.int64], parts: Sequence[int] | NDArray[np.int8],
+    rows: Sequence[int] | NDArray[np.int64], shape: tuple[int, int, int], class_names: Sequence[str], faults: Faults,
+    notes: Sequence[str] = (), source_bytes: int = 0, known_empty: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write what belongs to `images.npy`: labels, parts and rows of the examples that can be used.
+
+    Classes without a training example are a fault; what there is of them elsewhere is left out.
+    """
+    import numpy as np
+
+    label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
+    trained = np.bincount(label[part == TRAIN], minlength=len(class_names)) > 0
+    for known in known_empty:
+        faults.add("classes without images", known)
+    for place in np.flatnonzero(~trained):
+        faults.add("classes without training images", class_names[int(place)])
+    kept = trained[label]
+    label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
+    names = [class_name for class_name, any_ in zip(class_names, trained, strict=True) if any_]
+    if len(names) < 2:
+        wrong = "; ".join(map(str, faults.found()))
+        raise BadRequest(
+            f"data set {name!r} has {len(names)} classes that can be used, and training needs two"
+            + (f": {wrong}" if wrong else "")
+        )
+    for file, array in (("labels", label), ("parts", part), ("rows", row)):
+        np.save(folder / f"{file}.npy", array)
+    return {
+        "class_names": names,
+        "shape": list(shape),
+        "parts": [int((part == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+        "faults": [fault.as_json() for fault in faults.found()],
+        "notes": list(notes),
+        "bytes": source_bytes,
+    }
+
+
+def _counted(about: dict[str, Any]) -> Counted:
+    return Counted(tuple(about["parts"]), tuple(about["shape"]), tuple(about["class_names"]), about["bytes"])
+
+
+def _faults(about: dict[str, Any]) -> list[Fault]:
+    return [Fault.from_json(fields) for fields in about["faults"]]

@@ -1,0 +1,150 @@
+"""The user's own text: `text:` and a folder of `.txt` files, or one file. A line is a sentence, words stand apart.
+
+Files named train, validation and test are these parts; otherwise the lines are divided 90 : 5 : 5, in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from velodrome.data import decoded
+from velodrome.data.bad_data import Fault, Faults, refuse, told
+from velodrome.data.base import BadData, Checked, Description, Progress, TextSet
+from velodrome.data.folders import PART_NAMES
+from velodrome.data.stored import TEST, TRAIN, VALIDATION
+from velodrome.data.trees import File, FolderTree
+from velodrome.errors import BadRequest
+
+if TYPE_CHECKING:
+    from velodrome.data.text import Text
+
+#: Words besides `<eos>` and `<unk>`.
+VOCABULARY = 10_000
+_PARTS = ("train", "validation", "test")
+
+
+def data_set(rest: str, bad_data: BadData) -> TextSet:
+    """What `text:rest` stands for."""
+    path = Path(rest).expanduser()
+    if not path.exists():
+        raise BadRequest(f"--dataset 'text:{rest}': no file or folder {str(path)!r}")
+    return TextFolder(f"text:{rest}", path, bad_data)
+
+
+@dataclass(frozen=True)
+class TextFolder:
+    name: str
+    path: Path
+    bad_data: BadData
+
+    @property
+    def source(self) -> str:
+        return repr(("text", str(self.path.resolve())))
+
+    def _files(self) -> tuple[FolderTree, list[File]]:
+        tree = FolderTree(self.path if self.path.is_dir() else self.path.parent)
+        files = [
+            file for file in tree.files
+            if (file.name.endswith(".txt") if self.path.is_dir() else file.name == self.path.name)
+        ]
+        if not files:
+            raise BadRequest(f"--dataset {self.name!r}: no .txt files there")
+        return tree, files
+
+    def key(self) -> str:
+        return decoded.key_of(("text", VOCABULARY), ((file.name, file.bytes, file.stamp) for file in self._files()[1]))
+
+    def describe(self, validation: float) -> Description:
+        kept = decoded.find(self.source, self.key())
+        sizes = kept.about["sizes"] if kept else (None, None, None)
+        return Description(
+            name=self.name, title="your own text", licence="your own", homepage="", kind="text",
+            train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
+            classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
+        )
+
+    def prepare(self, progress: Progress | None) -> None:
+        self._decoded(progress)
+
+    def is_here(self) -> bool:
+        return decoded.find(self.source, self.key()) is not None
+
+    def verify(self) -> list[Checked]:
+        return decoded.verify(self.source)
+
+    def load_text(self) -> Text:
+        from velodrome.data.text import Text
+
+        kept = self._decoded(None)
+        train, validation, test = (kept.array(part) for part in _PARTS)
+        faults = [Fault.from_json(fields) for fields in kept.about["faults"]]
+        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=told(faults))
+
+    def _decoded(self, progress: Progress | None) -> decoded.Decoded:
+        kept = decoded.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
+        if self.bad_data == "fail":
+            refuse(self.name, [Fault.from_json(fields) for fields in kept.about["faults"]])
+        return kept
+
+    def _make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
+        import numpy as np
+
+        from velodrome.data.text import numbered, vocabulary_of
+
+        faults = Faults()
+        lines = self._lines(faults, progress)
+        if not lines[TRAIN]:
+            raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
+        vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
+        sizes = []
+        for part, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True):
+            row = numbered(lines[which], vocabulary)
+            np.save(folder / f"{part}.npy", row)
+            sizes.append(len(row))
+        return {"vocabulary": vocabulary, "sizes": sizes, "faults": [fault.as_json() for fault in faults.found()]}
+
+    def _lines(self, faults: Faults, progress: Progress | None) -> dict[int, list[list[str]]]:
+        """The lines of each part as words; empty lines are left out."""
+        tree, files = self._files()
+        total, done = sum(file.bytes for file in files), 0
+        parts = {file.name: _part_of(file.name) for file in files}
+        by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
+        found: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
+        for file in files:
+            with tree.open(file.name) as stream:
+                payload = stream.read()
+            try:
+                lines = [line.split() for line in payload.decode("utf-8-sig").splitlines()]
+            except UnicodeDecodeError as error:
+                faults.add("files that are not UTF-8", file.name, f"byte {error.start}")
+                lines = []
+            which = parts[file.name] if by_name else TRAIN
+            if which is None:
+                faults.add("files beside train, validation and test", file.name)
+            else:
+                found[which] += [line for line in lines if line]
+            done += file.bytes
+            if progress:
+                progress(done, total, f"reading {self.name}")
+        if not by_name or not found[TEST] or not found[VALIDATION]:
+            _cut(found)
+        return found
+
+
+def _part_of(name: str) -> int | None:
+    """The part a file belongs to by its name or its folder's: `train.txt`, `ptb.valid.txt`, `test/book.txt`."""
+    path = PurePosixPath(name)
+    words = [*(piece.lower() for piece in path.parts[:-1]), *path.name.lower().split(".")]
+    return next((PART_NAMES[word] for word in words if word in PART_NAMES), None)
+
+
+def _cut(found: dict[int, list[list[str]]]) -> None:
+    """Take what is missing from the end of training: a twentieth of its lines for validation, the last for test."""
+    lines = found[TRAIN]
+    share = max(1, len(lines) // 20) if len(lines) > 2 else 0
+    for which in (TEST, VALIDATION):
+        if not found[which] and share:
+            found[which] = lines[len(lines) - share :]
+            del lines[len(lines) - share :]

@@ -1,0 +1,159 @@
+"""Files under a folder or in a zip archive, read the same way. Nothing is ever unpacked onto the disk.
+
+An archive comes from anywhere: names that lead elsewhere, links, and contents that swell absurdly are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import IO, Protocol
+
+from velodrome.data.bad_data import shown
+from velodrome.errors import BadRequest
+
+#: Folders within folders, at most.
+_DEEPEST = 12
+#: How much larger than packed a file of an archive may be; photographs hardly shrink, and text shrinks by ten.
+_SWELL = 200
+_SMALL = 1 << 20
+_UNSEEN = {"__MACOSX", "Thumbs.db", "desktop.ini"}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file by its name below the tree's top, with `/` between folders."""
+
+    name: str
+    bytes: int
+    #: Changes when the content does: time of change, or checksum.
+    stamp: int
+
+
+class Tree(Protocol):
+    @property
+    def place(self) -> str:
+        """Where it is, for messages and as its identity."""
+
+    @property
+    def files(self) -> list[File]:
+        """All files, sorted by name; hidden ones left out."""
+
+    @property
+    def folders(self) -> list[str]:
+        """All folders, sorted, empty ones included."""
+
+    def open(self, name: str) -> IO[bytes]: ...
+
+
+class FolderTree:
+    """A folder. Links to folders are followed, each real folder once on a way down."""
+
+    def __init__(self, path: Path) -> None:
+        self._top = path
+        self.place = str(path.resolve())
+
+    @cached_property
+    def _walked(self) -> tuple[list[File], list[str]]:
+        files: list[File] = []
+        folders: list[str] = []
+        try:
+            for name, entry in _walk(self._top, "", ()):
+                if entry.is_dir():
+                    folders.append(name)
+                elif entry.is_file():
+                    about = entry.stat()
+                    files.append(File(name, about.st_size, about.st_mtime_ns))
+        except OSError as error:
+            raise BadRequest(f"cannot read {str(self._top)!r}: {error.strerror or error}") from None
+        return sorted(files, key=lambda file: file.name), sorted(folders)
+
+    @property
+    def files(self) -> list[File]:
+        return self._walked[0]
+
+    @property
+    def folders(self) -> list[str]:
+        return self._walked[1]
+
+    def open(self, name: str) -> IO[bytes]:
+        return (self._top / name).open("rb")
+
+
+def _walk(folder: Path, above: str, seen: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    about = folder.stat()
+    here = (about.st_dev, about.st_ino)
+    if here in seen or len(seen) > _DEEPEST:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in _UNSEEN:
+                continue
+            yield above + entry.name, entry
+            if entry.is_dir():
+                yield from _walk(folder / entry.name, f"{above}{entry.name}/", (*seen, here))
+
+
+class ZipTree:
+    """A zip archive, as if its one top folder were not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.place = str(path.resolve())
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            raise BadRequest(f"{str(path)!r} is no zip archive that can be read: {error}") from None
+        self._infos: dict[str, zipfile.ZipInfo] = {}
+        folders: set[str] = set()
+        for info in self._archive.infolist():
+            name = PurePosixPath(_safe_name(info, path))
+            if any(part.startswith(".") or part in _UNSEEN for part in name.parts):
+                continue
+            folders.update(str(above) for above in (name.parents if not info.is_dir() else (name, *name.parents)))
+            if not info.is_dir():
+                if str(name) in self._infos:
+                    raise BadRequest(f"{str(path)!r} holds two files named {shown(name)!r}: pack it again")
+                self._infos[str(name)] = info
+        folders.discard(".")
+        top = _only_top(self._infos, folders)
+        if top:
+            self._infos = {name.removeprefix(top): info for name, info in self._infos.items()}
+            folders = {name.removeprefix(top) for name in folders if name.startswith(top)}
+        self.folders = sorted(folders)
+        self.files = [File(name, info.file_size, info.CRC) for name, info in sorted(self._infos.items())]
+
+    def open(self, name: str) -> IO[bytes]:
+        return self._archive.open(self._infos[name])
+
+
+def _safe_name(info: zipfile.ZipInfo, archive: Path) -> str:
+    name = info.filename
+    parts = name.split("/")
+    wrong = ""
+    if name.startswith("/") or "\\" in name or ":" in parts[0] or ".." in parts or "\0" in name:
+        wrong = "leads out of the archive"
+    elif stat.S_ISLNK(info.external_attr >> 16):
+        wrong = "is a link"
+    elif info.flag_bits & 1:
+        wrong = "is encrypted"
+    elif info.file_size > _SMALL and info.file_size > _SWELL * max(1, info.compress_size):
+        wrong = f"swells from {info.compress_size:,} to {info.file_size:,} bytes"
+    if wrong:
+        raise BadRequest(f"{str(archive)!r} is not read: {shown(name)!r} in it {wrong}; pack the images anew")
+    return name
+
+
+def _only_top(infos: dict[str, zipfile.ZipInfo], folders: set[str]) -> str:
+    tops = {name.partition("/")[0] for name in infos}
+    top = tops.pop() if len(tops) == 1 else ""
+    return f"{top}/" if top in folders and any(name.startswith(f"{top}/") for name in folders) else ""
+
+
+def tree_of(path: Path) -> Tree:
+    """The tree of a folder or a zip archive."""
+    return FolderTree(path) if path.is_dir() else ZipTree(path)
