@@ -47,6 +47,8 @@ def test_a_final_softmax_is_recognised(train: Any, strategy: str) -> None:
 def test_a_subclass_of_model_trains(train: Any) -> None:
     written, linear = (train(strategy="single", model=name) for name in ("keras_nets:written", "linear"))
     assert largest_difference(written.state, linear.state) == 0
+    assert json.loads((written.folder / "model" / "model.json").read_text())["file"] == "model.weights.h5"
+    assert (written.folder / "model" / "model.weights.h5").exists()
 
 
 def test_arguments_reach_the_users_function(train: Any) -> None:

@@ -140,7 +140,11 @@ class Network:
                 own = tf.cast(real, self.dtype) / tf.cast(batch, self.dtype)
                 loss += own * tf.cast(tf.add_n(penalties), self.dtype)
         gradient = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        kept = [tf.where(real > 0, new, old) for new, old in zip(after, statistics, strict=True)]
+        # Counters and random states go on even so: they must stay in step with the other ranks.
+        kept = [
+            tf.where(real > 0, new, old) if self.averaged(index) else new
+            for index, (new, old) in enumerate(zip(after, statistics, strict=True))
+        ]
         return gradient, kept, _tally(losses, right, real)
 
     def count(
@@ -158,13 +162,24 @@ class Network:
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save(folder / "model.keras")
         described = {
-            "model": self.job.model, "model_args": self.job.model_args, "input_shape": list(self.shape),
-            "classes": self.classes, "dtype": self.job.dtype, "scale": self.scale,
+            "file": self._write(folder), "model": self.job.model, "model_args": self.job.model_args,
+            "input_shape": list(self.shape), "classes": self.classes, "dtype": self.job.dtype, "scale": self.scale,
             "outputs": "probabilities" if self.probabilities else "logits",
         }
         (folder / "model.json").write_text(json.dumps(described, indent=2) + "\n")
+
+    def _write(self, folder: Path) -> str:
+        """The whole model or, if the user's classes cannot be described, the weights for one that is built again."""
+        try:
+            self.model.save(folder / "model.keras")
+        except OSError:
+            raise
+        except Exception:
+            (folder / "model.keras").unlink(missing_ok=True)
+            self.model.save_weights(folder / "model.weights.h5")
+            return "model.weights.h5"
+        return "model.keras"
 
 
 def _is_random_state(variable: keras.Variable) -> bool:

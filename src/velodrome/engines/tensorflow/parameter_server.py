@@ -34,13 +34,16 @@ SMALLEST_PART = 256 * 2**10
 _SEED_STRIDE = 7919
 
 
-def make_strategy(servers: int) -> Any:
-    return tf.distribute.ParameterServerStrategy(
-        tf.distribute.cluster_resolver.TFConfigClusterResolver(),
-        variable_partitioner=tf.distribute.experimental.partitioners.MinSizePartitioner(
-            min_shard_bytes=SMALLEST_PART, max_shards=servers
-        ),
+def partitioner(servers: int) -> Any:
+    """Splits what is large, into at most as many parts as there are servers."""
+    return tf.distribute.experimental.partitioners.MinSizePartitioner(
+        min_shard_bytes=SMALLEST_PART, max_shards=servers
     )
+
+
+def make_strategy(servers: int) -> Any:
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner(servers))
 
 
 def _parts(variable: Any) -> list[Any]:

@@ -1,0 +1,127 @@
+"""The parameter-server strategy: exact with one worker, exact in its counts with more, and never left waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import job
+from driver import addresses_of, finish, largest_difference, start
+
+from velodrome.spec.resolve import resolve
+
+pytestmark = pytest.mark.integration
+
+ROWS = [
+    (1, "sgd", "float64"),
+    (3, "sgd", "float64"),
+    (2, "momentum", "float64"),
+    *(pytest.param(servers, kind, dtype, marks=pytest.mark.slow) for servers, kind, dtype in [
+        (2, "sgd", "float64"), (1, "sgd", "float32"), (2, "sgd", "float32"), (3, "sgd", "float32"), (3, "adam", "float32"),
+    ]),
+]
+
+
+@pytest.mark.parametrize(("servers", "optimizer", "dtype"), ROWS)
+def test_one_worker_ends_with_the_weights_of_one_process(
+    train: Any, servers: int, optimizer: str, dtype: str
+) -> None:
+    asked = {"model": "keras_nets:wide", "optimizer": optimizer, "dtype": dtype, "learning_rate": 0.01}
+    alone = train(strategy="single", **asked)
+    served = train(strategy="parameter-server", workers=1, servers=servers, **asked)
+    assert largest_difference(alone.state, served.state) < {"float64": 1e-9, "float32": 1e-5}[dtype]
+    assert served.result["test"]["correct"] == alone.result["test"]["correct"]
+
+
+def test_large_weights_are_split_over_the_servers_and_small_ones_are_not() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from velodrome.engines.tensorflow.parameter_server import partitioner
+
+    split = partitioner(3)
+    assert list(split(tf.TensorShape([784, 300]), tf.float32)) == [3, 1]
+    assert list(split(tf.TensorShape([64, 2048]), tf.float32)) == [2, 1]
+    assert list(split(tf.TensorShape([300, 100]), tf.float32)) == [1, 1]
+
+
+def test_two_workers_see_every_example_once_an_epoch(train: Any) -> None:
+    ran = train(strategy="parameter-server", workers=2, servers=1, batch_size=7, optimizer="sgd", epochs=3)
+    (chief,) = [process for process in ran.processes if process.role == "chief"]
+    assert [epoch["train"]["total"] for epoch in chief.of_kind("epoch")] == [91, 91, 91]
+    assert [epoch["validation"]["total"] for epoch in chief.of_kind("epoch")] == [23, 23, 23]
+    assert [event["updates"] for event in chief.of_kind("staleness")] == [13, 13, 13]
+    assert ran.state["iterations"] == 39
+
+
+Started = list[tuple[Any, subprocess.Popen[str]]]
+
+
+def _wait_for_epoch(folder: Path, epochs: int) -> None:
+    deadline = time.monotonic() + 90
+    while not list(folder.glob(f"checkpoints/epoch-{epochs:04d}.safetensors")):
+        assert time.monotonic() < deadline, "no checkpoint in time"
+        time.sleep(0.05)
+
+
+def _kill(started: Started, role: str, rank: int) -> None:
+    for address, process in started:
+        if (address.role, address.rank) == (role, rank):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _chief(ran: Any) -> Any:
+    return next(process for process in ran.processes if process.role == "chief")
+
+
+def test_with_keep_going_the_others_do_a_lost_workers_work(data: Path, tmp_path: Path) -> None:
+    asked = job(strategy="parameter-server", workers=2, batch_size=1, epochs=40, keep_going=True, optimizer="sgd")
+    started = start(asked, data, tmp_path)
+    _wait_for_epoch(tmp_path, 2)
+    _kill(started, "worker", 1)
+    ran = finish(started, tmp_path)
+    chief = _chief(ran)
+    assert chief.code == 0, ran.logs
+    assert {epoch["train"]["total"] for epoch in chief.of_kind("epoch")} == {91}
+    assert len(chief.of_kind("epoch")) == 40
+
+
+@pytest.mark.parametrize(("role", "keep_going"), [
+    ("server", True), pytest.param("worker", False, marks=pytest.mark.slow),
+])
+def test_the_chief_ends_when_it_cannot_go_on(data: Path, tmp_path: Path, role: str, keep_going: bool) -> None:
+    asked = job(
+        strategy="parameter-server", workers=1, batch_size=1, epochs=2000, keep_going=keep_going, optimizer="sgd"
+    )
+    started = start(asked, data, tmp_path)
+    _wait_for_epoch(tmp_path, 1)
+    _kill(started, role, 0)
+    began = time.monotonic()
+    ran = finish(started, tmp_path)
+    assert time.monotonic() - began < 30
+    (error,) = _chief(ran).of_kind("error")
+    assert error["error"] == "PeerLost"
+    assert all(process.code is not None for process in ran.processes)
+
+
+def test_who_does_not_come_is_named(data: Path, tmp_path: Path) -> None:
+    asked = resolve(job(strategy="multi-worker-mirrored", workers=2, start_timeout=4))
+    addresses = addresses_of(asked)
+    started = start(asked, data, tmp_path, addresses=addresses, only=[0])
+    (process,) = finish(started, tmp_path).processes
+    (error,) = process.of_kind("error")
+    assert f"worker 1 (127.0.0.1:{addresses[1].port}) did not connect within 4 s" in error["message"]
+
+
+def test_a_taken_port_is_said_to_be_taken(data: Path, tmp_path: Path) -> None:
+    asked = resolve(job(strategy="parameter-server", workers=1, servers=1))
+    addresses = [address for address in addresses_of(asked) if address.role == "worker"]
+    with socket.create_server(("0.0.0.0", addresses[0].port)):
+        (process,) = finish(start(asked, data, tmp_path, addresses=addresses), tmp_path).processes
+    (error,) = process.of_kind("error")
+    assert error["error"] == "PortTaken"
+    assert str(addresses[0].port) in error["message"]
