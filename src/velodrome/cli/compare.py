@@ -1,9 +1,13 @@
-"""Configurations side by side in a terminal, the best of each column marked."""
+"""Configurations side by side in a terminal, the best of each column marked; narrow terminals get fewer columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from velodrome.analysis.compare import Row, best_of
@@ -11,37 +15,63 @@ from velodrome.analysis.measures import BY_NAME, Measure
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
 
-_MEASURES = ("train_seconds", "time_to_target", "startup_seconds", "examples_per_second")
 _PLACES = ("speedup", "scaling")
-_RESOURCES = ("cpu_percent", "memory_bytes")
+_ORDER = (
+    "examples_per_second", *_PLACES, "time_to_target", "train_seconds", "startup_seconds", "cpu_percent", "memory_bytes"
+)
 
 
-def comparison(rows: Sequence[Row]) -> Table:
-    """Speedup is over the engine's `single`, scaling over the strategy's own one-worker run."""
-    table = Table(title="Comparison", title_justify="left")
-    first = [quality_of(rows), *(BY_NAME[name] for name in _MEASURES)]
-    last = [BY_NAME[name] for name in _RESOURCES]
-    first, last = ([measure for measure in part if any(measure.name in row.spreads for row in rows)]
-                   for part in (first, last))
-    places = [name for name in _PLACES if any(getattr(row, name) is not None for row in rows)]
-    for heading in ("strategy", "workers", "batch"):
-        table.add_column(heading)
-    for heading in (*(_heading(m) for m in first), *places, *(_heading(m) for m in last)):
+Column = tuple[str, Callable[[Row], str]]
+
+
+def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
+    """Speedup is over the engine's `single`, scaling over the strategy's own one-worker run.
+
+    Columns are left out from the right until the table is no wider than `width`: half a number tells nothing.
+    """
+    columns = _columns(rows)
+    measure = Console(width=10_000)
+    for count in range(len(columns), 1, -1):
+        table = _table(rows, columns[:count])
+        if width is None or Measurement.get(measure, measure.options, table).maximum <= width:
+            break
+    return table
+
+
+def _columns(rows: Sequence[Row]) -> list[Column]:
+    """What there is to show, the most telling first."""
+    found: list[Column] = []
+    for name in (quality_of(rows).name, *_ORDER):
+        if name in _PLACES:
+            places = [getattr(row, name) for row in rows]
+            if any(place is not None for place in places):
+                found.append((name, partial(_place_cell, name=name, places=places)))
+        elif any(name in row.spreads for row in rows):
+            found.append((_heading(BY_NAME[name]), partial(_cell, measure=BY_NAME[name], rows=rows)))
+    return found
+
+
+def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+    batches = {row.batch_size for row in rows}
+    same_batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
+    table = Table(title=f"Comparison{same_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("workers", no_wrap=True)
+    if not same_batch:
+        table.add_column("batch", justify="right")
+    for heading, _ in columns:
         table.add_column(heading, justify="right")
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
-        cells = [
-            *(_cell(row, measure, rows) for measure in first),
-            *(_place(getattr(row, name), [getattr(other, name) for other in rows]) for name in places),
-            *(_cell(row, measure, rows) for measure in last),
-        ]
-        table.add_row(row.label, row.configuration.size, str(row.batch_size), *cells)
+        batch = [] if same_batch else [str(row.batch_size)]
+        table.add_row(row.label, row.configuration.size, *batch, *(cell(row) for _, cell in columns))
     return table
 
 
 def _heading(measure: Measure) -> str:
     if measure.name == "examples_per_second":
-        return "examples/s"
-    return f"{measure.heading} {measure.unit.removesuffix(' of a core')}".strip()
+        return "examples\n/s"
+    heading = f"{measure.heading} {measure.unit.removesuffix(' of a core')}".strip()
+    return heading.replace(" ", "\n", 1)
 
 
 def _cell(row: Row, measure: Measure, rows: Sequence[Row]) -> str:
@@ -49,6 +79,10 @@ def _cell(row: Row, measure: Measure, rows: Sequence[Row]) -> str:
     if value is None:
         return "–"
     return _marked(measure.text(value), value == best_of(rows, measure.name))
+
+
+def _place_cell(row: Row, name: str, places: Sequence[Ratio | None]) -> str:
+    return _place(getattr(row, name), places)
 
 
 def _place(place: Ratio | None, places: Sequence[Ratio | None]) -> str:

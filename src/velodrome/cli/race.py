@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import Json, Name, Runs, with_job_options
+from velodrome.cli.options import Json, Runs, with_job_options
 
 if TYPE_CHECKING:
     from velodrome.run.race import RaceFolder
     from velodrome.spec.race import Entry, Race
 
-RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="[FILE]")]
+RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the race; made from the time unless said.")]
 Vary = Annotated[list[str] | None, typer.Option("--vary", help="A field and its values, as workers=1,2; repeat it.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", help="How often each configuration runs. [default: 1]")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it will take, and stop there.")]
@@ -172,7 +173,7 @@ def _conclude(
         return
     console = Console(highlight=False)
     if rows:
-        console.print(comparison(rows))
+        console.print(comparison(rows, console.width))
     if picture:
         console.print(f"Plot: {picture}", soft_wrap=True)
     console.print(verdict(rows), soft_wrap=True)

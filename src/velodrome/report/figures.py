@@ -104,26 +104,61 @@ def race_figure(rows: Sequence[Row], results: Sequence[dict[str, Any]], path: Pa
     """Throughput by strategy and workers, and accuracy over training time, in one picture."""
     from velodrome.report.curves import draw_over_time
 
+    # In one order for both halves: it decides the colours, and those of the curves are explained by the bars.
+    rows = sorted(rows, key=lambda row: row.label)
     labels = list(dict.fromkeys(row.label for row in rows))
     workers = sorted({row.workers for row in rows})
-    colour = colours_of(labels)
     with drawing():
-        figure, axes = new_figure(13, 4.6, 1, 2)
-        figure.suptitle(title, fontsize=12)
+        figure, axes = new_figure(13, max(4.6, 1.4 + 0.36 * len(rows)), 1, 2, width_ratios=(1.1, 1))
+        figure.suptitle(title, fontsize=13)
         left, right = axes[0]
-        height = 0.8 / len(workers)
-        for row in rows:
-            place = labels.index(row.label) + (workers.index(row.workers) - (len(workers) - 1) / 2) * height
-            faded = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
-            bar = left.barh(place, row.examples_per_second, height * 0.92, color=colour[row.label], alpha=faded)
-            left.bar_label(bar, [f" {row.workers} w: {row.examples_per_second:,.0f}"], fontsize=8)
-        left.set_yticks(range(len(labels)), labels)
-        left.invert_yaxis()
-        left.margins(x=0.22)
-        left.grid(visible=False)
-        left.set_xlabel("training throughput (examples/s), w = workers")
+        _draw_bars(left, rows, labels, workers)
         draw_over_time(right, rows)
-        right.legend(fontsize=7, loc="lower right")
+        _explain_strokes(right, workers)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
     return path
+
+
+def _draw_bars(axes: Axes, rows: Sequence[Row], labels: list[str], workers: list[int]) -> None:
+    """A group of bars for each strategy, one for each configuration of workers, servers and batch."""
+    from matplotlib.ticker import StrMethodFormatter
+
+    colour = colours_of(labels)
+    groups = {label: [row for row in rows if row.label == label] for label in labels}
+    height = 0.8 / max(len(group) for group in groups.values())
+    several_batches = len({row.batch_size for row in rows}) > 1
+    for number, group in enumerate(groups.values()):
+        for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size))):
+            place = number + (slot - (len(group) - 1) / 2) * height
+            strength = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
+            bar = axes.barh(place, row.examples_per_second, height * 0.92, color=colour[row.label], alpha=strength)
+            who = _counted(row.workers, "worker") + (f", {_counted(row.servers, 'server')}" if row.servers else "")
+            batch = f", batch {row.batch_size}" if several_batches else ""
+            axes.bar_label(bar, [f" {row.examples_per_second:,.0f}  ({who}{batch})"], fontsize=8)
+    axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
+    for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
+        tick.set_color(colour[label])
+        tick.set_fontweight("bold")
+    axes.invert_yaxis()
+    axes.margins(x=0.3)
+    axes.grid(visible=False)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("training throughput (examples/s)")
+
+
+def _explain_strokes(axes: Axes, workers: list[int]) -> None:
+    """The colours are explained by the bars, so a short legend for the strokes is enough and covers no curve."""
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter
+
+    strokes = [
+        Line2D([], [], color=INK, linestyle=STYLES[i % len(STYLES)], label=_counted(count, "worker"))
+        for i, count in enumerate(workers)
+    ]
+    axes.legend(handles=strokes, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
