@@ -12,6 +12,13 @@ from velodrome.cli.options import Json, Runs
 app = typer.Typer(no_args_is_help=True, help="List and show stored runs.")
 
 
+def _number(result: dict[str, Any], part: str, name: str) -> float | None:
+    """A number of a result, as far as it is there: a broken file must not hide the runs beside it."""
+    fields = result.get(part)
+    value = fields.get(name) if isinstance(fields, dict) else None
+    return value if isinstance(value, int | float) else None
+
+
 @app.command("list")
 def list_runs(runs: Runs = Path("runs"), json: Json = False) -> None:
     """List stored runs with how they ended.
@@ -28,9 +35,9 @@ def list_runs(runs: Runs = Path("runs"), json: Json = False) -> None:
         rows.append({
             "run": run.name,
             "status": run.status(),
-            "accuracy": (result.get("test") or {}).get("accuracy"),
-            "examples_per_second": (result.get("throughput") or {}).get("examples_per_second"),
-            "seconds": (result.get("seconds") or {}).get("total"),
+            "accuracy": _number(result, "test", "accuracy"),
+            "examples_per_second": _number(result, "throughput", "examples_per_second"),
+            "seconds": _number(result, "seconds", "total"),
         })
     if json:
         print(json_module.dumps(rows))
@@ -62,6 +69,7 @@ def show(
     from rich.console import Console
 
     from velodrome.cli.console import summary
+    from velodrome.errors import VelodromeError
     from velodrome.run.store import Store
 
     folder = Store(runs).get(run)
@@ -69,7 +77,11 @@ def show(
     if json:
         print(json_module.dumps(result or {"run": folder.name, "status": status}))
     elif status == "finished" and result is not None:
-        Console(highlight=False).print(summary(result))
+        try:
+            table = summary(result)
+        except (KeyError, TypeError, ValueError) as error:
+            raise VelodromeError(f"run {folder.name!r}: its result.json is broken ({error!r})") from None
+        Console(highlight=False).print(table)
     else:
         reason = f": {result['error']['message']}" if result and "error" in result else ""
         print(f"{folder.name}: {status}{reason}")

@@ -1,0 +1,124 @@
+"""A process hangs, in its start or in training: the one that hangs is named, not the one that waits for it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from scene import LONG, Scene
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+slow = pytest.mark.slow
+
+
+def check_named(done, scene: Scene, name: str, seconds: int, option: str = "--stall-timeout") -> dict:
+    """One sentence: who, where, which limit, its last event. And its stack."""
+    assert done.code == 1, done.text
+    sentences = [line for line in done.err.splitlines() if line.startswith("velodrome:")]
+    assert len(sentences) == 1, done.err
+    assert re.match(rf"velodrome: {name} on 127\.0\.0\.1 [a-z ]+ {seconds} s \({option}\): it", sentences[0]), sentences
+    error = scene.result()["error"]
+    assert (f"{error['role']} {error['rank']}", error["host"]) == (name, "127.0.0.1")
+    assert f"stack of {name}:" in done.err
+    assert error["stack"].startswith("Thread "), error["stack"]
+    assert (scene.path / "logs" / f"{name.replace(' ', '-')}.stack.txt").stat().st_size > 100
+    return error
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy", "fault"),
+    [
+        pytest.param("torch", "ddp", "sleep", id="ddp"),
+        pytest.param("torch", "ddp", "sleep-evaluating", id="ddp-evaluating", marks=slow),
+        pytest.param("torch", "allreduce", "sleep", id="allreduce"),
+        pytest.param("tensorflow", "multi-worker-mirrored", "sleep", id="multi-worker-mirrored", marks=slow),
+        pytest.param("tensorflow", "allreduce", "sleep", id="tensorflow-allreduce", marks=slow),
+    ],
+)
+def test_a_model_that_sleeps_for_ever_on_one_rank_is_found(
+    velodrome, scene: Scene, engine: str, strategy: str, fault: str
+) -> None:
+    module = "faulty_nets" if engine == "torch" else "faulty_keras"
+    words = ["--model", f"{module}:build", "--batch-size", 64, "--stall-timeout", 5]
+    words += [word for setting in (f"fault={fault}", "rank=1", "at=20") for word in ("--model-arg", setting)]
+    done = velodrome(*scene.words(engine, strategy, *words))
+    error = check_named(done, scene, "worker 1", 5)
+    assert "time.sleep" not in error["message"]
+    assert module in (scene.path / "logs" / "worker-1.stack.txt").read_text()
+    assert error["cause"] == "stall"
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy", "role", "rank"),
+    [
+        pytest.param("torch", "ddp", "worker", 1, id="ddp", marks=slow),
+        pytest.param("torch", "allreduce", "worker", 0, id="allreduce"),
+        pytest.param("tensorflow", "multi-worker-mirrored", "worker", 1, id="multi-worker-mirrored", marks=slow),
+        pytest.param("tensorflow", "parameter-server", "worker", 1, id="parameter-server-worker", marks=slow),
+        pytest.param("tensorflow", "parameter-server", "server", 0, id="parameter-server-server", marks=slow),
+        pytest.param("tensorflow", "parameter-server", "chief", 0, id="parameter-server-chief", marks=slow),
+    ],
+)
+def test_a_process_that_was_stopped_is_found(
+    velodrome, scene: Scene, engine: str, strategy: str, role: str, rank: int
+) -> None:
+    stopped = []
+
+    def stop() -> None:
+        scene.send(signal.SIGSTOP, role, rank)()
+        stopped.append(time.monotonic())
+
+    scene.when_training(stop)
+    done = velodrome(*scene.words(engine, strategy, *LONG, "--stall-timeout", 5))
+    assert time.monotonic() - stopped[0] < 40
+    error = check_named(done, scene, f"{role} {rank}", 5)
+    assert error["message"].endswith("and its heartbeat stopped")
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy", "role", "rank"),
+    [
+        pytest.param("torch", "ddp", "worker", 1, id="ddp"),
+        pytest.param("torch", "ddp", "worker", 0, id="ddp-chief", marks=slow),
+        pytest.param("torch", "allreduce", "worker", 1, id="allreduce", marks=slow),
+        pytest.param("tensorflow", "multi-worker-mirrored", "worker", 1, id="multi-worker-mirrored", marks=slow),
+        pytest.param("tensorflow", "parameter-server", "server", 0, id="parameter-server-server", marks=slow),
+        pytest.param("tensorflow", "parameter-server", "worker", 1, id="parameter-server-worker", marks=slow),
+        pytest.param("tensorflow", "parameter-server", "chief", 0, id="parameter-server-chief", marks=slow),
+    ],
+)
+def test_a_process_that_never_comes_is_named(
+    velodrome, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, strategy: str, role: str,
+    rank: int,
+) -> None:
+    """Its Python hangs before it has begun, as it does on a file server that does not answer."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\n"
+        f"if (os.environ.get('VELODROME_ROLE'), os.environ.get('VELODROME_RANK')) == ({role!r}, '{rank}'):\n"
+        "    time.sleep(3600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    limit = 10 if engine == "torch" else 25
+    done = velodrome(*scene.words(engine, strategy, "--start-timeout", limit))
+    error = check_named(done, scene, f"{role} {rank}", limit, "--start-timeout")
+    assert "it never said anything" in error["message"]
+    assert error["cause"] == "start"
+
+
+@slow
+def test_a_module_that_hangs_at_its_import_is_found(velodrome, scene: Scene, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "hanging_nets.py").write_text(
+        "import os, time\n"
+        "if os.environ['VELODROME_RANK'] == '1':\n    time.sleep(3600)\n"
+        "from faulty_nets import build\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = velodrome(*scene.words("torch", "ddp", "--model", "hanging_nets:build", "--stall-timeout", 5))
+    error = check_named(done, scene, "worker 1", 5)
+    assert "'phase build begin'" in error["message"]
+    assert "hanging_nets.py:3" in error["stack"]
