@@ -1,20 +1,26 @@
-"""`velodrome data`: the data sets."""
+"""`velodrome data`: lists and prepares data sets; what else can be done with them has files of its own."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from velodrome.cli import data_show, data_verify
 from velodrome.cli.options import Json
 
-app = typer.Typer(no_args_is_help=True, help="List data sets and bring them to this machine.")
+app = typer.Typer(no_args_is_help=True, help="List, fetch, look at and check data sets.")
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the data set, as --dataset takes it: your own data too.")
+]
 
 
 @app.command("list")
 def list_data(json: Json = False) -> None:
-    """List every data set with its size, classes, shape and licence.
+    """List every data set with its size, classes, shape and licence, and whether it is on this machine.
 
     Example: `velodrome data list`
     """
@@ -22,39 +28,64 @@ def list_data(json: Json = False) -> None:
 
     from velodrome.data import catalogue
 
-    found = [catalogue.describe(name) for name in catalogue.names()]
+    found = [(catalogue.describe(name), catalogue.is_here(name)) for name in catalogue.names()]
     if json:
-        print(json_module.dumps([asdict(about) for about in found]))
+        print(json_module.dumps([{**asdict(about), "here": here} for about, here in found]))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table()
-    for heading in ("name", "what it is", "train / validation / test", "shape", "classes", "licence"):
-        table.add_column(heading, overflow="fold")
-    for about in found:
-        counts = f"{about.train:,} / {about.validation:,} / {about.test:,}"
-        shape = "×".join(map(str, about.input_shape))
-        table.add_row(about.name, about.title, counts, shape, str(about.classes), about.licence)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False, markup=False)
+    line = "{:<17}{:>25}  {:<10}{:>8}{:>10}  {}"
+    console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold")
+    for about, here in found:
+        counts = " / ".join(map(_number, (about.train, about.validation, about.test)))
+        shape = "×".join(map(str, about.input_shape)) if about.input_shape else "words"
+        size = _size(about.bytes)
+        console.print(line.format(about.name, counts, shape, _number(about.classes), size, "yes" if here else "no"))
+        console.print(f"  {about.title}; licence {about.licence}", style="dim")
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "?"
+    return f"{count / 1e6:,.1f} MB" if count else "embedded"
 
 
 @app.command("prepare")
 def prepare(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set.")], json: Json = False
+    name: Name,
+    mirror: Annotated[
+        str | None, typer.Option("--mirror", metavar="DIR|URL", help="Folder or address with the publisher's files.")
+    ] = None,
+    bad_data: data_show.BadDataOption = "fail",
+    json: Json = False,
 ) -> None:
-    """Bring a data set to this machine and check it, so that training never waits for a network.
+    """Bring a data set to this machine, check and decode it, so that training never waits for it.
 
-    Example: `velodrome data prepare fashion-mnist`
+    A download that broke off goes on where it stopped; several of these at once are safe.
+
+    Example: `velodrome data prepare fashion-mnist --mirror /data/mirror`
     """
     import json as json_module
 
     from velodrome.cli.console import JobProgress
     from velodrome.data import catalogue
+    from velodrome.data.fetch import MIRROR
 
+    if mirror is not None:
+        os.environ[MIRROR] = mirror
     progress = JobProgress()
     try:
-        catalogue.prepare(name, progress.data)
+        catalogue.prepare(name, progress.data, bad_data=data_show.checked(bad_data))
     finally:
         progress.end()
-    print(json_module.dumps({"name": name, "ready": True}) if json else f"{name} is ready")
+    about: Any = asdict(catalogue.describe(name, bad_data=data_show.checked(bad_data)))
+    print(json_module.dumps({**about, "ready": True}) if json else f"{name} is ready")
+
+
+app.command("show")(data_show.command)
+app.command("verify")(data_verify.command)

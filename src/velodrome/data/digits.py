@@ -63,7 +63,9 @@ class Digits:
         rest, test = divide(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
         kept = held_out(len(rest), validation)
         train, validation_part = divide(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
-        return Splits(self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES)
+        return Splits(
+            self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES
+        )
 
 
 def _file() -> Path:

@@ -84,7 +84,9 @@ class IdxDataSet:
         kept = held_out(len(whole), validation)
         train, validation_part = divide(whole, stratified(whole.labels, kept, seed, 0))
         test = Part(test_images[..., None].copy(), test_labels.astype("int64"))
-        return Splits(self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names)
+        return Splits(
+            self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names
+        )
 
     def _payloads(self) -> list[mmap.mmap]:
         """The four files out of the cache, which is filled first if it is not whole."""

@@ -69,7 +69,8 @@ def list_products(label: str) -> Listing:
     if place is None:
         raise DataError(
             f"data set '{FOLDER}' must be fetched by hand, because Kaggle wants an account: get it from {HOMEPAGE} and "
-            f"put styles.csv and images/ into {cache.folder() / FOLDER}, or into {FOLDER}/ of the folder named by {MIRROR}"
+            f"put styles.csv and images/ into {cache.folder() / FOLDER}, or into {FOLDER}/ of the folder that {MIRROR} "
+            "names"
         )
     table = place / "styles.csv"
     heads = columns(table)
