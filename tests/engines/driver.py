@@ -103,7 +103,8 @@ def _words_and_environment(
 ) -> tuple[list[str], dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
     environment = dict(engine_of(job).environment(strategy_of(job), addresses, me))
-    environment["PYTHONPATH"] = os.pathsep.join([str(PROCESS.parent), os.environ.get("PYTHONPATH", "")])
+    folders = [str(PROCESS.parent), str(PROCESS.parent / job.engine), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(folders)
     return [me.role, str(me.rank), str(data), str(folder), str(int(resume)), job.model_dump_json()], environment
 
 

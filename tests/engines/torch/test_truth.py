@@ -1,0 +1,154 @@
+"""Synchronous training with PyTorch ends with the weights of one process alone, whatever the number of workers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from driver import Ran, largest_difference, run, write_data
+
+from velodrome.spec.job import Job
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("mpi4py")
+pytestmark = pytest.mark.integration
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
+#: 90 examples in batches of 22: the last holds 2, fewer than 3 workers have, and no batch divides by 3 or 4.
+BATCH = 22
+
+
+def job(**changes) -> Job:
+    base = {"model": "dense-128", "optimizer": "momentum", "dtype": "float64", "batch_size": BATCH}
+    return Job(**(base | {"steps": 20, "epochs": 9} | changes))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "data.npz")
+
+
+@pytest.fixture(scope="session")
+def single(tmp_path_factory, data):
+    """The run of one process alone for a job, made once."""
+    made: dict[str, Ran] = {}
+
+    def of(wanted: Job) -> Ran:
+        key = wanted.model_dump_json()
+        if key not in made:
+            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
+        return made[key]
+
+    return of
+
+
+def reference(wanted: Job, data: Path) -> dict[str, np.ndarray]:
+    """The same 20 steps written out with autograd and plain arithmetic, apart from everything in the engine."""
+    from velodrome.models import torch_zoo
+    from velodrome.worker.schedule import order_of_epoch
+
+    stored = np.load(data)
+    images = torch.from_numpy(stored["train_images"]).permute(0, 3, 1, 2).double() * float(stored["scale"])
+    labels = torch.from_numpy(stored["train_labels"])
+    torch.manual_seed(wanted.seed)
+    model = torch_zoo.build(wanted.model, (1, 8, 8), 10).double()
+    speed = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    batches = []
+    for epoch in range(1, wanted.epochs + 1):
+        batches += torch.from_numpy(order_of_epoch(len(labels), wanted.seed, epoch)).split(wanted.batch_size)
+    for batch in batches[: wanted.steps]:
+        chances = torch.log_softmax(model(images[batch]), 1)
+        loss = -chances[torch.arange(len(batch)), labels[batch]].mean()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient, moved in zip(model.parameters(), gradients, speed, strict=True):
+                moved.mul_(0.9 if wanted.optimizer == "momentum" else 0.0).add_(gradient)
+                parameter.sub_(wanted.rate * moved)
+    return {f"model.{name}": value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_single_does_what_the_textbook_says(single, data, optimizer):
+    wanted = job(optimizer=optimizer)
+    state = {name: value for name, value in single(wanted).state.items() if name.startswith("model.")}
+    assert largest_difference(reference(wanted, data), state) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, strategy, workers, optimizer, dtype):
+    wanted = job(optimizer=optimizer, dtype=dtype)
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": workers}), data, tmp_path)
+    alone = single(wanted)
+    assert largest_difference(ran.state, alone.state, "model.") < TOLERANCE[dtype]
+    for part in ("correct", "total"):
+        assert ran.result["test"][part] == alone.result["test"][part]
+    assert ran.result["test"]["total"] == 31
+    for mine, theirs in zip(ran.result["history"], alone.result["history"], strict=True):
+        assert mine["train_accuracy"] == theirs["train_accuracy"]
+        assert mine["validation_accuracy"] == theirs["validation_accuracy"]
+        assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_convolutions_and_several_channels_agree_too(strategy, tmp_path):
+    data = write_data(tmp_path / "data.npz", shape=(16, 16, 3), examples=40)
+    wanted = job(model="lenet5", batch_size=9, steps=8)
+    alone = run(wanted, data, tmp_path / "single")
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 2}), data, tmp_path / strategy)
+    assert largest_difference(ran.state, alone.state, "model.") < 1e-9
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_hosts_apart_reach_each_other_over_the_network(single, data, tmp_path, strategy):
+    wanted = job()
+    hosts = ["127.0.0.2", "127.0.0.3"]
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 2}), data, tmp_path, hosts=hosts)
+    assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
+@pytest.mark.parametrize("model", ["dense-128", "torch_nets:normalised"])
+def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, model):
+    workers = 1 if strategy == "single" else 2
+    arguments = {"dropout": 0.3} if ":" in model else {}
+    wanted = job(model=model, model_args=arguments, optimizer="adam", strategy=strategy, workers=workers, steps=None,
+                 epochs=4, dtype="float32")  # fmt: skip
+    whole = run(wanted, data, tmp_path / "whole")
+    run(wanted.model_copy(update={"epochs": 2}), data, tmp_path / "parts")
+    parts = run(wanted, data, tmp_path / "parts", resume=True)
+    assert largest_difference(whole.state, parts.state) == 0
+    assert whole.result["test"] == parts.result["test"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+@pytest.mark.parametrize("model", ["torch_nets:unused", "torch_nets:odd"])
+def test_frozen_unused_and_tied_parameters_train_as_in_one_process(single, data, tmp_path, strategy, model):
+    wanted = job(model=model)
+    alone = single(wanted)
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 3}), data, tmp_path)
+    assert all(process.code == 0 for process in ran.processes)
+    if model.endswith("unused"):  # which layers `odd` uses depends on a worker's own batch
+        assert largest_difference(ran.state, alone.state, "model.") < 1e-9
+    assert np.array_equal(ran.state["model.idle" if "unused" in model else "model.unused.weight"],
+                          alone.state["model.idle" if "unused" in model else "model.unused.weight"])  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_batch_statistics_are_averaged_and_single_examples_are_no_obstacle(data, tmp_path, strategy):
+    wanted = job(model="torch_nets:normalised", strategy=strategy, workers=3, batch_size=4, optimizer="adam")
+    ran = run(wanted, data, tmp_path)
+    assert np.isfinite(ran.state["model.1.running_var"]).all()
+    assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]
+
+
+def test_a_final_softmax_is_trained_as_the_logits_before_it(single):
+    state = single(job(model="torch_nets:logits")).state
+    for name in ("softmax", "log_softmax"):
+        assert largest_difference(single(job(model=f"torch_nets:{name}")).state, state, "model.") < 1e-9

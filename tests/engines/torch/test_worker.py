@@ -1,0 +1,97 @@
+"""What PyTorch's worker refuses, saves and says when others do not come or go away."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from driver import addresses_of, finish, run, start, write_data
+
+from velodrome.spec.job import Job
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("mpi4py")
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "data.npz")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("torch_nets:wrong_shape", "cannot take images of shape (1, 8, 8)"),
+        ("torch_nets:wrong_outputs", "answers with shape (4, 11)"),
+        ("torch_nets:no_module", "needs a torch.nn.Module"),
+        ("torch_nets:frozen", "nothing to train"),
+        ("lenet5", "at least 16×16"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(data, tmp_path, model, words):
+    (process,) = run(Job(model=model), data, tmp_path, good=False).processes
+    assert process.code == 2
+    assert words in process.of_kind("error")[0]["message"]
+
+
+@pytest.mark.parametrize("model", ["lenet5", "torch_nets:normalised"])
+def test_a_saved_model_answers_as_the_trained_one_did(tmp_path, monkeypatch, model):
+    from velodrome.engines.torch import saved
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    data = write_data(tmp_path / "data.npz", shape=(16, 16, 1))
+    ran = run(Job(model=model, strategy="allreduce", workers=2, epochs=2), data, tmp_path / "run")
+    loaded = saved.load(tmp_path / "run" / "model")
+    stored = np.load(data)
+    images = torch.from_numpy(stored["test_images"]).permute(0, 3, 1, 2).float() * float(stored["scale"])
+    with torch.no_grad():
+        correct = int((loaded(images).argmax(1).numpy() == stored["test_labels"]).sum())
+    assert correct == ran.result["test"]["correct"]
+    told = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
+    assert told["input_shape"] == [1, 16, 16]
+    assert ran.result["parameters"] == sum(value.numel() for value in loaded.parameters())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_a_worker_that_does_not_come_is_named(data, tmp_path, strategy):
+    job = Job(strategy=strategy, workers=3, start_timeout=6)
+    ran = finish(start(job, data, tmp_path, only=[0, 2]), tmp_path)
+    for process in ran.processes:
+        assert process.code == 1
+        assert "worker 1 on 127.0.0.1 did not come" in process.of_kind("error")[-1]["message"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_a_taken_port_is_said_as_such(data, tmp_path, strategy):
+    job = Job(strategy=strategy, workers=2, start_timeout=10)
+    addresses = addresses_of(job)
+    with socket.create_server((addresses[0].host, addresses[0].port)):
+        (process,) = finish(start(job, data, tmp_path, addresses=addresses, only=[0]), tmp_path).processes
+    assert process.of_kind("error")[-1]["error"] == "PortTaken"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_path, strategy, victim):
+    job = Job(strategy=strategy, workers=2, epochs=100_000, checkpoints=False)
+    started = start(job, data, tmp_path)
+    chosen = started[victim][1]
+    while '"progress"' not in chosen.stdout.readline():
+        assert chosen.poll() is None
+    chosen.send_signal(signal.SIGKILL)
+    begin = time.monotonic()
+    ran = finish(started, tmp_path, seconds=30)
+    assert time.monotonic() - begin < 20
+    survivor = ran.processes[1 - victim]
+    assert survivor.code == 1
+    error = survivor.of_kind("error")[-1]
+    assert error.get("error") == "PeerLost" or error.get("cause") == "peer"

@@ -1,0 +1,81 @@
+"""Models as users write them, found by name in the processes that the tests drive."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def softmax(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Ends in probabilities."""
+    channels, height, width = input_shape
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes), nn.Softmax(1))
+
+
+def logits(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same network as `softmax` before its last layer."""
+    channels, height, width = input_shape
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+
+
+def log_softmax(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return nn.Sequential(*logits(input_shape, classes), nn.LogSoftmax(1))
+
+
+def normalised(input_shape: tuple[int, int, int], classes: int, dropout: float = 0.0) -> nn.Module:
+    """Batch normalisation, dropout and a layer that takes its size from the first batch."""
+    channels, _, _ = input_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout),
+        nn.LazyLinear(classes),
+    )
+
+
+class Odd(nn.Module):
+    """A frozen layer, a layer that nothing uses, one that is used now and then, tied weights, and `view`."""
+
+    def __init__(self, pixels: int, classes: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(pixels, pixels)
+        self.frozen.requires_grad_(False)
+        self.unused = nn.Linear(3, 3)
+        self.sometimes = nn.Linear(pixels, pixels)
+        self.tied = self.sometimes
+        self.last = nn.Linear(pixels, classes)
+        self.register_buffer("mask", torch.ones(pixels, dtype=torch.bool))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        flat = torch.tanh(self.frozen(images.view(len(images), -1))) * self.mask
+        if images[0, 0, 0, 0] > 0.25:
+            flat = flat + self.tied(self.sometimes(flat))
+        return self.last(flat)
+
+
+def odd(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    channels, height, width = input_shape
+    return Odd(channels * height * width, classes)
+
+
+def unused(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Frozen and never used parameters only, so that the result does not depend on who sees which example."""
+    channels, height, width = input_shape
+    model = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 6), nn.Tanh(), nn.Linear(6, classes))
+    model[1].weight.requires_grad_(False)
+    model.register_parameter("idle", nn.Parameter(torch.ones(3)))
+    return model
+
+
+def frozen(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return logits(input_shape, classes).requires_grad_(False)
+
+
+def wrong_shape(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(17, classes))
+
+
+def wrong_outputs(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    return logits(input_shape, classes + 1)
+
+
+def no_module(input_shape: tuple[int, int, int], classes: int) -> object:
+    return "no model"
