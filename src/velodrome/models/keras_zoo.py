@@ -33,11 +33,14 @@ def _dense_300_100(classes: int) -> list[keras.Layer]:
 
 
 def _lenet5(classes: int) -> list[keras.Layer]:
+    # The largest of a window is the same before and after tanh, which rises: pooling first asks for a quarter of them.
     return [
-        layers.Conv2D(20, 5, activation="tanh"),
+        layers.Conv2D(20, 5),
         layers.MaxPooling2D(2),
-        layers.Conv2D(50, 5, activation="tanh"),
+        layers.Activation("tanh"),
+        layers.Conv2D(50, 5),
         layers.MaxPooling2D(2),
+        layers.Activation("tanh"),
         layers.Flatten(),
         layers.Dense(500, activation="tanh"),
         layers.Dense(classes),

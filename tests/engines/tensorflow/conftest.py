@@ -31,6 +31,11 @@ def job(**asked: Any) -> Job:
     return Job(**(usual | asked))
 
 
+@pytest.fixture(scope="session")
+def make_job() -> Callable[..., Job]:
+    return job
+
+
 def _train(data: Path, folder: Path, *, resume: bool = False, good: bool = True, **asked: Any) -> Ran:
     return run(job(**asked), data, folder, resume=resume, good=good)
 

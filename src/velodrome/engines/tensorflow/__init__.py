@@ -40,7 +40,7 @@ ENGINE = Engine(
             synchronous=True, consistency="bsp", listens=("worker",),
         ),
         Strategy(
-            "parameter-server", "ParameterServerStrategy: asynchronous, weights live on servers, a chief hands out work",
+            "parameter-server", "ParameterServerStrategy: asynchronous, weights on servers, a chief hands out work",
             synchronous=False, consistency="asp", roles=("server", "worker", "chief"),
             listens=("server", "worker", "chief"),
         ),

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow import deck as decks
-from velodrome.engines.tensorflow.deck import Deck, Pixels
+from velodrome.engines.tensorflow.deck import Deck
 from velodrome.engines.tensorflow.network import Network
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.transport.base import Transport
@@ -106,7 +106,7 @@ class AllReduce(Replicas):
 def _memory(tensor: tf.Tensor) -> NDArray[Any]:
     """The memory of a tensor that is ours alone; TensorFlow itself only lends it for reading."""
     lent = np.asarray(memoryview(tensor))
-    return np.frombuffer((ctypes.c_char * lent.nbytes).from_address(lent.ctypes.data), lent.dtype)
+    return np.frombuffer(memoryview((ctypes.c_char * lent.nbytes).from_address(lent.ctypes.data)), lent.dtype)
 
 
 def train(context: Context) -> None:

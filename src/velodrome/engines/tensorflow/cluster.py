@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -66,26 +66,34 @@ def wait_for(expected: list[Peer], limit: float) -> None:
             time.sleep(0.05)
 
 
-def within(limit: float, connect: Callable[[], Any], others: list[Peer]) -> Any:
-    """What `connect` returns; TensorFlow may wait in it for ever, so it gets its own thread and a limit."""
-    outcome: list[Any] = []
+def meet(me: Peer, others: list[Peer], limit: float) -> None:
+    """Until everybody is there, before TensorFlow takes over the port: its own waiting knows no limit and no names.
 
-    def work() -> None:
-        try:
-            outcome.append((connect(), None))
-        except BaseException as error:
-            outcome.append((None, error))
+    Each process listens on its port until it has seen all the others; who sees it later sees TensorFlow there.
+    """
+    both = socket.has_dualstack_ipv6()
+    try:
+        listener = socket.create_server(
+            ("", me.port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
+        )
+    except OSError as error:
+        raise PortTaken(_taken(me.port)) from error
+    with listener:
+        wait_for(others, limit)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(limit)
-    if not outcome:
-        missing = [peer for peer in others if not peer.listens()]
-        raise RunFailed(_absent(missing or others, limit))
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Around a call into TensorFlow that may block with the interpreter locked: past the limit the process ends."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _taken(port: int | None) -> str:
+    return f"port {port} of this process is taken by another one: choose another port"
 
 
 def _absent(missing: list[Peer], limit: float) -> str:
@@ -132,7 +140,7 @@ def told_plainly(port: int | None) -> Iterator[None]:
     except tf.errors.OpError as error:
         text = str(error.message)
         if "Could not start gRPC server" in text or "Address already in use" in text:
-            raise PortTaken(f"port {port} of this process is taken by another one: choose another port") from error
+            raise PortTaken(_taken(port)) from error
         if isinstance(error, _GONE) and _speaks_of_peers(text):
             raise PeerLost(f"lost a peer in training: {text.splitlines()[0]}") from error
         raise

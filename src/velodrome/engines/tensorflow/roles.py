@@ -8,7 +8,7 @@ import time
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import Watch, peers, wait_for, within
+from velodrome.engines.tensorflow.cluster import Watch, limited, peers, wait_for
 from velodrome.engines.tensorflow.network import Network
 from velodrome.engines.tensorflow.parameter_server import ParameterServer, make_strategy
 from velodrome.worker import loop
@@ -28,7 +28,8 @@ def lead(context: Context) -> None:
     others = [peer for peer in peers() if peer.role != "chief"]
     with context.events.phase("connect"), context.waiting():
         wait_for(others, limit)
-        strategy = within(limit, lambda: make_strategy(context.job.servers), others)
+        with limited(limit):
+            strategy = make_strategy(context.job.servers)
     data = context.data
     with context.events.phase("build"):
         learner = ParameterServer(context, Network(context.job, data), strategy, Watch(others, context.events))

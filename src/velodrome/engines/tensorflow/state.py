@@ -1,4 +1,4 @@
-"""What a learner keeps in a checkpoint, the same under every strategy: flat weights, slots, statistics, updates so far."""
+"""What a learner keeps in a checkpoint, alike for all strategies: flat weights, slots, statistics, updates done."""
 
 from __future__ import annotations
 

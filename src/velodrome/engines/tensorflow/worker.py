@@ -10,7 +10,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import Peer, peers, told_plainly, within
+from velodrome.engines.tensorflow.cluster import limited, meet, peers, told_plainly
 from velodrome.engines.tensorflow.network import Network
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.worker import loop
@@ -83,9 +83,11 @@ def devices_for(workers: int) -> list[str]:
 
 
 def _multi_worker(context: Context) -> Learner:
-    others: list[Peer] = [peer for peer in peers() if peer.rank != context.rank]
+    limit, everybody = context.job.start_timeout, peers()
     with context.events.phase("connect"), context.waiting():
-        strategy = within(context.job.start_timeout, tf.distribute.MultiWorkerMirroredStrategy, others)
+        meet(everybody[context.rank], [peer for peer in everybody if peer.rank != context.rank], limit)
+        with limited(limit):
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
     data = context.data
     with context.events.phase("build"):
         return Replicas(context, Network(context.job, data), strategy, strategy.extended.worker_devices)

@@ -1,0 +1,31 @@
+"""Given the same weights, the Keras and the PyTorch model of a name give the same answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (16, 20, 3)])
+@pytest.mark.parametrize("name", ["linear", "dense-128", "dense-300-100", "lenet5"])
+def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int, int]) -> None:
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    height, width, channels = shape
+    keras_model = keras_zoo.build(name, input_shape=shape, classes=7)
+    torch_model = torch_zoo.build(name, input_shape=(channels, height, width), classes=7)
+    ours, theirs = keras_model.trainable_variables, list(torch_model.parameters())
+    assert sum(int(np.prod(each.shape)) for each in ours) == sum(each.numel() for each in theirs)
+    with torch.no_grad():
+        for variable, parameter in zip(ours, theirs, strict=True):
+            # A kernel is (height, width, in, out) here and (out, in, height, width) there; a dense one (in, out).
+            value = np.asarray(variable)
+            turned = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(turned)))
+        images = np.random.default_rng(2).random((6, *shape), np.float32)
+        answers = torch_model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    assert np.abs(np.asarray(keras_model(images)) - answers).max() < 1e-5
