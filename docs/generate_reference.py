@@ -237,10 +237,11 @@ PAGES = {
 
 
 def stale() -> list[str]:
-    """Names of pages that differ from what the code says now."""
+    """Names of generated pages that differ from what the code says now; pages written by hand may lie beside them."""
     made = {name: page() for name, page in PAGES.items()}
     files = {path.name: path.read_text(encoding="utf-8") for path in FOLDER_OF_PAGES.glob("*.md")}
-    return sorted(name for name in made.keys() | files.keys() if made.get(name) != files.get(name))
+    generated = {name: text for name, text in files.items() if name in made or text.startswith(NOTE)}
+    return sorted(name for name in made.keys() | generated.keys() if made.get(name) != generated.get(name))
 
 
 def main() -> None:
