@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -79,12 +79,17 @@ def prepare(
     if mirror is not None:
         os.environ[MIRROR] = mirror
     progress = JobProgress()
+    policy = data_show.checked(bad_data)
     try:
-        catalogue.prepare(name, progress.data, bad_data=data_show.checked(bad_data))
+        catalogue.forget_damaged(name, bad_data=policy)
+        catalogue.prepare(name, progress.data, bad_data=policy)
     finally:
         progress.end()
-    about: Any = asdict(catalogue.describe(name, bad_data=data_show.checked(bad_data)))
-    print(json_module.dumps({**about, "ready": True}) if json else f"{name} is ready")
+    about = catalogue.describe(name, bad_data=policy)
+    if json:
+        print(json_module.dumps({**asdict(about), "ready": True}))
+    else:
+        print("\n".join([*about.notes, f"{name} is ready"]))
 
 
 app.command("show")(data_show.command)

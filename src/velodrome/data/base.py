@@ -49,6 +49,8 @@ class Description:
     #: What has to be fetched or lies in the user's folder; 0 if it comes with Velodrome, None if unknown.
     bytes: int | None = None
     class_names: tuple[str, ...] = ()
+    #: What was left out or changed when it was prepared, as sentences.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

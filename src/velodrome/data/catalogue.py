@@ -87,3 +87,10 @@ def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
     found = data_set(name, bad_data)
     return found.verify() if isinstance(found, Kept) else ()
+
+
+def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:
+    """Remove what was decoded of a data set and is no longer what it was, so that `prepare` makes it anew."""
+    found = data_set(name, bad_data)
+    if isinstance(found, Kept) and hasattr(found, "forget") and any(c.state == "damaged" for c in found.verify()):
+        found.forget()

@@ -18,7 +18,7 @@ from velodrome.errors import BadRequest
 #: Rows at most; of more classes the largest are drawn.
 MOST_CLASSES = 40
 _SMALLEST, _LARGEST = 48, 96
-_MARGIN, _GAP, _NAMES, _TITLE, _LINE = 16, 4, 210, 30, 17
+_MARGIN, _GAP, _WIDEST_NAME, _TITLE, _LINE = 16, 4, 240, 30, 17
 _PAPER, _INK, _GREY = (255, 255, 255), (26, 32, 44), (107, 114, 128)
 
 
@@ -39,7 +39,10 @@ def draw(splits: Splits, columns: int = 12) -> Image.Image:
     drawn = np.sort(np.argsort(-sizes, kind="stable")[:MOST_CLASSES])
     names = splits.class_names or tuple(str(place) for place in range(splits.classes))
     height, width = _tile(splits.input_shape)
-    across = 2 * _MARGIN + _NAMES + columns * (width + _GAP) - _GAP
+    pen = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    labels = [_cut(pen, shown(names[place]), _font(14), _WIDEST_NAME) for place in drawn]
+    beside = 12 + max(60, *(int(pen.textlength(label, font=_font(14))) for label in labels))
+    across = 2 * _MARGIN + beside + columns * (width + _GAP) - _GAP
     down = 2 * _MARGIN + _TITLE + len(drawn) * (height + _GAP) - _GAP
     sheet = Image.new("RGB", (across, down), _PAPER)
     pen = ImageDraw.Draw(sheet)
@@ -49,13 +52,12 @@ def draw(splits: Splits, columns: int = 12) -> Image.Image:
     for row, place in enumerate(drawn):
         top = _MARGIN + _TITLE + row * (height + _GAP)
         middle = top + height // 2
-        label = _cut(pen, shown(names[place]), _font(14), _NAMES - 12)
-        pen.text((_MARGIN, middle - _LINE), label, fill=_INK, font=_font(14))
+        pen.text((_MARGIN, middle - _LINE), labels[row], fill=_INK, font=_font(14))
         pen.text((_MARGIN, middle + 2), f"{sizes[place]:,}", fill=_GREY, font=_font(12))
         mine = np.flatnonzero(splits.train.labels == place)
         chosen = mine[np.linspace(0, len(mine) - 1, min(columns, len(mine))).astype(np.int64)]
         for column, example in enumerate(chosen):
-            left = _MARGIN + _NAMES + column * (width + _GAP)
+            left = _MARGIN + beside + column * (width + _GAP)
             sheet.paste(_picture(splits.train.images[example], splits.scale, width, height), (left, top))
     return sheet
 

@@ -70,6 +70,7 @@ class StoredImages(ABC):
             name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
             train=train, validation=validated, test=test, input_shape=counted.input_shape,
             classes=len(counted.class_names), bytes=counted.bytes, class_names=counted.class_names,
+            notes=_notes(kept.about) if kept else (),
         )
 
     def sizes(self, parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
@@ -103,7 +104,7 @@ class StoredImages(ABC):
         names = tuple(kept.about["class_names"])
         return Splits(
             self.name, train, validated, test, classes=len(names), scale=1 / 255, class_names=names,
-            notes=(*told(_faults(kept.about)), *kept.about["notes"], *self.remarks(parts, validation)),
+            notes=(*_notes(kept.about), *self.remarks(parts, validation)),
         )
 
     def divide(
@@ -123,6 +124,9 @@ class StoredImages(ABC):
 
     def verify(self) -> Sequence[Checked]:
         return decoded.verify(self.source)
+
+    def forget(self) -> None:
+        decoded.forget(self.source)
 
 
 #: The job's own; a share that somebody chose deserves a word where it is not used.
@@ -203,6 +207,10 @@ def write_arrays(
 
 def _counted(about: dict[str, Any]) -> Counted:
     return Counted(tuple(about["parts"]), tuple(about["shape"]), tuple(about["class_names"]), about["bytes"])
+
+
+def _notes(about: dict[str, Any]) -> tuple[str, ...]:
+    return (*told(_faults(about)), *about["notes"])
 
 
 def _faults(about: dict[str, Any]) -> list[Fault]:

@@ -63,6 +63,7 @@ class TextFolder:
             name=self.name, title="your own text", licence="your own", homepage="", kind="text",
             train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
             classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
+            notes=told([Fault.from_json(fields) for fields in kept.about["faults"]]) if kept else (),
         )
 
     def prepare(self, progress: Progress | None) -> None:
@@ -73,6 +74,9 @@ class TextFolder:
 
     def verify(self) -> list[Checked]:
         return decoded.verify(self.source)
+
+    def forget(self) -> None:
+        decoded.forget(self.source)
 
     def load_text(self) -> Text:
         from velodrome.data.text import Text
