@@ -2,57 +2,125 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from velodrome.analysis.compare import compare, verdict
+from synthetic_races import EXAMPLES, repeated, result
+from velodrome.analysis.compare import best_of, compare
+from velodrome.analysis.configuration import Configuration, names_of, varied
+from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
+from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import comparison
 from velodrome.report.figures import race_figure
+from velodrome.spec.job import Target
 
 pytestmark = pytest.mark.unit
-
-
-def result(strategy: str, workers: int, rate: float, accuracy: float = 0.95, **more: Any) -> dict[str, Any]:
-    node = {"cpu_percent": {"mean": 50.0}, "memory_bytes": {"mean": 2**20}}
-    history = [{"epoch": e, "seconds": 1.0, "validation_accuracy": accuracy * e / 3} for e in (1, 2, 3)]
-    return {
-        "status": "finished", "engine": "torch", "strategy": strategy, "workers": workers, "servers": 0,
-        "batch_size": 64, "test": {"accuracy": accuracy}, "seconds": {"train": 3.0, "startup": 1.0},
-        "throughput": {"examples_per_second": rate}, "nodes": [node] * workers, "history": history, **more,
-    }
 
 
 def test_speedup_is_over_single_and_scaling_over_ones_own_single_worker() -> None:
     rows = compare([result("single", 1, 100.0), result("ddp", 1, 80.0), result("ddp", 2, 120.0)])
     two = next(row for row in rows if row.workers == 2)
-    assert two.speedup == pytest.approx(1.2)
-    assert two.scaling == pytest.approx(1.5)
+    assert two.speedup is not None
+    assert two.scaling is not None
+    assert two.efficiency is not None
+    assert two.speedup.estimate == pytest.approx(1.2)
+    assert two.scaling.estimate == pytest.approx(1.5)
+    assert two.efficiency.estimate == pytest.approx(0.6)
+    assert not two.speedup.has_interval
 
 
-def test_repetitions_become_a_median_and_failures_are_left_out() -> None:
+def test_repeated_runs_give_speedup_an_interval_and_efficiency_the_same_divided() -> None:
+    rows = compare([*repeated([100, 102, 98], strategy="single"), *repeated([180, 184, 176], workers=2)])
+    two = next(row for row in rows if row.workers == 2)
+    assert two.speedup is not None
+    assert two.efficiency is not None
+    assert two.speedup.above_one
+    assert two.efficiency.low == pytest.approx((two.speedup.low or 0) / 2)
+    assert two.efficiency.below_one
+
+
+def test_every_engine_and_batch_is_measured_against_its_own_single() -> None:
     rows = compare([
-        result("ddp", 2, 90.0), result("ddp", 2, 110.0), result("ddp", 2, 100.0), result("ddp", 2, 1.0, status="failed")
+        result("single", 1, 100.0), result("single", 1, 400.0, engine="tensorflow"),
+        result("single", 1, 200.0, batch_size=128), result("ddp", 2, 150.0),
+        result("ddp", 2, 150.0, batch_size=128), result("parameter-server", 2, 100.0, engine="tensorflow", servers=1),
     ])
+    found = {row.name: row.speedup and row.speedup.estimate for row in rows}
+    assert found["torch/ddp with 2 workers, batch 64"] == pytest.approx(1.5)
+    assert found["torch/ddp with 2 workers, batch 128"] == pytest.approx(0.75)
+    assert found["tensorflow/parameter-server with 2 workers and 1 server"] == pytest.approx(0.25)
+
+
+def test_repetitions_become_a_median_and_failures_are_counted_apart() -> None:
+    rows = compare([*repeated([90, 110, 100], workers=2), result("ddp", 2, 1.0, status="failed")])
     assert len(rows) == 1
-    assert (rows[0].runs, rows[0].examples_per_second) == (3, 100.0)
+    assert (rows[0].runs, rows[0].failed, rows[0].examples_per_second) == (3, 1, 100.0)
     assert rows[0].speedup is None
+    assert rows[0].representative["throughput"]["examples_per_second"] == 100.0
 
 
-def test_a_faster_but_less_accurate_strategy_does_not_win() -> None:
-    rows = compare([result("ddp", 2, 100.0, accuracy=0.95), result("allreduce", 2, 200.0, accuracy=0.90)])
-    assert "torch/ddp with 2 workers" in verdict(rows)
+def test_a_seed_is_a_repetition_and_any_other_field_of_the_job_a_configuration() -> None:
+    first, second = result(seed=1), result(seed=2)
+    assert Configuration.of(first) == Configuration.of(second)
+    third = {**first, "job": {"dtype": "float32", "seed": 1}}
+    fourth = {**first, "job": {"dtype": "float64", "seed": 1}}
+    assert Configuration.of(third) != Configuration.of(fourth)
+    assert list(varied(map(Configuration.of, (third, fourth)))) == ["dtype"]
+    names = names_of([Configuration.of(third), Configuration.of(fourth)])
+    assert names[Configuration.of(fourth).key] == "torch/ddp with 1 worker, dtype float64"
 
 
-def test_it_says_when_distributing_does_not_pay() -> None:
-    rows = compare([result("ddp", 1, 100.0), result("ddp", 2, 70.0)])
-    assert "do not distribute" in verdict(rows)
+def test_time_to_target_ends_with_the_epoch_that_reached_it() -> None:
+    made = result(rate=EXAMPLES / 3, accuracy=0.8, epochs=4)
+    assert time_to_target(made, Target.parse("accuracy>=0.5")) == pytest.approx(9.0)
+    assert time_to_target(made, Target.parse("loss<=1.0")) == pytest.approx(6.0)
+    assert time_to_target(made, Target.parse("accuracy>=0.9")) is None
+    rows = compare([made, result(rate=EXAMPLES / 3, accuracy=0.4, seed=2)], Target.parse("accuracy>=0.5"))
+    assert (rows[0].reached, rows[0].runs) == (1, 2)
+    assert best_of(rows, "time_to_target") is None
 
 
-def test_one_run_each_is_told_to_be_no_proof() -> None:
-    assert "one run each" in verdict(compare([result("ddp", 1, 100.0)]))
-    assert "no run finished" in verdict([])
+def test_batches_by_the_theses_formula_count_all_of_training() -> None:
+    made = result(rate=100.0, batch_size=50, epochs=3)
+    assert thesis_rate(made) is None
+    made["examples_trained"] = 3 * EXAMPLES
+    assert thesis_rate(made) == pytest.approx(3 * EXAMPLES * 1 / (50 * made["seconds"]["train"]))
+
+
+def test_network_counts_a_host_once_and_cpu_every_process() -> None:
+    one, two = (compare([result(workers=4, hosts=hosts)])[0] for hosts in (1, 2))
+    assert one.median("network_bytes") == 4 * 2**20
+    assert two.median("network_bytes") == 8 * 2**20
+    assert one.median("cpu_percent") == two.median("cpu_percent") == 200.0
+
+
+def test_cost_is_for_processes_or_hosts_and_the_whole_run_or_until_the_target() -> None:
+    made = result(workers=4, hosts=2, rate=EXAMPLES / 3, accuracy=0.8)
+    assert (instances(made, "process"), instances(made, "host")) == (4, 2)
+    assert instance_hours(made, None, "process") == pytest.approx(4 * made["seconds"]["total"] / 3600)
+    assert instance_hours(made, Target.parse("accuracy>=0.4"), "host") == pytest.approx(2 * (2.0 + 2 * 3.1) / 3600)
+    assert instance_hours(made, Target.parse("accuracy>=0.9"), "host") is None
+
+
+def test_staleness_shares_and_perplexity_are_shown_where_there_are_any() -> None:
+    made = result(staleness={"mean": 1.5, "max": 4}, shares={"compute": 0.7, "wait": 0.2, "communicate": 0.1})
+    row = compare([made])[0]
+    assert (row.median("staleness_mean"), row.median("staleness_max")) == (1.5, 4)
+    assert row.median("share_wait") == 0.2
+    assert compare([result()])[0].median("share_wait") is None
+    made["test"]["perplexity"] = 120.0
+    assert compare([made])[0].median("perplexity") == 120.0
+
+
+def test_a_row_is_json_with_medians_ranges_and_intervals() -> None:
+    rows = compare([*repeated([100, 102], strategy="single"), *repeated([180, 184], workers=2)])
+    flat = json.loads(json.dumps([row.as_json() for row in rows]))
+    assert flat[1]["examples_per_second"] == 182
+    assert flat[1]["range"]["examples_per_second"] == [180, 184]
+    assert len(flat[1]["speedup_interval"]) == 2
+    assert flat[0]["speedup_interval"] is None
 
 
 def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
@@ -67,3 +135,4 @@ def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
     assert "1.50" in text
     path = race_figure(rows, results, tmp_path / "race.png", "a race")
     assert path.read_bytes()[:4] == b"\x89PNG"
+    assert verdict(rows).startswith("Verdict: ")

@@ -158,6 +158,8 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
 def best_of(rows: Sequence[Row], measure: str) -> float | None:
     """The best median of a column, or None if none is better than another."""
     better = BY_NAME[measure].better
+    if measure == TIME_TO_TARGET.name:
+        rows = [row for row in rows if row.reached == row.runs]
     values = [value for row in rows if (value := row.median(measure)) is not None]
     if better is None or not values:
         return None

@@ -121,9 +121,9 @@ def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row],
     """Rows that reached the target in every run; otherwise the words that say how far they came."""
     kept = [row for row in rows if row.reached == row.runs]
     if kept:
-        missed = [f"{row.name} ({row.reached} of {row.runs} runs)" for row in rows if row.reached < row.runs]
-        shown = ", ".join(missed[:3]) + (f" and {len(missed) - 3} more" if len(missed) > 3 else "")
-        return kept, {"aside": f"did not always reach {text}: {shown}" if missed else ""}
+        missed = [f"{row.name} in {row.reached} of {row.runs} runs" for row in rows if row.reached < row.runs]
+        some = f"{len(missed)} of {len(rows)} configurations did not always reach {text}"
+        return kept, {"aside": f"{some}: {missed[0]}{', and others' if missed[1:] else ''}" if missed else ""}
     return [], {
         "nobody": f"no configuration reached {text} in all of its runs; {_best_seen(rows, target)}",
         "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",

@@ -11,11 +11,13 @@ from typing import Any, Literal
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.objective import Candidate, Price, Question, ask
-from velodrome.analysis.statistics import MOST_RUNS, Ratio, more_runs
+from velodrome.analysis.statistics import LEVEL, Ratio, is_level, more_runs
 
 Decision = Literal["use", "do-not-distribute", "repeat", "level", "alone", "nothing"]
 #: From this share of the ideal on, more workers are worth a try.
 GOOD_EFFICIENCY = 0.7
+_MORE_WORK = ("a larger model, data set or batch gives every message more work: race again with one of them before "
+              "paying for more workers.")
 
 
 @dataclass(frozen=True)
@@ -113,31 +115,31 @@ def _stay(question: Question, plain: Candidate, spread: Candidate) -> Recommenda
     place = question.advantage(plain, spread)
     if place is None or not place.has_interval:
         return _repeat(question, plain, spread, place)
-    proof = "is" if place.above_one else "may be"
+    proof, sure = "is", ""
+    if not place.above_one:
+        proof = "may be"
+        more = more_runs(plain.spread, spread.spread)
+        sure = f"to be sure, repeat these two {more} more time{'' if more == 1 else 's'}; "
     return Recommendation(
         question.objective, "do-not-distribute", f"do not distribute this: use {plain.name}.",
         f"{_measured(question, plain)} {proof} {_times(place)} better than the best distributed one, "
         f"{_measured(question, spread)}.",
-        "a larger model, data set or batch gives every message more work: race again with one of them before "
-        "paying for more workers.",
-        plain.name, spread.name, place,
+        f"{sure}{_MORE_WORK}", plain.name, spread.name, place,
     )
 
 
 def _unproven(question: Question, spread: Candidate, plain: Candidate) -> Recommendation | None:
-    """A distributed leader that does not beat one worker: repeat if that could show it, else do not distribute."""
+    """A distributed leader that does not beat one worker: a gain too small is not worth it, any other is repeated."""
     place = question.advantage(spread, plain)
     if place is not None and place.above_one:
         return None
-    if place is None or not place.has_interval or more_runs(spread.spread, plain.spread) is not None:
+    if place is None or not is_level(place):
         return _repeat(question, spread, plain, place)
     return Recommendation(
         question.objective, "do-not-distribute", f"do not distribute this: use {plain.name}.",
-        f"{_measured(question, spread)} is {_times(place)} better than {_measured(question, plain)}, and "
-        f"{MOST_RUNS} more runs of each would not show a difference that small.",
-        "a larger model, data set or batch gives every message more work: race again with one of them before "
-        "paying for more workers.",
-        plain.name, spread.name, place.inverted(),
+        f"{_measured(question, spread)} is {_times(place)} better than {_measured(question, plain)}: surely less than "
+        f"{LEVEL - 1:.0%}.",
+        _MORE_WORK, plain.name, spread.name, place.inverted(),
     )
 
 
@@ -157,23 +159,25 @@ def _first(
             f"next, {_measured(question, runner)}.",
             _more_workers(leader), leader.name, runner.name, place,
         )
+    for rival, place in rivals:
+        if place is None or not is_level(place):
+            return _repeat(question, leader, rival, place)
     rival, place = rivals[0]
-    if place is None or not place.has_interval or more_runs(leader.spread, rival.spread) is not None:
-        return _repeat(question, leader, rival, place)
+    assert place is not None
     level = [leader, *(other for other, _ in rivals)]
     simplest = min(level, key=lambda candidate: (candidate.row.processes, candidate.row.workers))
     names = ", ".join(other.name for other in level if other is not simplest)
     return Recommendation(
         question.objective, "level", f"use {simplest.name}: level with {names}, and nothing is simpler.",
-        f"{_measured(question, leader)} against {_measured(question, rival)} is a ratio of {_times(place)}, and "
-        f"{MOST_RUNS} more runs of each would not show a difference that small.",
+        f"{_measured(question, leader)} against {_measured(question, rival)} is a ratio of {_times(place)}: surely "
+        f"less than {LEVEL - 1:.0%}.",
         _more_workers(simplest), simplest.name, (rival if simplest is leader else leader).name,
         place if simplest is leader else place.inverted(),
     )
 
 
 def _repeat(question: Question, first: Candidate, second: Candidate, place: Ratio | None) -> Recommendation:
-    more = more_runs(first.spread, second.spread) or MOST_RUNS
+    more = more_runs(first.spread, second.spread)
     times = "once" if more == 1 else f"{more} times"
     why = f"{_measured(question, first)} against {_measured(question, second)}"
     if place is None:

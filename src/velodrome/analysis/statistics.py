@@ -12,8 +12,10 @@ from statistics import fmean, median, variance
 
 CONFIDENCE = 0.95
 POWER = 0.8
-#: Two samples that this many more runs each would not tell apart count as level.
+#: Nobody is asked for more additional runs than this at a time.
 MOST_RUNS = 10
+#: A gain that is surely below this is too small to matter.
+LEVEL = 1.05
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,28 @@ def runs_per_sample(effect: float, limit: int = 10_000) -> int:
     return limit
 
 
-def more_runs(first: Spread, second: Spread) -> int | None:
-    """How many more runs of both would show the difference seen so far; None if more than is sensible to ask for."""
-    if min(first.count, second.count) < 2:
-        return 3 - min(first.count, second.count)
+def is_level(place: Ratio) -> bool:
+    """Whether even the far end of the interval is a gain too small to matter."""
+    return place.high is not None and place.high < LEVEL
+
+
+def more_runs(first: Spread, second: Spread) -> int:
+    """How many more runs of both would settle it, never more than is sensible to ask for at a time.
+
+    Settled means that the difference seen so far is shown, or that the interval has shrunk to a level one.
+    """
+    have = min(first.count, second.count)
+    if have < 2:
+        return 3 - have
     if first.low <= 0 or second.low <= 0:
-        return None
+        return MOST_RUNS
     deviation = math.sqrt((first.log_variance + second.log_variance) / 2)
     difference = abs(math.log(first.centre) - math.log(second.centre))
-    have = min(first.count, second.count)
-    needed = 2 if deviation == 0 else runs_per_sample(difference / deviation, have + MOST_RUNS + 1)
-    return max(1, needed - have) if needed - have <= MOST_RUNS else None
+    if deviation == 0:
+        return 1
+    needed = runs_per_sample(difference / deviation, have + MOST_RUNS)
+    room = math.log(LEVEL) - difference
+    for count in range(have + 1, needed):
+        if t_quantile((1 + CONFIDENCE) / 2, 2 * count - 2) * deviation * math.sqrt(2 / count) < room:
+            return count - have
+    return min(MOST_RUNS, max(1, needed - have))

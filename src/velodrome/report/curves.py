@@ -171,8 +171,9 @@ def over_time(rows: Sequence[Row], target: str | None) -> Picture | None:
         parsed = Target.parse(target) if target else None
         if parsed is not None and name.endswith(parsed.metric):
             panel.axhline(parsed.value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
-            panel.annotate(f"target {parsed.value:g}", (1, parsed.value), xycoords=("axes fraction", "data"),
-                           xytext=(-2, -3), textcoords="offset points", ha="right", va="top", fontsize=8)
+            panel.annotate(f"target {parsed.value:g}", (0, parsed.value), xycoords=("axes fraction", "data"),
+                           xytext=(4, 3), textcoords="offset points", ha="left", va="bottom", fontsize=8)
+            panel.margins(y=0.08)
         figure.legend(loc="outside right upper", fontsize=7.5)
     caption = (f"{name.capitalize()} over training time, start-up and evaluation not counted; medians of the runs. "
                "Colour: strategy; line: workers (w)." + cut(count, len(rows)))
@@ -193,6 +194,12 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     if any(row.scaling is not None and row.workers > 1 for row in rows):
         panels.append(("scaling over its own one worker", "times", lambda row: row.scaling))
     counts = sorted({row.workers for row in rows})
+    # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
+    top = {
+        title: max(row.spreads["examples_per_second"].high for row in rows) if read is None
+        else max(1.25 * max(place.estimate for row in rows if (place := read(row)) is not None), counts[-1])
+        for title, _, read in panels
+    }
     with drawing():
         figure, axes = new_figure(11 if len(panels) > 1 else 7, 4.3, 1, len(panels))
         for panel, (title, unit, read) in zip(axes[0], panels, strict=True):
@@ -210,7 +217,9 @@ def over_workers(rows: Sequence[Row]) -> Picture:
                 panel.set_xscale("log", base=2)
             panel.minorticks_off()
             whole_numbers(panel, counts)
-            panel.set_ylim(bottom=0)
+            panel.set_ylim(0, top[title] * 1.06)
+            panel.margins(x=0.1)
+            panel.yaxis.set_major_formatter("{x:,.0f}" if read is None else "{x:g}")
             panel.set_title(title)
             panel.set_xlabel("workers")
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
@@ -236,8 +245,6 @@ def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio
                 continue
             middle = place.estimate
             low, high = (middle if end is None else end for end in (place.low, place.high))
-            # Two noisy runs give intervals of many powers of ten, which would flatten everything else.
-            low, high = max(low, 0.0), min(high, max(2.0 * middle, 1.5 * row.workers))
         places.append(row.workers * shift)
         middles.append(middle)
         lows.append(max(0.0, middle - low))

@@ -83,7 +83,7 @@ def make_report(record: RaceRecord, objective: str | None = None, target: str | 
 
 def make_pictures(report: Report) -> list[Picture]:
     """Every figure that the race has data for, in the order of the page."""
-    rows = report.rows
+    rows = tables.ordered(report.rows)
     if not rows:
         return []
     spoken = [name for name in (report.recommendation.best, report.recommendation.rival) if name]

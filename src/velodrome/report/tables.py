@@ -9,7 +9,7 @@ from velodrome.analysis.compare import Row, best_of
 from velodrome.analysis.configuration import varied
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
 from velodrome.analysis.objective import Question, quality_of
-from velodrome.analysis.statistics import Ratio, more_runs
+from velodrome.analysis.statistics import Ratio, is_level, more_runs
 from velodrome.report.load import Failure
 from velodrome.report.series import Extent, RunSeries, name_of, totals
 
@@ -77,14 +77,16 @@ def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
         return Cell(ABSENT)
     detail = f"{measure.text(spread.low)} – {measure.text(spread.high)}" if spread.count > 1 else ""
     if measure.name == "time_to_target" and spread.count < row.runs:
-        detail = f"{spread.count} of {row.runs} runs reached it"
+        detail = f"{spread.count} of {row.runs} runs"
     return Cell(measure.text(spread.median), detail, spread.median == best, spread.median)
 
 
 def interval_text(place: Ratio, form: str = ".2f") -> str:
     if place.low is None or place.high is None:
         return ""
-    return f"[{place.low:{form}}, {place.high:{form}}]"
+    low = f"{place.low:{form}}" if place.low >= 0.01 else "0"
+    high = f"{place.high:{form}}" if place.high < 100 else ">100"
+    return f"[{low}, {high}]"
 
 
 def _placed(place: Ratio | None, best: float | None) -> Cell:
@@ -103,9 +105,11 @@ def _table(
     columns += [Column(measure.heading, measure.unit) for measure in shown]
     columns += [Column(place) for place in held]
     best = {measure.name: best_of(rows, measure.name) for measure in shown}
-    first = {
-        place: max(found.estimate for row in rows if (found := getattr(row, place)) is not None) for place in held
-    }
+    # What is measured against itself is 1 by definition, and no achievement.
+    first = {}
+    for place in held:
+        others = [found.estimate for row in rows if (found := getattr(row, place)) and found != Ratio(1.0)]
+        first[place] = max(others, default=None)
     body = [
         (*who[row.name], *(_measured(row, measure, best[measure.name]) for measure in shown),
          *(_placed(getattr(row, place), first[place]) for place in held))
@@ -120,7 +124,8 @@ def results_table(rows: Sequence[Row]) -> Table:
         "results", "Results",
         "Median over the runs, with the range below it; the best of a column is marked. Speedup is throughput over the "
         "same engine's single run, scaling over the strategy's own run with one worker, efficiency is speedup divided "
-        "by workers; below them their 95 % intervals. The batch is held fixed in all or for each worker, as said.",
+        "by workers; below them their 95 % intervals. The batch is held fixed in all or for each worker, as said. A "
+        "time to target that only some of the runs reached is the median of those.",
         rows, (quality, "time_to_target", "train_seconds", "examples_per_second"), ("speedup", "scaling", "efficiency"),
     )
 
@@ -205,7 +210,7 @@ def duel_table(question: Question, best: str) -> Table | None:
             said = "better"
         else:
             more = more_runs(leader.spread, other.spread)
-            said = "level" if more is None else f"cannot be told: {more} more runs of both might"
+            said = "level" if is_level(place) else f"cannot be told: {more} more of both may tell"
         body.append((
             Cell(other.name), Cell(question.text(other.spread.median), value=other.spread.median),
             Cell(ABSENT) if place is None

@@ -83,7 +83,7 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
     if not chosen:
         return None
     columns = (("cpu_percent", "CPU (% of a core)", 1.0), ("memory_bytes", "memory (MiB)", MIB),
-               ("network_rate", "network and loopback (MiB/s)", MIB))
+               ("network_rate", "network (MiB/s)", MIB))
     cut_off = False
     with drawing():
         figure, axes = new_figure(11, 0.4 + 2.0 * len(chosen), len(chosen), 3)
@@ -103,7 +103,7 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
             line[0].set_title(row.name, fontsize=9)
             line[2].legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), fontsize=7.5)
             for panel in line:
-                panel.set_ylim(bottom=0)
+                panel.set_ylim(0, 1.1 * max(panel.dataLim.ymax, 1e-3))
                 panel.set_xlim(left=0)
         for panel, (_, title, _) in zip(axes[0], columns, strict=True):
             for below in axes[:, list(axes[0]).index(panel)]:
@@ -111,7 +111,8 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
         for panel in axes[-1]:
             panel.set_xlabel("time since the run began (s)")
     caption = ("One sample a second of the run with the median throughput: the configurations that the verdict speaks "
-               "of, then the fastest of each strategy. Network is the host's, so processes on one host show the same.")
+               "of, then the fastest of each strategy. Network is the host's, loopback included, so processes on one "
+               "host show the same.")
     if cut_off:
         caption += f" At most {MOST_PROCESSES} processes a run are drawn."
     return Picture("processes", "Resources of every process over time", caption, figure)

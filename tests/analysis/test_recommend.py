@@ -1,0 +1,197 @@
+"""Recommendations for made-up races with known answers: each test is one such race."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from synthetic_races import repeated, result
+from velodrome.analysis.compare import compare
+from velodrome.analysis.objective import Price
+from velodrome.analysis.recommend import Recommendation, recommend, verdict
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Target
+
+pytestmark = pytest.mark.unit
+
+SINGLE = repeated([100, 101, 99], strategy="single")
+
+
+def ask(results: list[dict[str, Any]], objective: str = "throughput", target: str | None = None,
+        price: Price | None = None, failed: int = 0) -> Recommendation:
+    return recommend(compare(results, Target.parse(target) if target else None), objective, target, price, failed)
+
+
+def test_a_clear_winner_is_named_with_its_interval_and_the_next_size_to_try() -> None:
+    other = repeated([150, 152, 148], strategy="allreduce", workers=2)
+    answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), *other])
+    assert answer.decision == "use"
+    assert answer.best == "torch/ddp with 2 workers"
+    assert re.search(r"1\.90× \(95 %: 1\.8\d–1\.9\d\)", answer.why)
+    assert "4 workers" in answer.next
+    assert answer.as_json()["interval"][0] > 1
+
+
+def test_distribution_that_is_slower_is_advised_against() -> None:
+    answer = ask([*SINGLE, *repeated([70, 71, 69], workers=2)])
+    assert answer.decision == "do-not-distribute"
+    assert answer.verdict == "do not distribute this: use torch/single with 1 worker."
+    assert " is 1.43× (95 %" in answer.why
+
+
+def test_distribution_that_gains_too_little_to_show_is_advised_against() -> None:
+    answer = ask([*repeated([100, 101, 99], strategy="single"), *repeated([100.5, 101.4, 99.6], workers=2)])
+    assert answer.decision == "do-not-distribute"
+    assert answer.best == "torch/single with 1 worker"
+    assert "surely less than 5%" in answer.why
+
+
+def test_a_noisy_lead_asks_for_as_many_more_runs_as_would_show_it() -> None:
+    answer = ask([*repeated([100, 120], strategy="single"), *repeated([145, 125], workers=2)])
+    assert answer.decision == "repeat"
+    assert answer.more_runs is not None
+    assert answer.verdict.startswith("not enough runs to tell: torch/ddp with 2 workers leads torch/single")
+    assert f"repeat these two {answer.more_runs} more time" in answer.verdict
+    assert "does not exclude 1" in answer.why
+
+
+def test_the_runs_it_asks_for_do_tell() -> None:
+    few = [*repeated([100, 120], strategy="single"), *repeated([145, 125], workers=2)]
+    more = ask(few).more_runs
+    assert more is not None
+    rates = {"single": [100.0, 120.0], "ddp": [145.0, 125.0]}
+    enough = [
+        *repeated((rates["single"] * (1 + more))[: 2 + more], strategy="single"),
+        *repeated((rates["ddp"] * (1 + more))[: 2 + more], workers=2),
+    ]
+    assert ask(enough).decision == "use"
+
+
+def test_two_level_strategies_give_the_simpler_one() -> None:
+    answer = ask([
+        *SINGLE, *repeated([200, 202, 198], workers=4), *repeated([199, 201, 198], strategy="allreduce", workers=2),
+    ])
+    assert answer.decision == "level"
+    assert answer.best == "torch/allreduce with 2 workers"
+    assert "level with torch/ddp with 4 workers" in answer.verdict
+
+
+def test_a_single_repetition_never_proves_anything() -> None:
+    answer = ask([result("single", 1, 100.0), result("ddp", 2, 300.0)])
+    assert answer.decision == "repeat"
+    assert answer.more_runs == 2
+    assert "one run gives no interval" in answer.why
+    assert "to be sure, repeat" in ask([*repeated([100, 120], strategy="single"), *repeated([99, 110], workers=2)]).next
+    slower = ask([result("single", 1, 100.0), result("ddp", 2, 30.0)])
+    assert slower.decision == "repeat"
+    assert slower.best == "torch/single with 1 worker"
+
+
+def test_without_a_baseline_it_says_that_the_gain_is_unknown() -> None:
+    answer = ask([*repeated([200, 202, 198], workers=2), *repeated([100, 101, 99], strategy="allreduce", workers=2)])
+    assert answer.decision == "use"
+    assert "whether distributing pays at all is not known" in answer.why
+    assert "single run and a one-worker run" in answer.next
+
+
+def test_a_race_without_distribution_is_told_so() -> None:
+    answer = ask([*SINGLE, *repeated([150, 151, 149], strategy="single", batch_size=128)])
+    assert answer.best == "torch/single with 1 worker, batch 128"
+    assert "2 and more workers" in answer.next
+
+
+def test_poor_efficiency_asks_for_a_larger_batch() -> None:
+    answer = ask([*SINGLE, *repeated([120, 121, 119], workers=2)])
+    assert answer.decision == "use"
+    assert "60% of the ideal" in answer.next
+    assert "larger batch" in answer.next
+
+
+def test_a_target_that_nobody_reached_is_told_with_the_nearest() -> None:
+    answer = ask([*SINGLE, *repeated([200, 202], workers=2)], "time-to-accuracy", "accuracy>=0.99")
+    assert answer.decision == "nothing"
+    assert "the best validation accuracy was 0.9500" in answer.verdict
+    assert "more epochs" in answer.next
+
+
+def test_only_those_that_always_reach_the_target_may_win_by_time() -> None:
+    fast = repeated([400, 402, 398], [0.95, 0.95, 0.90], workers=2)
+    answer = ask([*SINGLE, *fast, *repeated([200, 202, 198], strategy="allreduce", workers=2)], "time-to-accuracy",
+                 "accuracy>=0.94")
+    assert answer.best == "torch/allreduce with 2 workers"
+    assert "torch/ddp with 2 workers in 2 of 3 runs" in answer.why
+
+
+def test_a_faster_but_less_accurate_strategy_does_not_win_by_throughput_or_cost() -> None:
+    results = [*SINGLE, *repeated([400, 402, 398], workers=2, accuracy=0.90),
+               *repeated([200, 202, 198], strategy="allreduce", workers=2)]
+    answer = ask(results)
+    assert answer.best == "torch/allreduce with 2 workers"
+    assert "1 of 3 configurations set aside" in answer.why
+    assert ask(results, "cost").best != "torch/ddp with 2 workers"
+
+
+def test_one_unlucky_run_sets_nobody_aside() -> None:
+    answer = ask([*SINGLE, *repeated([400, 402, 398], [0.95, 0.93, 0.93], workers=2)])
+    assert answer.best == "torch/ddp with 2 workers"
+
+
+def test_accuracy_is_an_objective_of_its_own() -> None:
+    answer = ask([*repeated([100] * 3, [0.90, 0.901, 0.902], strategy="single"),
+                  *repeated([50] * 3, [0.95, 0.951, 0.952], workers=2)], "accuracy")
+    assert answer.best == "torch/ddp with 2 workers"
+    assert "test accuracy 0.9510" in answer.why
+
+
+def test_perplexity_takes_the_place_of_accuracy_and_less_is_better() -> None:
+    def language(value: float, **fields: Any) -> list[dict[str, Any]]:
+        made = repeated([100, 101, 99], **fields)
+        return [{**one, "test": {"perplexity": value + place, "total": 1}} for place, one in enumerate(made)]
+
+    answer = ask([*language(200, strategy="single"), *language(120, workers=2)], "accuracy")
+    assert answer.best == "torch/ddp with 2 workers"
+    assert "test perplexity 121.00" in answer.why
+    assert "1 of 2 configurations set aside" in ask([*language(200, strategy="single"), *language(120, workers=2)]).why
+
+
+def test_cost_counts_every_process_for_all_of_its_time() -> None:
+    results = [*SINGLE, *repeated([150, 151, 149], workers=2)]
+    answer = ask(results, "cost", price=Price(3600.0))
+    assert answer.decision == "do-not-distribute"
+    total = results[0]["seconds"]["total"]
+    assert f"{total:.4g} a run for torch/single" in answer.why
+    assert ask(results, "cost", price=Price(3600.0, "host")).best == "torch/ddp with 2 workers"
+    assert "instance-seconds" in ask(results, "cost").why
+    assert ask(results, "cost", "accuracy>=0.9").best == "torch/single with 1 worker"
+
+
+def test_failed_runs_are_mentioned() -> None:
+    answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), result("ddp", 2, 1.0, status="failed")], failed=1)
+    assert answer.best == "torch/ddp with 2 workers"
+    assert "1 run was left out because it did not finish" in answer.why
+
+
+def test_one_configuration_alone_cannot_be_compared() -> None:
+    answer = ask(SINGLE)
+    assert answer.decision == "alone"
+    assert "nothing to compare it with" in answer.verdict
+
+
+def test_nothing_finished_gives_nothing() -> None:
+    assert ask([result(status="failed")], failed=1).decision == "nothing"
+    assert verdict([]) == "Verdict: no run finished, so there is nothing to compare."
+
+
+def test_every_answer_is_three_lines() -> None:
+    for answer in (ask(SINGLE), ask([]), ask([*SINGLE, *repeated([70, 71], workers=2)])):
+        assert [line.split(":")[0] for line in answer.lines] == ["Verdict", "Why", "Next"]
+        assert not any("\n" in line for line in answer.lines)
+
+
+def test_an_unknown_objective_or_a_missing_target_is_refused() -> None:
+    with pytest.raises(BadRequest, match="'speed'"):
+        ask(SINGLE, "speed")
+    with pytest.raises(BadRequest, match="--target"):
+        ask(SINGLE, "time-to-accuracy")
