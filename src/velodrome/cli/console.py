@@ -104,16 +104,20 @@ class JobProgress:
 def _announce(plan: Plan, run: OpenRun) -> str:
     """Everything that was decided, the defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
-    servers = f", {job.servers} servers" if job.servers else ""
+    servers = f", {_counted(job.servers, 'server')}" if job.servers else ""
     threads = f"{job.threads} per process" if job.threads else "cores divided fairly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
     return (
         f"[bold]{run.name}[/bold]\n"
-        f"  {job.engine}/{job.strategy} ({strategy.consistency}), {job.workers} workers{servers}, threads {threads}\n"
+        f"  {job.engine}/{job.strategy} ({strategy.consistency}), {_counted(job.workers, 'worker')}{servers}, threads {threads}\n"
         f"  {job.model} on {job.dataset}, validation {job.validation:g}, batch {job.batch_size} ({scope})\n"
-        f"  {job.optimizer} {job.rate:g}, {job.epochs} epochs{target}, seed {job.seed}, {job.dtype}"
+        f"  {job.optimizer} {job.rate:g}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def summary(result: dict[str, Any]) -> Table:
