@@ -14,7 +14,7 @@ import pytest
 
 from velodrome.run import cleaner
 from velodrome.run.interrupts import deferred
-from velodrome.run.stacks import main_thread, shows_users_code, stack_of
+from velodrome.run.stacks import shows_users_code, stack_of, telling_thread
 
 pytestmark = pytest.mark.integration
 
@@ -89,7 +89,7 @@ def test_the_stack_of_a_stopped_process_shows_the_line_it_stopped_in(tmp_path: P
         wait_until(lambda: "waits_for_ever" in stack_of(process.pid))
         process.send_signal(signal.SIGSTOP)
         stack = stack_of(process.pid)
-        assert f"waits_for_ever ({script}:3)" in main_thread(stack)
+        assert f"waits_for_ever ({script}:3)" in telling_thread(stack)
         assert shows_users_code(stack)
     finally:
         process.kill()
@@ -122,3 +122,14 @@ def test_a_signal_waits_until_the_work_is_done_and_then_counts() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with deferred():
         pass
+
+
+def test_the_thread_in_the_users_code_is_shown_before_the_main_one() -> None:
+    library = (
+        "Process 1: python\nPython v3.11\n\n"
+        f'Thread 1 (idle): "MainThread"\n    wait ({os.__file__}:5)\n'
+    )
+    users = library + 'Thread 2 (idle): "Dummy-1"\n    spring (/home/me/nets.py:7)\n'
+    assert telling_thread(library).startswith('Thread 1 (idle): "MainThread"')
+    assert telling_thread(users) == 'Thread 2 (idle): "Dummy-1"\n    spring (/home/me/nets.py:7)'
+    assert telling_thread("(no stack: gone)") == "(no stack: gone)"

@@ -19,6 +19,7 @@ from velodrome.errors import BadRequest, VelodromeError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({_PACKAGE, str(Path(np.__file__).resolve().parents[1]), str(Path(re.__file__).resolve().parents[1])})
+_QUOTED_FILE = re.compile(r'\s+File "([^"]+)"')
 _SHAPE_WORDS = re.compile(r"shape|size|dimension|negative|rank \d|incompatible|expected input", re.IGNORECASE)
 
 
@@ -66,6 +67,15 @@ def users_traceback(error: BaseException) -> str | None:
     if frame is None:
         return None
     return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+
+
+def quoted_traceback(message: str) -> str | None:
+    """The same where the user's code ran inside a framework's graph, which only quotes what happened there."""
+    _, found, quoted = message.rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in quoted.splitlines() if line.strip()]
+    own = [index for index, line in enumerate(lines) if (file := _QUOTED_FILE.match(line)) and is_users(file[1])]
+    end = [index for index, line in enumerate(lines) if not line[0].isspace()]
+    return "\n".join([found.rstrip(), *lines[own[0] : end[0] + 1]]) if own and end and own[0] < end[0] else None
 
 
 def _raised_in_library(error: BaseException) -> bool:

@@ -38,10 +38,8 @@ def shows_users_code(stack: str) -> bool:
     return any(is_users(file) for file in files)
 
 
-def main_thread(stack: str) -> str:
-    """The part of a stack that matters most to a reader."""
-    parts = stack.split("\nThread ")
-    for part in parts[1:]:
-        if '"MainThread"' in part.splitlines()[0]:
-            return "Thread " + part.rstrip()
-    return stack
+def telling_thread(stack: str) -> str:
+    """The thread that matters most to a reader: one in the user's code, or the main one."""
+    threads = ["Thread " + part.rstrip() for part in stack.split("\nThread ")[1:]]
+    main = [thread for thread in threads if '"MainThread"' in thread.splitlines()[0]]
+    return next(iter([*filter(shows_users_code, threads), *main, *threads, stack]))

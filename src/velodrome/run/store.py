@@ -164,11 +164,11 @@ class Store:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             path.mkdir()
-        except FileExistsError:
-            raise BadRequest(
-                f"--name {name!r}: {path} is there already, and a run is never overwritten; choose another name"
-            ) from None
         except OSError as error:
+            if path.exists():
+                raise BadRequest(
+                    f"--name {name!r}: {path} is there already, and a run is never overwritten; choose another name"
+                ) from None
             raise BadRequest(f"--runs {str(self.path)!r}: cannot write there: {error.strerror}") from None
         run = OpenRun(path)
         try:

@@ -18,7 +18,7 @@ from velodrome.engines.registry import strategy_of
 from velodrome.run import cleaner
 from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure
-from velodrome.run.stacks import main_thread, shows_users_code, stack_of
+from velodrome.run.stacks import shows_users_code, stack_of, telling_thread
 from velodrome.run.store import OpenRun
 from velodrome.run.watched import Watched, blame, late, stalled
 from velodrome.worker.events import parse
@@ -159,7 +159,7 @@ class Supervisor:
         names = ", ".join(watched.describe() for watched in culprits)
         return Failure(
             f"{names} {what}: {first.last_said()}", first.process.role, first.process.rank, first.process.host,
-            cause=cause, stack=main_thread(stacks[first.process.file_name]),
+            cause=cause, stack=telling_thread(stacks[first.process.file_name]),
         )
 
     def _end(self, guardian: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from velodrome.engines.registry import engine_of
 from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError
-from velodrome.models.own import users_traceback
+from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.spec.job import Job
 from velodrome.worker.context import Context
 from velodrome.worker.events import Cause, Emitter
@@ -121,15 +121,19 @@ def _sentence(error: BaseException) -> str:
         return "interrupted by Ctrl-C"
     if isinstance(error, OSError) and error.errno is not None:
         return f"{error.strerror}: {error.filename}" if error.filename else str(error)
-    message = str(error).strip()
     if isinstance(error, VelodromeError):
-        return message
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+        return str(error).strip()
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # A headline is followed by where it happened, indented, and at last by what it was.
+    plain = [line for line in lines if not line[0].isspace()] if lines[0].endswith(":") else lines[:1]
+    return f"{type(error).__name__}: {plain[-1] if plain else lines[0].strip()}"
 
 
 def report(error: BaseException, events: Emitter) -> None:
     """Say why this process ends, with the user's own lines where they took part, and leave the rest in the log."""
-    users = users_traceback(error)
+    users = users_traceback(error) or quoted_traceback(str(error))
     with suppress(OSError):
         sys.stderr.write("".join(traceback.format_exception(error)))
     events.emit("error", cause=_cause(error, users), message=_sentence(error), traceback=users)
