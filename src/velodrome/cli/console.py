@@ -104,13 +104,13 @@ class JobProgress:
 def _announce(plan: Plan, run: OpenRun) -> str:
     """Everything that was decided, the defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
-    servers = f", {_counted(job.servers, 'server')}" if job.servers else ""
+    who = _counted(job.workers, "worker") + (f", {_counted(job.servers, 'server')}" if job.servers else "")
     threads = f"{job.threads} per process" if job.threads else "cores divided fairly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
     return (
         f"[bold]{run.name}[/bold]\n"
-        f"  {job.engine}/{job.strategy} ({strategy.consistency}), {_counted(job.workers, 'worker')}{servers}, threads {threads}\n"
+        f"  {job.engine}/{job.strategy} ({strategy.consistency}), {who}, threads {threads}\n"
         f"  {job.model} on {job.dataset}, validation {job.validation:g}, batch {job.batch_size} ({scope})\n"
         f"  {job.optimizer} {job.rate:g}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
