@@ -83,6 +83,11 @@ def _raised_in_library(error: BaseException) -> bool:
     return bool(frames) and not is_users(frames[-1].filename)
 
 
+def _raised_by_calling(error: BaseException) -> bool:
+    """Whether the call itself failed, so that no line of what was called took part."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_PACKAGE)
+
+
 @contextmanager
 def fits_data(model: str, shape: tuple[int, ...], *, building: bool) -> Iterator[None]:
     """Around building or first calling a model: a framework that cannot take the shape becomes a refusal.
@@ -91,10 +96,14 @@ def fits_data(model: str, shape: tuple[int, ...], *, building: bool) -> Iterator
     """
     try:
         yield
-    except (VelodromeError, OSError, ImportError):
+    except (VelodromeError, OSError, ImportError, AttributeError, NameError, KeyError):
         raise
     except Exception as error:
         text = str(error).strip() or type(error).__name__
+        if building and isinstance(error, TypeError) and _raised_by_calling(error):
+            raise BadRequest(
+                f"--model {model!r}: {text}; the function is called with input_shape, classes and what --model-arg says"
+            ) from None
         if not _raised_in_library(error) or (building and not _SHAPE_WORDS.search(text)):
             raise
         first = text.splitlines()[0]
