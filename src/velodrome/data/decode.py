@@ -50,7 +50,7 @@ def look(stream: IO[bytes], size: int) -> Look:
     """Size and channels as they are when the picture is held upright, without decoding it."""
     try:
         with _opened(stream, size) as image:
-            turned = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            turned = _may_be_turned(image) and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
             width, height = image.size[::-1] if turned else image.size
             return Look(height, width, 1 if image.mode in _GREY else 3)
     except Unreadable:
@@ -66,7 +66,7 @@ def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int)
             if min(image.width // max(1, width), image.height // max(1, height)) >= 2:
                 image.draft(image.mode, (2 * width, 2 * height))  # a JPEG decodes to a half or quarter for free
             image.load()
-            upright = _plain(ImageOps.exif_transpose(image), channels)
+            upright = _plain(ImageOps.exif_transpose(image) if _may_be_turned(image) else image, channels)
             if upright.size != (width, height):
                 upright = upright.resize((width, height), Image.Resampling.BILINEAR)
             return np.asarray(upright, dtype=np.uint8).reshape(height, width, channels)
@@ -74,6 +74,11 @@ def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int)
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder
         raise Unreadable(_reason(error)) from None
+
+
+def _may_be_turned(image: Image.Image) -> bool:
+    """Cameras write these; a PNG would have to be decoded whole to tell."""
+    return image.format in ("JPEG", "TIFF", "WEBP")
 
 
 def _opened(stream: IO[bytes], size: int) -> Image.Image:

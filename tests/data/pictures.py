@@ -1,0 +1,34 @@
+"""Small pictures that the tests make: a colour a class, so that everybody can tell them apart again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+COLOURS = {"ant": (200, 30, 30), "bee": (30, 200, 30), "cat": (30, 30, 200)}
+
+
+def picture(colour: tuple[int, int, int], number: int, height: int = 6, width: int = 8) -> Image.Image:
+    """One colour, with the number in the blue of the first pixel."""
+    pixels = np.full((height, width, 3), colour, np.uint8)
+    pixels[0, 0] = (0, 0, number)
+    return Image.fromarray(pixels)
+
+
+def write_folders(top: Path, each: int = 10, classes: dict[str, tuple[int, int, int]] = COLOURS) -> Path:
+    """One folder a class, `each` pictures in it."""
+    for name, colour in classes.items():
+        (top / name).mkdir(parents=True)
+        for number in range(each):
+            picture(colour, number).save(top / name / f"{number:02}.png")
+    return top
+
+
+def truncated(path: Path) -> None:
+    """A picture whose second half is missing."""
+    noise = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
