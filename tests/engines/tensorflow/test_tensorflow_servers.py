@@ -110,6 +110,17 @@ def test_the_chief_ends_when_it_cannot_go_on(
     assert all(process.code is not None for process in ran.processes)
 
 
+def test_a_synchronous_worker_says_that_it_lost_its_peer(make_job: Any, data: Path, tmp_path: Path) -> None:
+    started = start(make_job(strategy="multi-worker-mirrored", workers=2, batch_size=2, epochs=500), data, tmp_path)
+    _wait_for_epoch(tmp_path, 1)
+    _kill(started, "worker", 1)
+    began = time.monotonic()
+    survivor, _ = finish(started, tmp_path).processes
+    assert time.monotonic() - began < 30
+    (error,) = survivor.of_kind("error")
+    assert error["error"] == "PeerLost"
+
+
 def test_who_does_not_come_is_named(make_job: Any, data: Path, tmp_path: Path) -> None:
     asked = resolve(make_job(strategy="multi-worker-mirrored", workers=2, start_timeout=4))
     addresses = addresses_of(asked)
