@@ -26,7 +26,7 @@ from claims import Rates, Verdict, best_peer, compare, judge, median
 from entries import CELLS, ENTRIES, Cell, Entry, Setting, make_peers_environment
 from rich.console import Console
 from rich.table import Table
-from running import RunError
+from running import RunError, end_in_order
 
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
@@ -123,6 +123,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def main() -> int:
     options, console = read_options(), Console()
+    end_in_order()
     most = max(cell.workers for cell in options.cells)
     if len(os.sched_getaffinity(0)) < most:
         console.print(f"{most} workers need a core each, and here are {len(os.sched_getaffinity(0))}: choose --cells")

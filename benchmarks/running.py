@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,12 @@ _MARK = "BENCHMARK_RUN"
 
 class RunError(Exception):
     """Why a run gave no figure, in one line."""
+
+
+def end_in_order() -> None:
+    """Let SIGTERM and SIGHUP unwind like Ctrl-C does: what a benchmark started must not outlive it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
 
 
 def run_json(command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None) -> dict[str, Any]:

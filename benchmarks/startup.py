@@ -23,7 +23,7 @@ from entries import HERE, VELODROME
 from ratios import difference
 from rich.console import Console
 from rich.table import Table
-from running import RunError, run, run_json
+from running import RunError, end_in_order, run, run_json
 
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
@@ -68,6 +68,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=("tensorflow", "torch"), action="append", help="both unless said")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options, console = parser.parse_args(), Console()
+    end_in_order()
     engines = options.engine or ["tensorflow", "torch"]
     try:
         with tempfile.TemporaryDirectory(prefix="velodrome-startup-") as folder:

@@ -107,3 +107,22 @@ def test_the_last_json_object_counts_and_a_failure_says_what_was_said():
         run_json([sys.executable, "-c", "import sys; print('my reason', file=sys.stderr); sys.exit(3)"], seconds=20)
     with pytest.raises(RunError, match="no JSON object"):
         run_json([sys.executable, "-c", "print('hello')"], seconds=20)
+
+
+def test_a_benchmark_that_is_told_to_end_ends_what_it_started(tmp_path):
+    import signal
+    import subprocess
+
+    pid_file = tmp_path / "pid"
+    child = f"import os, time, pathlib; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    code = f"import sys, running; running.end_in_order(); running.run([sys.executable, '-c', {child!r}], seconds=60)"
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    benchmark = subprocess.Popen([sys.executable, "-c", code], cwd=folder)
+    for _ in range(300):
+        if pid_file.exists() and pid_file.read_text():
+            break
+        time.sleep(0.1)
+    benchmark.send_signal(signal.SIGTERM)
+    assert benchmark.wait(20) == 128 + signal.SIGTERM
+    stat = Path(f"/proc/{pid_file.read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
