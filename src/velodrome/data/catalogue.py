@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Each has a tuple `DATA_SETS`.
 MODULES = ("digits", "idx", "fruits", "products", "treebank")
 #: What stands before the colon, and the module whose `data_set(rest, bad_data)` answers to what follows it.
-SCHEMES: dict[str, str] = {"path": "own", "text": "text_folder"}
+SCHEMES: dict[str, str] = {"path": "own", "text": "text_folder", "shards": "shards"}
 
 
 @cache

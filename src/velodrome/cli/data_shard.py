@@ -1,0 +1,61 @@
+"""`velodrome data shard`: writes a data set as TFRecord files to a folder, HDFS or S3."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from velodrome.cli.options import Json
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set.")],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="A folder, hdfs://host:port/path, webhdfs://… or "
+                                    "s3://bucket/path.")],
+    shards: Annotated[int, typer.Option("--shards", help="Files of the training part; the others have as many in "
+                                        "proportion.")] = 16,
+    encoding: Annotated[str, typer.Option("--encoding", help="Images as png, jpeg (loses detail) or raw.")] = "png",
+    part: Annotated[str, typer.Option("--part", help="Parts to write, with commas between.")] = "train,validation,test",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which examples are for validation.")] = 1,
+    validation: Annotated[float, typer.Option("--validation", help="Share of the training set kept apart for "
+                                              "validation.")] = 0.1,
+    force: Annotated[bool, typer.Option("--force", help="Replace a set that is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a data set as TFRecord files, with an index that holds counts and checksums.
+
+    Example: `velodrome data shard mnist --shards 16 --to hdfs://namenode:9000/data/mnist`
+    """
+    import json as json_module
+
+    from velodrome.cli.console import JobProgress
+    from velodrome.data import catalogue
+    from velodrome.data.shard_index import PARTS
+    from velodrome.data.shard_write import write_shards
+    from velodrome.data.storage import open_store
+    from velodrome.errors import BadRequest
+
+    chosen = [known for known in PARTS if known in part.split(",")]
+    if not chosen or set(part.split(",")) - set(PARTS):
+        raise BadRequest(f"--part {part!r}: give some of {','.join(PARTS)}, with commas between")
+    store = open_store(to)
+    progress = JobProgress()
+    try:
+        catalogue.prepare(name, progress.data)
+        splits = catalogue.load(name, seed=seed, validation=validation)
+        about = catalogue.describe(name, validation=validation)
+        index = write_shards(
+            splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,
+            force=force, progress=progress.data,
+        )
+    finally:
+        progress.end()
+    counts = {known: {"files": len(index.files(known)), "examples": index.examples(known)} for known in index.parts}
+    if json:
+        print(json_module.dumps({"name": name, "url": store.url, "encoding": encoding, "bytes": index.bytes,
+                                 "parts": counts}))
+        return
+    for known, count in counts.items():
+        print(f"{known:<10} {count['examples']:>9,} examples in {count['files']:>3} files")
+    print(f"{index.bytes / 2**20:,.1f} MiB at {store.url}; train from it with --dataset shards:{store.url}")

@@ -1,0 +1,73 @@
+"""Brings files of a set to this machine: each whole and checked under its name, and resumed where it broke off."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from velodrome.data import cache
+from velodrome.data.base import DataError, Progress
+from velodrome.data.shard_index import ShardFile
+from velodrome.data.storage import Store
+
+
+def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Progress | None) -> list[Path]:
+    """Paths of the files below a folder that belongs to this set alone.
+
+    A file is under its name only when its checksum was right. Processes that want different files do not wait for
+    each other; those that want the same one do.
+    """
+    total, done = sum(file.bytes for file in files), 0
+    try:
+        for file in files:
+            target = folder / file.name
+            if not _is_there(target, file):
+                with cache.alone(folder / f".{file.name}.lock"):  # whoever waited here may find the work done
+                    if not _is_there(target, file):
+                        _bring(store, file, target, progress, done, total)
+            done += file.bytes
+            if progress:
+                progress(done, total, file.name)
+    except OSError as error:
+        raise DataError(
+            f"the shards cannot be kept in {folder} ({error.strerror or error}): make room there, or set "
+            "VELODROME_CACHE to a folder that can be written"
+        ) from error
+    return [folder / file.name for file in files]
+
+
+def _is_there(target: Path, file: ShardFile) -> bool:
+    return target.exists() and target.stat().st_size == file.bytes
+
+
+def _bring(store: Store, file: ShardFile, target: Path, progress: Progress | None, base: int, total: int) -> None:
+    part = target.with_name(f".{file.name}.part")
+    for attempt in ("resumed", "fresh"):
+        have = part.stat().st_size if part.exists() else 0
+        if attempt == "resumed" and have == 0:
+            continue
+        if attempt == "fresh" or have > file.bytes:
+            part.unlink(missing_ok=True)
+            have = 0
+        digest = hashlib.sha256()
+        if have:
+            with part.open("rb") as stream:
+                while data := stream.read(1 << 20):
+                    digest.update(data)
+        with part.open("ab") as out:
+            if have < file.bytes:
+                for data in store.chunks(file.name, have):
+                    out.write(data)
+                    digest.update(data)
+                    have += len(data)
+                    if progress:
+                        progress(base + min(have, file.bytes), total, file.name)
+                    if have > file.bytes:
+                        break
+        if have == file.bytes and digest.hexdigest() == file.sha256:
+            part.replace(target)
+            return
+    part.unlink(missing_ok=True)
+    what = "another checksum" if have == file.bytes else f"{have:,} bytes instead of {file.bytes:,}"
+    raise DataError(f"{store.address(file.name)!r} is damaged: it has {what}; write the set again")

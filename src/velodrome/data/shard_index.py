@@ -1,0 +1,144 @@
+"""The index of a set of shards: what it holds, file by file. It is written last, so what has one is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from velodrome.data.base import DataError
+from velodrome.data.encode import ENCODINGS
+from velodrome.data.storage import Store
+
+INDEX = "index.json"
+SCHEMA = 1
+PartName = Literal["train", "validation", "test"]
+PARTS: tuple[PartName, ...] = get_args(PartName)
+_LARGEST_INDEX = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.tfrecord")
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """One TFRecord file. Of a part with n files, the k-th holds the examples k, k + n, k + 2n…"""
+
+    name: str
+    examples: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is known of a set without opening its files."""
+
+    name: str
+    title: str
+    licence: str
+    homepage: str
+    classes: int
+    class_names: tuple[str, ...]
+    #: Height, width, channels.
+    shape: tuple[int, int, int]
+    encoding: str
+    #: A pixel times this is between 0 and 1.
+    scale: float
+    #: What divided the parts.
+    seed: int
+    validation: float
+    parts: dict[PartName, tuple[ShardFile, ...]]
+
+    def files(self, part: PartName) -> tuple[ShardFile, ...]:
+        return self.parts.get(part, ())
+
+    def examples(self, part: PartName) -> int:
+        return sum(file.examples for file in self.files(part))
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for files in self.parts.values() for file in files)
+
+    @property
+    def key(self) -> str:
+        """Changes whenever anything in the set does."""
+        return hashlib.sha256(self.as_json().encode()).hexdigest()
+
+    def as_json(self) -> str:
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
+
+
+def file_name(name: str, part: PartName, number: int, count: int) -> str:
+    """`mnist-train-00000-of-00016.tfrecord`; a data set with a place for a name is named by the end of it."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", re.split(r"[:/]", name.rstrip("/"))[-1]).strip("-_") or "data"
+    return f"{plain}-{part}-{number:05d}-of-{count:05d}.tfrecord"
+
+
+def read_index(store: Store) -> Index:
+    """The index of the set at an address, or why there is none that can be used."""
+    size = store.size(INDEX)
+    where = store.address(INDEX)
+    if size is None:
+        left = sum(file.name.endswith(".tfrecord") for file in store.list())
+        if left:
+            raise DataError(
+                f"{store.url!r} has {left} TFRecord files and no {INDEX}: writing it never came to its end; write it "
+                "again with velodrome data shard --force"
+            )
+        raise DataError(f"{store.url!r} holds no set of shards: write one with velodrome data shard NAME --to URL")
+    if size > _LARGEST_INDEX:
+        raise DataError(f"{where!r} has {size:,} bytes, too many for an index of shards")
+    try:
+        return parse_index(json.loads(store.read(INDEX)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{where!r} is no index of shards that can be used: {text}") from None
+
+
+def parse_index(fields: dict[str, Any]) -> Index:
+    """Everything is looked at, because files of others are named in it."""
+    if fields["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {fields['schema']!r}, and this version of Velodrome reads {SCHEMA}")
+    parts: dict[PartName, tuple[ShardFile, ...]] = {}
+    for part, files in fields["parts"].items():
+        if part not in PARTS:
+            raise ValueError(f"it has a part {part!r}")
+        parts[part] = tuple(
+            ShardFile(str(file["name"]), _count(file["examples"]), _count(file["bytes"]), str(file["sha256"]))
+            for file in files
+        )
+        _check_dealing(part, parts[part])
+    names = [file.name for files in parts.values() for file in files]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a shard")
+    if len(set(names)) != len(names):
+        raise ValueError("it names a file twice")
+    height, width, channels = (_count(number) for number in fields["shape"])
+    index = Index(
+        name=str(fields["name"]), title=str(fields["title"]), licence=str(fields["licence"]),
+        homepage=str(fields["homepage"]), classes=_count(fields["classes"]),
+        class_names=tuple(map(str, fields["class_names"])), shape=(height, width, channels),
+        encoding=str(fields["encoding"]), scale=float(fields["scale"]), seed=_count(fields["seed"]),
+        validation=float(fields["validation"]), parts=parts,
+    )
+    if index.encoding not in ENCODINGS:
+        raise ValueError(f"its encoding is {index.encoding!r}; known are {', '.join(ENCODINGS)}")
+    if not index.classes or not all(index.shape) or height * width * channels > 1 << 30:
+        raise ValueError(f"it speaks of {index.classes} classes and images of shape {index.shape}")
+    return index
+
+
+def _count(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 53:
+        raise ValueError(f"{number!r} is no count")
+    return number
+
+
+def _check_dealing(part: str, files: tuple[ShardFile, ...]) -> None:
+    """Examples are dealt out like cards: nobody has two more than another, and nobody more than one before."""
+    counts = [file.examples for file in files]
+    total = sum(counts)
+    if counts != [len(range(place, total, len(counts))) for place in range(len(counts))]:
+        raise ValueError(f"the examples of part {part!r} are not dealt out evenly over its files")

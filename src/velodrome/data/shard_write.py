@@ -1,0 +1,129 @@
+"""Writes a data set as shards: every file is made beside its place, the index comes last, nothing is half replaced."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from velodrome.data.base import DataError, Description, Progress
+from velodrome.data.encode import check_encoding, to_records
+from velodrome.data.shard_index import INDEX, PARTS, Index, PartName, ShardFile, file_name, read_index
+from velodrome.data.splits import Part, Splits
+from velodrome.data.storage import Staged, Store
+from velodrome.errors import BadRequest
+
+MOST_SHARDS = 10_000
+#: Bytes of images that are encoded at a time.
+_BLOCK = 32 << 20
+
+
+def write_shards(
+    splits: Splits, about: Description, store: Store, *, shards: int, encoding: str = "png",
+    parts: Sequence[PartName] = PARTS, seed: int, validation: float, force: bool = False,
+    progress: Progress | None = None,
+) -> Index:
+    """Write the parts of a data set and their index to a store; the index."""
+    check_encoding(encoding, splits.input_shape)
+    counts = {part: shard_count(splits, part, shards) for part in parts if len(_part(splits, part))}
+    names = {part: [file_name(about.name, part, k, count) for k in range(count)] for part, count in counts.items()}
+    stale = _stale(store, {name for chosen in names.values() for name in chosen}, force)
+
+    total, done = sum(_part(splits, part).images.nbytes for part in counts), 0
+    with ExitStack() as stack:
+        written: dict[PartName, tuple[ShardFile, ...]] = {}
+        staged: list[Staged] = []
+        for part, chosen in names.items():
+            making = []
+            for name in chosen:
+                making.append(store.stage(name))
+                stack.callback(making[-1].discard)
+
+            def advance(bytes_done: int, base: int = done, label: str = part) -> None:
+                if progress:
+                    progress(base + bytes_done, total, f"{about.name}/{label}")
+
+            written[part] = _write_part(_part(splits, part), chosen, making, encoding, advance)
+            staged += making
+            done += _part(splits, part).images.nbytes
+        for one in staged:
+            one.upload()
+        index = Index(
+            name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
+            classes=splits.classes, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
+            scale=splits.scale, seed=seed, validation=validation, parts=written,
+        )
+        _refuse_other(store, force)  # somebody may have come first while we encoded
+        if force:
+            store.remove(INDEX)
+        for one in staged:
+            one.commit()
+        store.write(INDEX, index.as_json().encode())
+    for name in stale:
+        store.remove(name)
+    return index
+
+
+def shard_count(splits: Splits, part: PartName, shards: int) -> int:
+    """Files of a part: as many as asked for training, and in proportion for the others, so that files are alike."""
+    examples, train = len(_part(splits, part)), len(splits.train)
+    if not 1 <= shards <= MOST_SHARDS:
+        raise BadRequest(f"--shards {shards}: give a number from 1 to {MOST_SHARDS:,}")
+    if shards > train:
+        raise BadRequest(f"--shards {shards}: {splits.name} has {train:,} examples to train on; choose fewer files")
+    return min(examples, max(1, round(shards * examples / train)), shards)
+
+
+def _part(splits: Splits, part: PartName) -> Part:
+    return {"train": splits.train, "validation": splits.validation, "test": splits.test}[part]
+
+
+def _refuse_other(store: Store, force: bool) -> None:
+    if not force and store.size(INDEX) is not None:
+        raise BadRequest(f"{store.url!r} holds a set of shards already: choose another place, or --force to replace it")
+
+
+def _stale(store: Store, names: set[str], force: bool) -> list[str]:
+    """Files of the set that is replaced which the new one does not have. Refuses to replace what was not offered."""
+    _refuse_other(store, force)
+    there = {file.name for file in store.list()}
+    if not force and (taken := sorted(names & there)):
+        raise BadRequest(
+            f"{store.url!r} has {taken[0]!r} of an unfinished set: choose another place, or --force to go over it"
+        )
+    if INDEX not in there:
+        return []
+    try:
+        old = read_index(store)
+    except DataError:
+        return []  # whatever it is, its files are not known to be ours
+    return sorted({file.name for files in old.parts.values() for file in files} - names)
+
+
+def _write_part(
+    part: Part, names: list[str], staged: list[Staged], encoding: str, advance: Callable[[int], None]
+) -> tuple[ShardFile, ...]:
+    """Deal the examples out over the files, block by block, so that a part larger than memory is read but once."""
+    count = len(names)
+    sums: list[Any] = [hashlib.sha256() for _ in names]
+    sizes, examples = [0] * count, [0] * count
+    each = max(1, part.images[:1].nbytes)
+    block = max(1, _BLOCK // (each * count)) * count
+    for first in range(0, len(part), block):
+        images, labels = part.images[first : first + block], part.labels[first : first + block]
+        for k, making in enumerate(staged):
+            if k >= len(labels):
+                continue
+            framed = to_records(images[k::count], labels[k::count], encoding)
+            with making.path.open("ab") as stream:
+                stream.write(framed)
+            sums[k].update(framed)
+            sizes[k] += len(framed)
+            examples[k] += len(labels[k::count])
+            advance((first * each) + images.nbytes * (k + 1) // count)
+    return tuple(
+        ShardFile(name, examples[k], sizes[k], sums[k].hexdigest()) for k, name in enumerate(names)
+    )
+
+

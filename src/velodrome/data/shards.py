@@ -1,0 +1,239 @@
+"""A set of shards as a data set: opened by its index, brought to this machine, decoded once, read at random.
+
+`shards:URL` names one on the command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.data import cache, decoded
+from velodrome.data.base import BadData, Checked, DataError, Description, Progress
+from velodrome.data.shard_fetch import fetch
+from velodrome.data.shard_index import PARTS, Index, PartName, ShardFile, read_index
+from velodrome.data.storage import Store, open_store
+from velodrome.errors import BadRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.gather import Gather
+    from velodrome.data.splits import Part, Splits
+
+#: Share of the free memory that a data set may take before it is left on disk.
+_MEMORY_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """A part, or some files of it, decoded on this machine's disk."""
+
+    folder: Path
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def images(self) -> NDArray[np.uint8]:
+        """Images (count, height, width, channels), mapped: nothing is read before it is touched."""
+        import numpy as np
+
+        mapped: NDArray[np.uint8] = np.load(self.folder / "images.npy", mmap_mode="r", allow_pickle=False)
+        return mapped
+
+    @cached_property
+    def gather(self) -> Gather:
+        """`gather(indices)` copies those images out without the process growing by what it has read."""
+        from velodrome.data.gather import Gather
+
+        return Gather(self.images)
+
+    def part(self, *, in_memory: bool) -> Part:
+        import numpy as np
+
+        from velodrome.data.splits import Part
+
+        return Part(np.array(self.images) if in_memory else self.images, self.labels)
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """An index and where its files are."""
+
+    store: Store
+    index: Index
+    #: Files of a set that is elsewhere are kept below.
+    cache: Path = field(default_factory=lambda: cache.folder() / "shards")
+
+    @classmethod
+    def open(cls, url: str) -> ShardSet:
+        store = open_store(url)
+        index = read_index(store)
+        if store.folder is not None:
+            _check_sizes(store, index)
+        return cls(store, index)
+
+    def fetch(self, files: Sequence[ShardFile], progress: Progress | None = None) -> list[Path]:
+        """Paths of files on this machine, brought here first if the set is elsewhere."""
+        if self.store.folder is not None:
+            return [self.store.folder / file.name for file in files]
+        return fetch(self.store, files, self.cache / self.index.key[:32], progress)
+
+    def local_part(
+        self, part: PartName, files: Sequence[int] | None = None, progress: Progress | None = None
+    ) -> LocalPart:
+        """A part decoded on this machine: the whole of it in the data set's order, or only the files so numbered.
+
+        Several processes may ask at once; one decodes, the others wait for it.
+        """
+        chosen = self._chosen(part, files)
+        source = f"shards {self.store.url} {part} {'all' if files is None else ','.join(map(str, files))}"
+        kept = decoded.keep(
+            source, hashlib.sha256(f"1 {self.index.key}".encode()).hexdigest(),
+            lambda folder: self._decode(folder, chosen, progress),
+        )
+        labels: Any = kept.array("labels")
+        return LocalPart(kept.folder, labels)
+
+    def _chosen(self, part: PartName, files: Sequence[int] | None) -> tuple[ShardFile, ...]:
+        every = self.index.files(part)
+        if files is None:
+            return every
+        if not all(0 <= number < len(every) for number in files) or len(set(files)) != len(files):
+            raise BadRequest(f"{self.store.url!r} has {len(every)} {part} files, and {list(files)} were asked for")
+        return tuple(every[number] for number in files)
+
+    def _decode(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress | None) -> dict[str, Any]:
+        """Write `images.npy` and `labels.npy` from front to back; memory holds a block of each file at a time."""
+        import numpy as np
+
+        from velodrome.data.shard_decode import blocks
+
+        total = sum(file.examples for file in files)
+        labels = np.empty(total, np.int64)
+        header = {"descr": "|u1", "fortran_order": False, "shape": (total, *self.index.shape)}
+        with (folder / "images.npy").open("wb") as out:
+            np.lib.format.write_array_header_1_0(out, header)
+            done = 0
+            for images, some in blocks(self.fetch(files, progress), files, self.index):
+                out.write(images.data)
+                labels[done : done + len(some)] = some
+                done += len(some)
+                if progress:
+                    progress(done, total, f"decoding {self.index.name}")
+        if total and (labels.min() < 0 or labels.max() >= self.index.classes):
+            raise DataError(f"{self.store.url!r} holds a label outside its {self.index.classes} classes")
+        np.save(folder / "labels.npy", labels)
+        return {"url": self.store.url}
+
+    def splits(self, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
+        """The set as training sees it: arrays in memory if all fit the budget (bytes), else mapped from disk."""
+        from velodrome.data.splits import Splits
+
+        if not self.index.examples("train") or not self.index.examples("test"):
+            missing = "train" if not self.index.examples("train") else "test"
+            raise BadRequest(
+                f"{self.store.url!r} has no {missing} part: write it again with --part train,validation,test"
+            )
+        height, width, channels = self.index.shape
+        size = height * width * channels * sum(self.index.examples(part) for part in PARTS)
+        fits = size <= (_budget() if memory_budget is None else memory_budget)
+        train, validation, test = (
+            self.local_part(part, progress=progress).part(in_memory=fits) for part in PARTS
+        )
+        return Splits(
+            self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
+            class_names=self.index.class_names,
+        )
+
+
+def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
+    """The set at an address: arrays in memory if they fit the budget, a quarter of the free memory unless said."""
+    return ShardSet.open(url).splits(memory_budget=memory_budget, progress=progress)
+
+
+def _budget() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available * _MEMORY_SHARE)
+
+
+def _check_sizes(store: Store, index: Index) -> None:
+    sizes = {file.name: file.bytes for file in store.list()}
+    for files in index.parts.values():
+        for file in files:
+            if file.name not in sizes:
+                raise DataError(f"{store.address(file.name)!r} is missing from its set: write the set again")
+            if sizes[file.name] != file.bytes:
+                raise DataError(
+                    f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
+                    "write the set again"
+                )
+
+
+@dataclass(frozen=True)
+class ShardedData:
+    """A set of shards as an entry of the catalogue."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        return f"shards:{self.url}"
+
+    def describe(self, validation: float) -> Description:
+        index = ShardSet.open(self.url).index
+        train, validated, test = (index.examples(part) for part in PARTS)
+        return Description(
+            name=self.name, title=f"{index.title}, in {len(index.files('train'))} {index.encoding} shards",
+            licence=index.licence, homepage=index.homepage, train=train, validation=validated, test=test,
+            input_shape=index.shape, classes=index.classes, bytes=index.bytes, class_names=index.class_names,
+        )
+
+    def prepare(self, progress: Progress | None) -> None:
+        shards = ShardSet.open(self.url)
+        for part in PARTS:
+            shards.local_part(part, progress=progress)
+
+    def load(self, seed: int, validation: float) -> Splits:
+        from dataclasses import replace
+
+        from velodrome.data.stored import DEFAULT_VALIDATION
+
+        shards = ShardSet.open(self.url)
+        kept = shards.index.validation
+        notes: tuple[str, ...] = ()
+        if validation not in (DEFAULT_VALIDATION, kept):
+            notes = (f"--validation {validation:g} is not used: the shards at {self.url!r} were divided with {kept:g}",)
+        return replace(shards.splits(), name=self.name, notes=notes)
+
+    def verify(self) -> Sequence[Checked]:
+        """Every file of the set, read where it is and compared with its checksum."""
+        shards = ShardSet.open(self.url)
+        return [check_file(shards.store, file) for files in shards.index.parts.values() for file in files]
+
+    def is_here(self) -> bool:
+        return open_store(self.url).folder is not None
+
+
+def check_file(store: Store, file: ShardFile) -> Checked:
+    if store.size(file.name) is None:
+        return Checked(store.address(file.name), "missing")
+    digest = hashlib.sha256()
+    for data in store.chunks(file.name):
+        digest.update(data)
+    whole = digest.hexdigest() == file.sha256
+    return Checked(store.address(file.name), "ok" if whole else "damaged")
+
+
+def data_set(rest: str, bad_data: BadData) -> ShardedData:
+    """What `shards:URL` stands for."""
+    return ShardedData(rest)
+

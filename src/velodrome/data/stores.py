@@ -1,0 +1,109 @@
+"""Connects to the kinds of stores there are: which fsspec file system serves an address, and with which limits.
+
+Nothing here is imported before an address of that kind is used: each kind is an extra.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from velodrome.errors import BadRequest
+
+#: Scheme, and the extra that brings what it needs.
+REMOTE = {"hdfs": "hdfs", "webhdfs": "hdfs", "s3": "s3"}
+_WEBHDFS_PORT = 9870
+
+
+class ConnectError(Exception):
+    """What is missing on this machine, as a sentence."""
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The scheme of an address, `file` for a folder, and the path of a folder."""
+    scheme, colon, rest = url.partition("://")
+    if not url:
+        raise BadRequest("'' is no address: give a folder, hdfs://host:port/path, webhdfs://… or s3://bucket/path")
+    if not colon:
+        return "file", url
+    scheme = scheme.lower()
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise BadRequest(f"{url!r} is no address of a file: write three slashes, as in file:///data/shards")
+        return scheme, rest
+    if scheme not in REMOTE:
+        known = ", ".join(f"{name}://" for name in ("file", *REMOTE))
+        raise BadRequest(f"{url!r}: no kind of store {scheme!r}; give a folder or an address with {known}")
+    parts = urlsplit(url)
+    try:
+        host, path, _ = parts.hostname, parts.path, parts.port
+    except ValueError as error:
+        raise BadRequest(f"{url!r} is no address: {error}") from None
+    if not host or (scheme != "s3" and not path):
+        shape = "s3://bucket/path" if scheme == "s3" else f"{scheme}://host:port/path"
+        raise BadRequest(f"{url!r} is no whole address: write it as {shape}")
+    return scheme, path
+
+
+def is_remote(scheme: str) -> bool:
+    return scheme in REMOTE
+
+
+def connect(url: str, scheme: str, wait: float) -> tuple[Any, str]:
+    """The file system behind an address and the path on it."""
+    try:
+        return {"hdfs": _hdfs, "webhdfs": _webhdfs, "s3": _s3}[scheme](url, wait)
+    except ImportError as error:
+        extra = REMOTE[scheme]
+        raise ConnectError(
+            f"{url!r} needs {error.name or 'a package'}, which is not installed: pip install 'velodrome[{extra}]'"
+        ) from None
+
+
+def _hdfs(url: str, wait: float) -> tuple[Any, str]:
+    # fsspec's own entry for hdfs:// wants a Java machine and libhdfs; this client wants neither.
+    from hdfs_native.fsspec import HdfsFileSystem
+
+    parts = urlsplit(url)
+    return HdfsFileSystem(parts.hostname, parts.port, skip_instance_cache=True), parts.path.rstrip("/")
+
+
+def _webhdfs(url: str, wait: float) -> tuple[Any, str]:
+    from fsspec.implementations.webhdfs import WebHDFS
+    from requests.adapters import HTTPAdapter
+
+    class Limited(HTTPAdapter):
+        """Requests wait for ever unless told."""
+
+        def send(self, *args: Any, **more: Any) -> Any:
+            more["timeout"] = (min(10.0, wait), wait)
+            return super().send(*args, **more)
+
+    parts = urlsplit(url)
+    fs = WebHDFS(
+        parts.hostname, port=parts.port or _WEBHDFS_PORT, skip_instance_cache=True,
+        user=parts.username or os.environ.get("HADOOP_USER_NAME"),
+    )
+    fs.session.trust_env = False  # a proxy of the environment does not lead into the cluster
+    for prefix in ("http://", "https://"):
+        fs.session.mount(prefix, Limited())
+    return fs, parts.path.rstrip("/")
+
+
+def _s3(url: str, wait: float) -> tuple[Any, str]:
+    from s3fs import S3FileSystem
+
+    # Endpoint, keys and region are taken from the environment and ~/.aws, as every AWS tool does.
+    config = {"connect_timeout": min(10.0, wait), "read_timeout": wait, "retries": {"max_attempts": 2}}
+    fs = S3FileSystem(config_kwargs=config, skip_instance_cache=True, use_listings_cache=False)
+    parts = urlsplit(url)
+    return fs, (parts.netloc + parts.path).rstrip("/")
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, as the end of a sentence: one line, without the noise of its back end."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    text = re.sub(r"\s+", " ", str(text)).strip()
+    return text if len(text) <= 200 else f"{text[:200]}…"
