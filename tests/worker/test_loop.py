@@ -51,11 +51,14 @@ class NumpyLearner(Learner):
             labels = self.data.train.labels[mine]
             counts, x, p = self._count(self.data.train.images[mine], labels)
             p[np.arange(len(labels)), labels] -= 1
-            self.weights -= self.context.job.rate * (x.T @ p) / self.share.batch[step]
+            self.weights -= self.rate * (x.T @ p) / self.share.batch[step]
             if self.poison_at is not None and len(self.steps_seen) > self.poison_at:
                 counts = Counts(0, counts.total, float("nan"))
             total += counts
         return total
+
+    def set_rate(self, rate: float) -> None:
+        self.rate = rate
 
     def average_statistics(self) -> None:
         pass

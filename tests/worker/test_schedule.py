@@ -31,7 +31,8 @@ def test_with_data_sharding_shares_add_up_to_the_batches_of_one_worker(examples:
 @pytest.mark.parametrize("files", [[5, 5, 5], [1, 9, 4, 30], [7, 7, 7, 7, 1], [100, 1, 1]])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_with_file_sharding_each_worker_sees_its_own_files_and_none_is_lost(files: list[int], workers: int) -> None:
-    schedule = by_file(files, 6, workers, seed=1, epoch=1)
+    schedule = by_file(files, 6, workers, seed=1, epoch=1, own=True)
+    everywhere = by_file(files, 6, workers, seed=1, epoch=1)
     starts = np.concatenate([[0], np.cumsum(files)])
     seen = []
     for rank in range(workers):
@@ -39,6 +40,7 @@ def test_with_file_sharding_each_worker_sees_its_own_files_and_none_is_lost(file
         own = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in mine])
         seen.append(own[schedule.share(rank).indices])
         assert sorted(seen[-1]) == sorted(own)
+        assert np.array_equal(seen[-1], everywhere.share(rank).indices)
     assert sorted(np.concatenate(seen)) == list(range(sum(files)))
     shares = [schedule.share(rank) for rank in range(workers)]
     for step in range(schedule.steps):

@@ -33,6 +33,10 @@ class Splits:
     class_names: tuple[str, ...] = ()
     #: What was left out or changed on the way, as sentences for the reader of a run.
     notes: tuple[str, ...] = ()
+    #: Examples of each file that the training part lies in; empty for data that does not lie in files.
+    files: tuple[int, ...] = ()
+    #: Whether `train` holds only the files of this worker.
+    own_files: bool = False
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

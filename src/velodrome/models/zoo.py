@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from velodrome.errors import BadRequest
 
@@ -13,6 +15,10 @@ class ZooModel:
     description: str
     #: The smallest height and width it can take.
     smallest: int = 1
+    #: What it learns from.
+    kind: Literal["images", "text"] = "images"
+    #: Fields of a job that this model brings its own defaults for.
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
 MODELS = (
@@ -21,6 +27,16 @@ MODELS = (
     ZooModel("dense-300-100", "two hidden layers of 300 and 100, relu"),
     ZooModel("lenet5", "20 and 50 filters 5×5, tanh, max-pool 2×2, dense 500", smallest=16),
 )
+
+
+def is_text(model: str) -> bool:
+    """Whether a model of the zoo reads text; the user's own models read images."""
+    return not is_own(model) and zoo_model(model).kind == "text"
+
+
+def recipe_of(model: str) -> Mapping[str, Any]:
+    """Fields of a job that a model of the zoo brings its own defaults for."""
+    return {} if is_own(model) else zoo_model(model).recipe
 
 
 def is_own(model: str) -> bool:

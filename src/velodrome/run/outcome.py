@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import engine_of, strategy_of
+from velodrome.models.zoo import is_text
 from velodrome.spec.resolve import batch_of_step
 
 
@@ -68,13 +69,17 @@ def _spread(values: list[Any]) -> dict[str, float | None]:
     return {"mean": round(sum(values) / len(values), 2), "min": min(values), "max": max(values)}
 
 
-def _rate(counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _rate(counts: Mapping[str, Any] | None, *, text: bool) -> dict[str, Any] | None:
+    """Counts as what people read: accuracy and loss, or perplexity and loss of a language model."""
     if not counts or not counts["total"]:
         return None
-    loss = counts["loss_sum"]
+    loss = None if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
+    if text:
+        perplexity = None if loss is None else math.exp(min(loss, 700.0))
+        return {"perplexity": perplexity, "accuracy": None, "loss": loss, "correct": None, "total": counts["total"]}
     return {
         "accuracy": counts["correct"] / counts["total"],
-        "loss": None if loss is None else loss / counts["total"],
+        "loss": loss,
         "correct": counts["correct"],
         "total": counts["total"],
     }
@@ -98,9 +103,34 @@ def throughput(pace: Mapping[str, Any] | None, batch: int) -> dict[str, Any]:
     }
 
 
-def _history_of(event: Mapping[str, Any]) -> dict[str, Any]:
-    train, validation = _rate(event["train"]), _rate(event["validation"])
+def _shares(events: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """How a step divides into computing, waiting for others and communicating, where the engine shows it.
+
+    The rank that comes last to a collective waits for nobody: what it spends there is communication, and what the
+    others spend beyond that is waiting.
+    """
+    if not events:
+        return None
+    communicate = min(event["collective_seconds"] for event in events)
+    whole = sum(event["train_seconds"] for event in events)
+    if whole <= 0:
+        return None
+    inside = sum(event["collective_seconds"] for event in events)
     return {
+        "compute": 1 - inside / whole,
+        "wait": (inside - communicate * len(events)) / whole,
+        "communicate": communicate * len(events) / whole,
+    }
+
+
+def _history_of(event: Mapping[str, Any], *, text: bool) -> dict[str, Any]:
+    train, validation = _rate(event["train"], text=text), _rate(event["validation"], text=text)
+    perplexities = {
+        "train_perplexity": train and train["perplexity"],
+        "validation_perplexity": validation and validation["perplexity"],
+    } if text else {}
+    return {
+        **perplexities,
         "epoch": event["epoch"],
         "train_accuracy": train and train["accuracy"],
         "validation_accuracy": validation and validation["accuracy"],
@@ -141,6 +171,8 @@ def make_result(
     epochs: dict[int, dict[str, Any]] = {}
     final: Mapping[str, Any] = {}
     staleness: list[Mapping[str, Any]] = []
+    shares: list[Mapping[str, Any]] = []
+    text = is_text(job.model)
     first_step: float | None = None
     for event in events:
         kind = event["kind"]
@@ -148,11 +180,13 @@ def make_result(
         if node is not None:
             node.add(event)
         if kind == "epoch":
-            epochs[event["epoch"]] = _history_of(event)
+            epochs[event["epoch"]] = _history_of(event, text=text)
         elif kind == "result":
             final = event
         elif kind == "staleness":
             staleness.append(event)
+        elif kind == "shares":
+            shares.append(event)
         elif kind == "phase" and event.get("phase") == "train" and first_step is None and event["time"] >= started:
             first_step = event["time"]
     history = [epochs[number] for number in sorted(epochs)]
@@ -176,7 +210,7 @@ def make_result(
         "reached_target": final.get("reached_target"),
         "steps": final.get("steps"),
         "parameters": final.get("parameters"),
-        "test": _rate(final.get("test")),
+        "test": _rate(final.get("test"), text=text),
         "history": history,
         "seconds": seconds,
         "throughput": throughput(final.get("pace"), batch_of_step(job, strategy)),
@@ -185,6 +219,10 @@ def make_result(
         "started": started,
         "ended": ended,
     }
+    if (divided := _shares(shares)) is not None:
+        result["shares"] = divided
+    if final.get("confusion") is not None:
+        result["confusion"] = final["confusion"]
     if staleness:
         result["staleness"] = {
             "mean": sum(event["mean"] for event in staleness) / len(staleness),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 BatchScope = Literal["global", "per-worker"]
 Optimizer = Literal["sgd", "momentum", "adam"]
+Sharding = Literal["auto", "file", "data", "off"]
 
 DEFAULT_LEARNING_RATE: dict[str, float] = {"adam": 0.001, "sgd": 0.1, "momentum": 0.05}
 MOMENTUM = 0.9
@@ -42,6 +43,18 @@ class Job(BaseModel):
     learning_rate: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="0.001 for adam, 0.1 for sgd, 0.05 for momentum unless said"
     )
+    decay: float | None = Field(
+        None, gt=0, le=1, description="what the learning rate is multiplied with in each epoch beyond --decay-after"
+    )
+    decay_after: int = Field(0, ge=0, description="epochs with the full learning rate, if it decays at all")
+    clip_norm: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="largest norm of a step's gradient; longer ones are shortened to it"
+    )
+    unroll: Positive = Field(20, description="words that a language model sees at a time")
+    sharding: Sharding = Field(
+        "auto", description="who reads what: whole files to each worker (file), every n-th example (data), everything "
+        "to everybody (off), or file where there are enough files and data otherwise (auto)"
+    )
     seed: int = Field(1, ge=0, lt=2**32, description="decides initial weights, splits and the order of examples")
     validation: float = Field(0.1, ge=0, lt=1, description="share of the training set kept apart for validation")
     bad_data: Literal["skip", "fail"] = Field(
@@ -68,19 +81,23 @@ class Job(BaseModel):
         """The learning rate that is used: the one asked for, or the optimizer's default."""
         return DEFAULT_LEARNING_RATE[self.optimizer] if self.learning_rate is None else self.learning_rate
 
+    def rate_of(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 1."""
+        return self.rate if self.decay is None else self.rate * self.decay ** max(0, epoch - self.decay_after)
+
 
 class Target(BaseModel):
     """A condition on a validation metric that ends training early, such as ``accuracy>=0.97``."""
 
     model_config = ConfigDict(frozen=True)
 
-    metric: Literal["accuracy", "loss"]
+    metric: Literal["accuracy", "loss", "perplexity"]
     comparison: Literal[">=", "<="]
     value: float
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        match = re.fullmatch(r"\s*(accuracy|loss)\s*(>=|<=)\s*([0-9.eE+-]+)\s*", text)
+        match = re.fullmatch(r"\s*(accuracy|loss|perplexity)\s*(>=|<=)\s*([0-9.eE+-]+)\s*", text)
         try:
             value = float(match[3]) if match else math.nan
         except ValueError:
@@ -90,5 +107,6 @@ class Target(BaseModel):
         return cls(metric=match[1], comparison=match[2], value=value)  # type: ignore[arg-type]
 
     def reached(self, accuracy: float, loss: float) -> bool:
-        value = accuracy if self.metric == "accuracy" else loss
+        perplexity = math.exp(min(loss, 700.0))
+        value = {"accuracy": accuracy, "loss": loss, "perplexity": perplexity}[self.metric]
         return value >= self.value if self.comparison == ">=" else value <= self.value

@@ -5,11 +5,14 @@ from __future__ import annotations
 from velodrome.engines.base import Strategy
 from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.errors import BadRequest
+from velodrome.models.zoo import recipe_of
 from velodrome.spec.job import Job
 
 
 def resolve(job: Job) -> Job:
     """The same job with every default said, or `BadRequest`."""
+    own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
+    job = job.model_copy(update=own)
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.servers and not strategy.has_servers:

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 from velodrome.data.splits import Splits
+from velodrome.data.text import Text
 from velodrome.engines.base import Strategy
 from velodrome.engines.registry import strategy_of
-from velodrome.models.zoo import check_shape, is_own
+from velodrome.models.zoo import check_shape, is_own, is_text
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import check_batch
 from velodrome.worker.events import Emitter
@@ -63,6 +64,26 @@ class Context:
         if not is_own(job.model):
             check_shape(job.model, data.input_shape)
         return data
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the job trains a language model."""
+        return is_text(self.job.model)
+
+    @cached_property
+    def text(self) -> Text:
+        """The text of a language model, loaded at first use."""
+        from velodrome.data.catalogue import load_text
+
+        with self.events.phase("data"):
+            text = load_text(self.job.dataset, bad_data=self.job.bad_data)
+        for note in text.notes if self.is_chief else ():
+            self.events.emit("warning", message=note)
+        return text
+
+    @property
+    def has_validation(self) -> bool:
+        return len(self.text.validation if self.is_text else self.data.validation) > 0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

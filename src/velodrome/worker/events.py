@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 PREFIX = "@velodrome "
 
 Kind = Literal[
-    "phase", "progress", "epoch", "resources", "staleness", "checkpoint", "warning", "error", "result", "lost"
+    "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error", "result", "lost"
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 

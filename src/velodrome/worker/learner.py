@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.worker.counts import Counts
-from velodrome.worker.schedule import Schedule
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]
@@ -25,10 +24,19 @@ class Learner(ABC):
 
     #: Trainable numbers of the model.
     parameters: int
+    #: Examples of each true class (row) by the class they were taken for (column), over all processes; set by
+    #: `evaluate` for a learner of images.
+    confusion: NDArray[np.int64] | None = None
+    #: Seconds of training that this process spent in collectives, where the engine lets us see them.
+    collective_seconds: float | None = None
 
     @abstractmethod
-    def begin_epoch(self, schedule: Schedule) -> None:
-        """Take over the order of the epoch that comes."""
+    def begin_epoch(self, schedule: Any) -> None:
+        """Take over the order of the epoch that comes: a `Schedule`, or a `TextSchedule` for a language model."""
+
+    @abstractmethod
+    def set_rate(self, rate: float) -> None:
+        """Use this learning rate from now on."""
 
     @abstractmethod
     def train(self, first: int, last: int) -> Counts:

@@ -12,12 +12,11 @@ from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.spec.job import Target
-from velodrome.spec.resolve import batch_of_step
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
+from velodrome.worker.epochs import Steps, epochs_of
 from velodrome.worker.learner import Learner
-from velodrome.worker.schedule import Schedule, by_data
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
@@ -45,11 +44,9 @@ class Pace:
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and say the result."""
     job, events = context.job, context.events
-    workers = job.workers if context.strategy.synchronous else 1
-    batch = batch_of_step(job, context.strategy)
-    examples = len(context.data.train)
+    schedule_of = epochs_of(context)
     target = Target.parse(job.target) if job.target else None
-    per_epoch = -(-examples // batch)
+    per_epoch = schedule_of(1).steps
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
     pace = Pace(warmup_steps=min(WARMUP_STEPS, int(total_steps) // 4))
     history: list[dict[str, Any]] = []
@@ -63,7 +60,8 @@ def run(context: Context, learner: Learner) -> None:
         left = int(total_steps) - (epoch - 1) * per_epoch
         if left <= 0:
             break
-        schedule = by_data(examples, batch, workers, job.seed, epoch)
+        schedule = schedule_of(epoch)
+        learner.set_rate(job.rate_of(epoch))
         with events.phase("train", epoch=epoch):
             counts, seconds = _train_epoch(context, learner, schedule, min(left, schedule.steps), epoch, pace)
         with events.phase("evaluate", epoch=epoch, part="validation"):
@@ -71,7 +69,7 @@ def run(context: Context, learner: Learner) -> None:
             with context.waiting():
                 train = learner.total(counts)
                 learner.average_statistics()
-                validation = learner.evaluate("validation") if len(context.data.validation) else Counts()
+                validation = learner.evaluate("validation") if context.has_validation else Counts()
             evaluate_seconds = time.perf_counter() - start
         _refuse_nan(train, epoch)
         history.append(_entry(epoch, train, validation, seconds, evaluate_seconds))
@@ -91,11 +89,14 @@ def run(context: Context, learner: Learner) -> None:
         with context.waiting():
             test = learner.evaluate("test")
         test_seconds = time.perf_counter() - start
+    if learner.collective_seconds is not None:
+        events.emit("shares", train_seconds=pace.seconds, collective_seconds=learner.collective_seconds)
     if context.is_chief:
         with events.phase("save"):
             learner.save(context.folder / "model")
         events.emit("result", test=test.fields(), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
+                    confusion=None if learner.confusion is None else learner.confusion.tolist(),
                     pace={"seconds": pace.seconds, "examples": pace.examples, "steps": pace.steps,
                           "warmup": pace.warmup})
     with context.waiting():
@@ -103,7 +104,7 @@ def run(context: Context, learner: Learner) -> None:
 
 
 def _train_epoch(
-    context: Context, learner: Learner, schedule: Schedule, steps: int, epoch: int, pace: Pace
+    context: Context, learner: Learner, schedule: Steps, steps: int, epoch: int, pace: Pace
 ) -> tuple[Counts, float]:
     """Train the first `steps` steps of an epoch in calls of about a quarter of a second."""
     counts = Counts()

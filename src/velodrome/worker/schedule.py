@@ -91,12 +91,20 @@ def files_of(rank: int, files: int, workers: int) -> range:
     return range(rank, files, workers)
 
 
-def by_file(files: Sequence[int], batch: int, workers: int, seed: int, epoch: int) -> Schedule:
-    """Whole files to each worker, given the examples of every file; a stream counts within its worker's own files."""
+def by_file(
+    files: Sequence[int], batch: int, workers: int, seed: int, epoch: int, *, own: bool = False
+) -> Schedule:
+    """Whole files to each worker, given the examples of every file.
+
+    With `own`, a stream counts within its worker's own files, for a worker that holds no others.
+    """
+    starts = np.concatenate([[0], np.cumsum(files)]).astype(np.int64)
     streams = []
     for rank in range(workers):
-        mine = sum(files[number] for number in files_of(rank, len(files), workers))
-        streams.append(order_of_epoch(mine, seed, epoch, workers, rank))
+        numbers = files_of(rank, len(files), workers)
+        mine = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
+        order = order_of_epoch(len(mine), seed, epoch, workers, rank)
+        streams.append(order if own else mine[order])
     return Schedule(tuple(streams), _sizes(batch, workers))
 
 

@@ -21,7 +21,6 @@ class Optimizer:
     """One update rule: `slots` zero-initialised variables, shaped like the weights, go with every buffer."""
 
     kind: str
-    rate: float
     dtype: Any
 
     @property
@@ -35,10 +34,9 @@ class Optimizer:
         number = tf.cast(iteration, tf.float64)
         return tuple(tf.cast(tf.pow(tf.constant(beta, tf.float64), number), self.dtype) for beta in ADAM_BETAS)
 
-    def apply(self, weights: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor,
+    def apply(self, weights: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, rate: tf.Tensor,
               powers: tuple[tf.Tensor, ...]) -> tf.Operation:
         """Update one buffer in place. `weights` and `slots` are variable handles on one device."""
-        rate = tf.constant(self.rate, self.dtype)
         if self.kind == "sgd":
             return tf.raw_ops.ResourceApplyGradientDescent(var=weights, alpha=rate, delta=gradient)
         if self.kind == "momentum":
@@ -53,4 +51,4 @@ class Optimizer:
 
 
 def optimizer_of(job: Job) -> Optimizer:
-    return Optimizer(job.optimizer, job.rate, tf.as_dtype(job.dtype))
+    return Optimizer(job.optimizer, tf.as_dtype(job.dtype))

@@ -56,7 +56,7 @@ class ParameterServer(Learner):
 
     def __init__(self, context: Context, network: Network, strategy: Any, watch: Watch) -> None:
         self._context, self._network = context, network
-        self._optimizer = optimizer_of(context.job)
+        self._optimizer, self._rate = optimizer_of(context.job), context.job.rate
         self.parameters = network.parameters
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
         with strategy.scope():
@@ -72,7 +72,8 @@ class ParameterServer(Learner):
         self._closures = Closures(tf.distribute.coordinator.ClusterCoordinator(strategy), watch, context)
         images = tf.TensorSpec([None, *network.shape], tf.uint8)
         labels, number = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)
-        self._train = tf.function(self._train_steps, autograph=False, input_signature=[images, labels, number, number])
+        given = [images, labels, number, number, tf.TensorSpec([], network.dtype)]
+        self._train = tf.function(self._train_steps, autograph=False, input_signature=given)
         self._count = tf.function(self._count_examples, autograph=False, input_signature=[images, labels])
         self._schedule: Schedule
         self._handed, self._asked, self._batch, self._salt, self._epoch = 0, 0, 0, 0, 0
@@ -89,7 +90,7 @@ class ParameterServer(Learner):
     def _pull(self) -> list[list[tf.Tensor]]:
         return [[part.read_value() for part in parts] for parts in self._weights]
 
-    def _push(self, gradient: list[list[tf.Tensor]]) -> tf.Tensor:
+    def _push(self, gradient: list[list[tf.Tensor]], rate: tf.Tensor) -> tf.Tensor:
         """Apply a gradient where the weights live; returns the number of updates then."""
         # Nothing else makes the count wait for the gradient, and counted early it would hide what others did meanwhile.
         computed = [piece for pieces in gradient for piece in pieces]
@@ -99,10 +100,12 @@ class ParameterServer(Learner):
         for parts, slots, pieces in zip(self._weights, self._slots, gradient, strict=True):
             for part, held, piece in zip(parts, slots, pieces, strict=True):
                 with tf.device(part.device):
-                    self._optimizer.apply(part.handle, [slot.handle for slot in held], piece, powers)
+                    self._optimizer.apply(part.handle, [slot.handle for slot in held], piece, rate, powers)
         return done
 
-    def _train_steps(self, images: tf.Tensor, labels: tf.Tensor, batch: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+    def _train_steps(
+        self, images: tf.Tensor, labels: tf.Tensor, batch: tf.Tensor, salt: tf.Tensor, rate: tf.Tensor
+    ) -> tf.Tensor:
         """Steps over the examples given; counts, then the sum and the largest of updates by others, and the steps."""
         examples = tf.cast(tf.size(labels), tf.int64)
         states = [
@@ -116,7 +119,7 @@ class ParameterServer(Learner):
             gradient, after, tally = self._network.gradient(
                 self._pull(), self._join, now, images[first:last], labels[first:last], last - first, last - first
             )
-            behind = tf.cast(self._push(gradient) - before - 1, tf.float64)
+            behind = tf.cast(self._push(gradient, rate) - before - 1, tf.float64)
             late = tf.stack([late[0] + behind, tf.maximum(late[1], behind), late[2] + 1.0])
             return last, seen + tally, late, *after
 
@@ -150,6 +153,7 @@ class ParameterServer(Learner):
         self._closures.schedule(
             self._train, tf.constant(data.images[indices]), tf.constant(data.labels[indices], tf.int64),
             tf.constant(size, tf.int64), tf.constant(self._salt, tf.int64),
+            tf.constant(self._rate, self._network.dtype),
         )
         self._handed = last
 
@@ -160,6 +164,9 @@ class ParameterServer(Learner):
             self._stale += [result[3], 0.0, result[5]]
             self._stale[1] = max(self._stale[1], result[4])
         return counts
+
+    def set_rate(self, rate: float) -> None:
+        self._rate = rate
 
     def train(self, first: int, last: int) -> Counts:
         counts, self._asked = Counts(), last

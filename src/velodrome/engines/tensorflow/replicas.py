@@ -46,6 +46,7 @@ class Replicas(Learner):
             with tf.device(device):
                 self._statistics.append([tf.Variable(value) for value in network.initial_statistics(rank)])
                 self._tallies.append(tf.Variable(np.zeros(3)))
+        self._rate = tf.Variable(context.job.rate, dtype=network.dtype)
         self._iterations = 0
         self._pixels = {"train": Pixels.of(context.data.train)}
         self._decks: list[Deck] = []
@@ -105,7 +106,8 @@ class Replicas(Learner):
 
     def _apply(self, gradient: tf.Tensor, iteration: tf.Tensor) -> None:
         slots = [slot.handle for slot in self._slots]
-        self._optimizer.apply(self._weights.handle, slots, gradient, self._optimizer.powers(iteration))
+        rate = self._rate.read_value()
+        self._optimizer.apply(self._weights.handle, slots, gradient, rate, self._optimizer.powers(iteration))
 
     def _count_steps(self, steps: tf.Tensor, dealt: list[Deck], pixels: Pixels) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
@@ -143,6 +145,9 @@ class Replicas(Learner):
 
     def begin_epoch(self, schedule: Schedule) -> None:
         self._decks = decks.train_decks(schedule, self._ranks)
+
+    def set_rate(self, rate: float) -> None:
+        self._rate.assign(rate)
 
     def train(self, first: int, last: int) -> Counts:
         number = [tf.constant(value, tf.int64) for value in (first, last, self._iterations - first)]

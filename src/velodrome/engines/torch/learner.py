@@ -70,6 +70,9 @@ class TorchLearner(Learner):
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         self._model.train()
 
+    def set_rate(self, rate: float) -> None:
+        self._optimizer.rate = rate
+
     def train(self, first: int, last: int) -> Counts:
         """The steps of a chunk. Nothing is read back from the device before its end."""
         start, end = self._offsets[first], self._offsets[last]

@@ -15,7 +15,7 @@ class Optimizer:
     """Changes tensors in place by their gradients, which must lie in memory as the tensors do."""
 
     def __init__(self, job: Job, tensors: list[torch.Tensor]) -> None:
-        self._kind, self._rate = job.optimizer, job.rate
+        self._kind, self.rate = job.optimizer, job.rate
         self._tensors = [tensor.detach() for tensor in tensors]
         slots = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "square")}[job.optimizer]
         self._slots = {name: [torch.zeros_like(tensor) for tensor in self._tensors] for name in slots}
@@ -28,16 +28,16 @@ class Optimizer:
         if self._kind == "adam":
             torch._fused_adam_(
                 self._tensors, gradients, self._slots["mean"], self._slots["square"], [], self._steps_by_tensor,
-                lr=self._rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0, eps=ADAM_EPSILON,
+                lr=self.rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0, eps=ADAM_EPSILON,
                 amsgrad=False, maximize=False,
             )
         elif self._kind == "momentum":
             torch._fused_sgd_(
-                self._tensors, gradients, self._slots["momentum"], weight_decay=0.0, momentum=MOMENTUM, lr=self._rate,
+                self._tensors, gradients, self._slots["momentum"], weight_decay=0.0, momentum=MOMENTUM, lr=self.rate,
                 dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
             )
         else:
-            torch._foreach_add_(self._tensors, gradients, alpha=-self._rate)
+            torch._foreach_add_(self._tensors, gradients, alpha=-self.rate)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that the next step depends on, by name."""

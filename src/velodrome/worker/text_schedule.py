@@ -1,0 +1,76 @@
+"""How a text is read in training: so many places of it at once, a few words further at every step.
+
+A text of n words is cut into `batch` rows of equal length that are read side by side; what does not fill a row is left
+out, as Zaremba et al. (2014) do. A worker reads every n-th row, so that the workers together read, at every step, what
+one worker alone would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.int32]
+
+#: Rows in which validation and test texts are read.
+EVALUATION_ROWS = 20
+
+
+@dataclass(frozen=True)
+class TextSchedule:
+    """All steps of one epoch over a text."""
+
+    words: int
+    batch: int
+    unroll: int
+    workers: int = 1
+
+    @property
+    def width(self) -> int:
+        """Words of a row that are predicted in an epoch."""
+        return (self.words // self.batch - 1) // self.unroll * self.unroll
+
+    @property
+    def steps(self) -> int:
+        return self.width // self.unroll
+
+    def examples(self, first: int, last: int) -> int:
+        """Words that the steps `first` up to, not including, `last` predict, over all workers."""
+        return (min(last, self.steps) - min(first, self.steps)) * self.unroll * self.batch
+
+    def rows(self, text: Words, rank: int) -> Words:
+        """The rows of one worker, each one word longer than `width`: step `s` reads columns from ``s * unroll`` on
+        and predicts the ones after them."""
+        length = self.words // self.batch
+        rows = text[: length * self.batch].reshape(self.batch, length)
+        return np.ascontiguousarray(rows[rank :: self.workers, : self.width + 1])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A whole text in rows, for evaluation: every word but the first is predicted once.
+
+    `inputs`, `targets` and `real` are (rows, length); where `real` is 0, a row has ended.
+    """
+
+    inputs: Words
+    targets: Words
+    real: NDArray[np.float32]
+
+
+def reading(text: Words, rank: int = 0, workers: int = 1, rows: int = EVALUATION_ROWS) -> Reading:
+    """The rows of one worker of a text that is read as a whole."""
+    predicted = len(text) - 1
+    length = -(-predicted // rows)
+    inputs = np.zeros((rows, length), dtype=np.int32)
+    targets = np.zeros((rows, length), dtype=np.int32)
+    real = np.zeros((rows, length), dtype=np.float32)
+    for row in range(rows):
+        begin, end = min(row * length, predicted), min((row + 1) * length, predicted)
+        inputs[row, : end - begin] = text[begin:end]
+        targets[row, : end - begin] = text[begin + 1 : end + 1]
+        real[row, : end - begin] = 1.0
+    mine = slice(rank, None, workers)
+    return Reading(inputs[mine], targets[mine], real[mine])

@@ -1,0 +1,40 @@
+"""Reading a text in rows: workers together read what one alone would, and evaluation predicts every word once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from velodrome.worker.text_schedule import TextSchedule, reading
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_workers_read_together_what_one_reads_alone(workers: int) -> None:
+    text = np.arange(1003, dtype=np.int32)
+    alone = TextSchedule(len(text), batch=10, unroll=7).rows(text, 0)
+    schedule = TextSchedule(len(text), batch=10, unroll=7, workers=workers)
+    together = np.concatenate([schedule.rows(text, rank) for rank in range(workers)])
+    assert sorted(map(tuple, together)) == sorted(map(tuple, alone))
+    assert schedule.examples(0, schedule.steps) == alone.shape[0] * (alone.shape[1] - 1)
+
+
+def test_a_row_goes_on_where_its_last_step_ended() -> None:
+    schedule = TextSchedule(100, batch=2, unroll=5)
+    rows = schedule.rows(np.arange(100, dtype=np.int32), 0)
+    assert schedule.steps == 9
+    assert rows.shape == (2, 46)
+    assert rows[0].tolist() == list(range(46))
+    assert rows[1][0] == 50
+
+
+@pytest.mark.parametrize("length", [2, 19, 20, 21, 22, 401, 1000])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_evaluation_predicts_every_word_but_the_first_exactly_once(length: int, workers: int) -> None:
+    text = np.arange(length, dtype=np.int32)
+    parts = [reading(text, rank, workers) for rank in range(workers)]
+    predicted = np.concatenate([part.targets[part.real > 0] for part in parts])
+    assert sorted(predicted) == list(range(1, length))
+    for part in parts:
+        assert np.array_equal(part.inputs[part.real > 0] + 1, part.targets[part.real > 0])
