@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from velodrome.cli import data_show, data_verify
+from velodrome.cli import data_shard, data_show, data_verify
 from velodrome.cli.options import Json
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, look at and check data sets.")
@@ -94,3 +94,4 @@ def prepare(
 
 app.command("show")(data_show.command)
 app.command("verify")(data_verify.command)
+app.command("shard")(data_shard.command)
