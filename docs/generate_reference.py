@@ -177,9 +177,9 @@ def events_page() -> str:
     return "\n".join(parts)
 
 
-def sample_result() -> dict[str, Any]:
+def sample_result(model: str) -> dict[str, Any]:
     """A result with everything in it that one can have, made by the function that makes them all."""
-    job = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=1))
+    job = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=1)).model_copy(update={"model": model})
     counts = {"correct": 1, "total": 2, "loss_sum": 1.0}
     worker: dict[str, Any] = {"time": 1.0, "role": "worker", "rank": 0}
     chief = {**worker, "role": "chief"}
@@ -188,9 +188,10 @@ def sample_result() -> dict[str, Any]:
     events = [
         {**worker, "kind": "resources", "cpu_percent": 1.0, "memory_bytes": 1, "network": network},
         {**worker, "kind": "staleness", "mean": 1.0, "max": 1},
+        {**worker, "kind": "shares", "train_seconds": 1.0, "collective_seconds": 0.5},
         {**chief, "kind": "epoch", "epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0, "train": counts,
          "validation": counts},
-        {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace},
+        {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace, "confusion": [[1]]},
     ]
     failure = Failure("why", role="worker", rank=0, host="127.0.0.1", traceback="…", stack="…")
     plan = make_plan("name", job, port=lambda: 1)
@@ -198,8 +199,10 @@ def sample_result() -> dict[str, Any]:
 
 
 #: Objects whose keys are said in the words of the field itself.
-_SAID_IN_ONE = {"versions", "staleness", "nodes[].cpu_percent", "nodes[].memory_bytes", "nodes[].network_bytes",
-                "nodes[].phases"}
+_SAID_IN_ONE = {
+    "versions", "staleness", "shares", "confusion", "nodes[].cpu_percent", "nodes[].memory_bytes",
+    "nodes[].network_bytes", "nodes[].phases",
+}
 
 
 def field_names(value: Any, above: str = "") -> Iterator[str]:
@@ -213,17 +216,20 @@ def field_names(value: Any, above: str = "") -> Iterator[str]:
 
 
 def run_page() -> str:
-    same_names("result.json", set(field_names(sample_result())), set(RESULT))
+    names = {name for model in MODELS for name in field_names(sample_result(model.name))}
+    # Only language models have a perplexity, and the zoo may have none.
+    words = {name: text for name, text in RESULT.items() if name in names or "perplexity" not in name}
+    same_names("result.json", names, set(words))
     return "\n".join([
         NOTE,
         "# The run folder\n",
         "A run is a folder, `runs/NAME` unless `--runs` says otherwise. A race is a folder of runs with `race.yaml`\n"
         "and the figure `race.png`. Files are written beside and moved into place, so none is ever half there; a\n"
         "finished run is never overwritten.\n",
-        table(["file", "what it holds"], [[f"`{name}`", words] for name, words in FOLDER.items()]),
+        table(["file", "what it holds"], [[f"`{name}`", text] for name, text in FOLDER.items()]),
         "## `result.json`\n",
         "The same object is the last line of `velodrome train --json` and what `velodrome.train` returns.\n",
-        table(["field", "meaning"], [[f"`{name}`", words] for name, words in RESULT.items()]),
+        table(["field", "meaning"], [[f"`{name}`", text] for name, text in words.items()]),
     ])
 
 
