@@ -1,0 +1,166 @@
+"""Photographs named in a table, and Kaggle's fashion products: rows that are right, broken, or lead elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pictures import COLOURS, picture, truncated, write_folders
+
+from velodrome.data import catalogue
+from velodrome.data.base import DataError
+from velodrome.errors import BadRequest
+
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
+
+
+def write_table(folder: Path, rows: list[tuple[str, str]], head: str = "image,label", mark: str = ",") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "list.csv"
+    path.write_text("\n".join([head, *(mark.join(row) for row in rows)]) + "\n", encoding="utf-8")
+    return path
+
+
+def good_rows(folder: Path) -> list[tuple[str, str]]:
+    return [(str(file.relative_to(folder)), file.parent.name) for file in sorted(folder.rglob("*.png"))]
+
+
+def load(name, bad_data="fail"):
+    return catalogue.load(f"path:{name}", seed=1, validation=0.1, bad_data=bad_data)
+
+
+@pytest.mark.parametrize(
+    ("head", "mark", "options"),
+    [("image,label", ",", ""), ("\ufefffile;kind", ";", "?image=file&label=kind"), ("image\tlabel", "\t", "")],
+)
+def test_a_table_says_which_image_is_what(tmp_path, head, mark, options):
+    folder = write_folders(tmp_path / "set")
+    table = write_table(folder, good_rows(folder), head, mark)
+    splits = load(f"{table}{options}")
+    assert splits.class_names == ("ant", "bee", "cat")
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 30
+    for image, label in zip(splits.train.images, splits.train.labels, strict=True):
+        assert tuple(image[3, 3]) == COLOURS[splits.class_names[label]]
+
+
+def test_a_table_may_name_the_parts(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"{kind},{'test' if file.endswith('9.png') else 'train'}") for file, kind in good_rows(folder)]
+    splits = load(f"{write_table(folder, rows, 'image,label,which')}?part=which")
+    assert {int(image[0, 0, 2]) for image in splits.test.images} == {9}
+    assert len(splits.test) == 3
+
+
+def test_a_table_cannot_make_us_read_outside_its_folder(tmp_path):
+    outside = tmp_path / "secret.png"
+    picture((1, 2, 3), 1).save(outside)
+    folder = write_folders(tmp_path / "set")
+    (folder / "link.png").symlink_to(outside)
+    wrong = [(name, "ant") for name in ("../secret.png", str(outside), "link.png", "no.png")]
+    rows = [*(row for row in good_rows(folder) if row[0] != "link.png"), *wrong]
+    table = write_table(folder, rows)
+    with pytest.raises(BadRequest, match=r"outside the table's folder: 4 .*\.\./secret.png: outside.*No such file"):
+        load(table)
+    assert len(load(table, "skip").notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (("ant/00.png", ""), "rows without a label: 1 \\(line 32\\)"),
+        (("ant/00.png", "ant,too,many"), "too few or too many cells: 1 \\(line 32: 4 cells instead of 2\\)"),
+        (("", "ant"), "line 32: : no name"),
+        (("ant", "ant"), "ant: no file"),
+    ],
+)
+def test_a_broken_row_is_named_by_its_line(tmp_path, row, why):
+    folder = write_folders(tmp_path / "set")
+    table = write_table(folder, [*good_rows(folder), row])
+    with pytest.raises(BadRequest, match=why):
+        load(table)
+    splits = load(table, "skip")
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 30
+
+
+def test_a_word_among_numbers_does_not_parse(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    numbers = {"ant": "0", "bee": "1", "cat": "2"}
+    rows = [(file, numbers[kind]) for file, kind in good_rows(folder)]
+    table = write_table(folder, [*rows[:-1], (rows[-1][0], "two?")])
+    with pytest.raises(BadRequest, match=r"no whole numbers like the others: 1 \(line 31: two\?\)"):
+        load(table)
+    assert load(table, "skip").class_names == ("0", "1", "2")
+
+
+def test_a_wrong_column_is_answered_with_the_columns(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    with pytest.raises(BadRequest, match=r"no column 'label' but image, kind: name the right one as list.csv\?label="):
+        load(write_table(folder, good_rows(folder), "image,kind"))
+
+
+def test_a_column_of_names_is_no_column_of_classes(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"name {place}") for place, (file, _) in enumerate(good_rows(folder))]
+    with pytest.raises(BadRequest, match="every row has a label of its own"):
+        load(write_table(folder, rows))
+
+
+@pytest.mark.parametrize("payload", [b"\xff\xfe\x00image", b""])
+def test_what_is_no_table_is_refused(tmp_path, payload):
+    (tmp_path / "list.csv").write_bytes(payload)
+    with pytest.raises(BadRequest, match=r"list\.csv"):
+        load(tmp_path / "list.csv")
+
+
+def write_products(folder: Path, each: int = 12) -> Path:
+    """Kaggle's layout, flaws included: an unquoted comma, a missing picture, a rare class, a short line."""
+    (folder / "images").mkdir(parents=True)
+    lines = ["id,gender,articleType,productDisplayName"]
+    number = 1000
+    for kind, colour in (("Shirts", (200, 30, 30)), ("Shoes", (30, 200, 30)), ("Watches", (30, 30, 200))):
+        for place in range(each if kind != "Watches" else 3):
+            number += 1
+            picture(colour, place).save(folder / "images" / f"{number}.jpg")
+            lines.append(f"{number},{'Men' if place % 2 else 'Women'},{kind},{kind} {place}")
+    lines += ["9999,Men,Shirts,no picture", "1001x"]
+    lines[1] += ", blue, large"
+    (folder / "styles.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("within", ["", "fashion-dataset"])
+def test_fashion_products_are_read_with_the_flaws_everybody_has(tmp_path, monkeypatch, within):
+    write_products(tmp_path / "mirror" / "fashion-products" / within)
+    monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tmp_path / "mirror"))
+    assert catalogue.is_here("fashion-products")
+    splits = catalogue.load("fashion-products", seed=1, validation=0.1)
+    assert splits.class_names == ("Shirts", "Shoes")
+    assert splits.input_shape == (80, 60, 3)
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 24
+    notes = " ".join(splits.notes)
+    for told in ("unquoted commas: 1 (line 2): repaired", "fewer than 10 pictures: 1 (Watches: 3)",
+                 "products without a picture: 1 (9999)", "too few or too many cells: 1"):
+        assert told in notes
+    assert catalogue.describe("fashion-products").train == len(splits.train)
+
+
+def test_fashion_products_by_another_column(own_cache):
+    write_products(own_cache / "fashion-products")
+    assert catalogue.load("fashion-products:gender", seed=1, validation=0.1).class_names == ("Men", "Women")
+    with pytest.raises(BadRequest, match="the label is one of articleType, gender"):
+        catalogue.describe("fashion-products:price")
+
+
+def test_a_broken_picture_of_the_products_is_still_bad_data(own_cache):
+    folder = write_products(own_cache / "fashion-products")
+    truncated(folder / "images" / "1002.png")
+    (folder / "images" / "1002.png").rename(folder / "images" / "1002.jpg")
+    with pytest.raises(BadRequest, match=r"images that cannot be read: 1 \(1002.jpg"):
+        catalogue.load("fashion-products", seed=1, validation=0.1)
+
+
+def test_without_its_files_fashion_products_say_where_to_put_them(own_cache):
+    assert catalogue.describe("fashion-products").train is None
+    assert not catalogue.is_here("fashion-products")
+    with pytest.raises(DataError, match=r"Kaggle wants an account.*images/ into .*cache/fashion-products"):
+        catalogue.prepare("fashion-products")

