@@ -61,7 +61,8 @@ def _key_without(configuration: Configuration, names: frozenset[str]) -> str:
     return _key({name: value for name, value in configuration.fields.items() if name not in names})
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A field's value for people."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
     return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -72,7 +73,7 @@ def varied(configurations: Iterable[Configuration]) -> dict[str, list[Any]]:
     seen: dict[str, dict[str, Any]] = defaultdict(dict)
     for configuration in configurations:
         for name, value in configuration.fields.items():
-            seen[name].setdefault(_text(value), value)
+            seen[name].setdefault(text_of(value), value)
     return {name: list(values.values()) for name, values in seen.items() if len(values) > 1}
 
 
@@ -89,7 +90,7 @@ def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
             parts = [f"{label} with {count} worker{'' if count == 1 else 's'}"]
             if servers := member.fields.get("servers"):
                 parts[0] += f" and {servers} server{'' if servers == 1 else 's'}"
-            parts += [f"{_SHORT.get(name, name)} {_text(member.fields.get(name))}" for name in differing]
+            parts += [f"{_SHORT.get(name, name)} {text_of(member.fields.get(name))}" for name in differing]
             found[member.key] = ", ".join(parts)
     return found
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from velodrome.analysis.compare import Row
+from velodrome.analysis.configuration import text_of, varied
 from velodrome.analysis.objective import Candidate, Price, Question, ask
 from velodrome.analysis.statistics import LEVEL, Ratio, is_level, more_runs
 
@@ -67,9 +68,21 @@ def recommend(
     return replace(found, why=" ".join(note for note in notes if note))
 
 
+def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by what is trained on what: only configurations of one data set and one model are judged together."""
+    fields = ("dataset", "model", "model_args", "dtype")
+    differing = [name for name in varied(row.configuration for row in rows) if name in fields]
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        name = ", ".join(text_of(row.configuration.fields.get(field)) for field in differing)
+        found.setdefault(name, []).append(row)
+    return found or {"": []}
+
+
 def verdict(rows: Sequence[Row]) -> str:
-    """One line for the end of a race."""
-    return recommend(rows).lines[0]
+    """One line for the end of a race, or one for each of its tasks."""
+    answers = {task: recommend(members) for task, members in tasks_of(rows).items()}
+    return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items())
 
 
 def _aside(question: Question, failed: int) -> str:

@@ -58,7 +58,7 @@ def command(
 
     from velodrome.analysis.compare import compare
     from velodrome.analysis.objective import Price
-    from velodrome.analysis.recommend import recommend
+    from velodrome.analysis.recommend import recommend, tasks_of
     from velodrome.report.load import load_race
     from velodrome.spec.job import Target
 
@@ -71,9 +71,19 @@ def command(
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     chosen = objective or ("time-to-accuracy" if wanted else "throughput")
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
-    answer = recommend(rows, chosen, wanted, price, failed=len(record.failures))
+    answers = {
+        task: recommend(members, chosen, wanted, price, failed=len(record.failures))
+        for task, members in tasks_of(rows).items()
+    }
     if json:
-        print(json_module.dumps({"race": record.name, **answer.as_json()}))
-    else:
+        if list(answers) == [""]:
+            print(json_module.dumps({"race": record.name, **answers[""].as_json()}))
+        else:
+            tasks = [{"task": task, **answer.as_json()} for task, answer in answers.items()]
+            print(json_module.dumps({"race": record.name, "tasks": tasks}))
+        return
+    for task, answer in answers.items():
+        if task:
+            print(f"{task}:")
         for line in answer.lines:
             print(line)

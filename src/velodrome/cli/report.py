@@ -51,7 +51,9 @@ def command(
     if json:
         print(json_module.dumps({
             "race": record.name, "report": str(paths[0].resolve()),
-            "files": [str(path.resolve()) for path in paths], "recommendation": report.recommendation.as_json(),
+            "files": [str(path.resolve()) for path in paths], "recommendations": [
+                {"task": answer.task, **answer.recommendation.as_json()} for answer in report.answers
+            ],
         }))
     else:
         print(paths[0])

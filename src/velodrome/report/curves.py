@@ -154,6 +154,8 @@ def draw_over_time(axes: Axes, rows: Sequence[Row]) -> int:
                   linestyle=style[str(row.workers)], marker=kind, markevery=max(1, len(clocks) // 5),
                   label=f"{row.label}, {row.workers} w{', ' if rest[row.name] else ''}{rest[row.name]}")
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("training time (s, logarithmic)")
     axes.set_ylabel(name)
     return len(drawn)

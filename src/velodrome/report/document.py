@@ -11,7 +11,7 @@ from typing import Any
 from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.configuration import varied
 from velodrome.analysis.objective import ask
-from velodrome.analysis.recommend import Recommendation, recommend
+from velodrome.analysis.recommend import Recommendation, recommend, tasks_of
 from velodrome.report import curves, tables, usage
 from velodrome.report.figures import Picture
 from velodrome.report.load import RaceRecord
@@ -25,16 +25,24 @@ MOST_NODE_ROWS = 150
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What is recommended for a task, and the verdicts by other objectives."""
+
+    task: str
+    recommendation: Recommendation
+    others: tuple[Recommendation, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that is said about a race."""
 
     record: RaceRecord
     rows: tuple[Row, ...]
-    recommendation: Recommendation
-    #: The verdicts of the other objectives.
-    others: tuple[Recommendation, ...]
+    #: One for each task (data set and model) of the race; the name is empty if there is only one.
+    answers: tuple[Answer, ...]
     main: Table | None
-    duels: Table | None
+    duels: tuple[Table, ...]
     more: tuple[Table, ...]
     failures: Table | None
     #: What all runs share, what was varied, what they ran on: names and values for people.
@@ -52,7 +60,7 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        return tuple(table for table in (self.main, self.duels, *self.more, self.failures) if table is not None)
+        return tuple(table for table in (self.main, *self.duels, *self.more, self.failures) if table is not None)
 
 
 def make_report(record: RaceRecord, objective: str | None = None, target: str | None = None) -> Report:
@@ -60,18 +68,19 @@ def make_report(record: RaceRecord, objective: str | None = None, target: str | 
     target = target or record.target
     rows = compare(record.results, Target.parse(target) if target else None)
     chosen = objective or ("time-to-accuracy" if target else "throughput")
-    lost = len(record.failures)
-    recommendation = recommend(rows, chosen, target, failed=lost)
     names = [name for name in ("time-to-accuracy", "throughput", "accuracy", "cost") if name != chosen]
-    others = [recommend(rows, name, target) for name in names if target or name != "time-to-accuracy"] if rows else []
+    answers, duels = [], []
+    for task, members in tasks_of(rows).items():
+        answer = recommend(members, chosen, target, failed=len(record.failures))
+        others = [recommend(members, name, target) for name in names if target or name != "time-to-accuracy"]
+        answers.append(Answer(task, answer, tuple(others) if members else ()))
+        if answer.best and (table := tables.duel_table(ask(members, chosen, target), answer.best, len(answers))):
+            duels.append(table)
     series = {row.name: _series(row) for row in rows}
-    duels = None
-    if recommendation.best is not None:
-        duels = tables.duel_table(ask(rows, chosen, target), recommendation.best)
     return Report(
-        record, tuple(rows), recommendation, tuple(others),
+        record, tuple(rows), tuple(answers),
         main=tables.results_table(rows) if rows else None,
-        duels=duels,
+        duels=tuple(duels),
         more=(
             tables.times_table(rows), tables.resources_table(rows), tables.nodes_table(rows, series, MOST_NODE_ROWS),
         ) if rows else (),
@@ -86,7 +95,9 @@ def make_pictures(report: Report) -> list[Picture]:
     rows = tables.ordered(report.rows)
     if not rows:
         return []
-    spoken = [name for name in (report.recommendation.best, report.recommendation.rival) if name]
+    spoken = [
+        name for answer in report.answers for name in (answer.recommendation.best, answer.recommendation.rival) if name
+    ]
     drawn = [
         curves.over_workers(rows),
         curves.over_time(rows, report.target),

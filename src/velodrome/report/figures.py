@@ -51,6 +51,8 @@ def drawing() -> Iterator[None]:
         "text.color": INK, "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK, "axes.axisbelow": True,
         "grid.color": INK, "grid.alpha": 0.15, "axes.grid": True, "lines.linewidth": 1.5, "lines.markersize": 4,
         "svg.hashsalt": "velodrome", "svg.fonttype": "path", "axes.titlelocation": "left",
+        # A dollar in somebody's model name is a dollar, no formula.
+        "text.parse_math": False, "axes.formatter.use_mathtext": False,
     }):
         yield
 

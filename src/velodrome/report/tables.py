@@ -192,7 +192,7 @@ def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | 
     )
 
 
-def duel_table(question: Question, best: str) -> Table | None:
+def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
     """The recommended configuration against each other one: what is proven and what is not."""
     leader = next((candidate for candidate in question.candidates if candidate.name == best), None)
     if leader is None or len(question.candidates) < 2:
@@ -218,7 +218,7 @@ def duel_table(question: Question, best: str) -> Table | None:
             Cell(said),
         ))
     return Table(
-        "duels", f"{best} against the others",
+        "duels" if number == 1 else f"duels-{number}", f"{best} against the others",
         f"By {question.objective}: how many times better the recommended configuration is, with the 95 % interval of "
         "the ratio (Welch's t on logarithms). Another is beaten only if the interval lies above 1.",
         (Column("configuration", numeric=False), Column("measured"), Column("ratio"), Column("verdict", numeric=False)),

@@ -45,9 +45,12 @@ def markdown_escape(text: str) -> str:
 def to_markdown(report: Report) -> str:
     """The verdict and every table."""
     parts = [f"# {markdown_escape(report.title)}", ""]
-    for line in report.recommendation.lines:
-        name, _, rest = line.partition(": ")
-        parts += [f"**{name}:** {markdown_escape(rest)}", ""]
+    for answer in report.answers:
+        if answer.task:
+            parts += [f"## {markdown_escape(answer.task)}", ""]
+        for line in answer.recommendation.lines:
+            name, _, rest = line.partition(": ")
+            parts += [f"**{name}:** {markdown_escape(rest)}", ""]
     parts += [f"- {markdown_escape(note)}" for note in report.notes]
     for table in report.tables:
         parts += ["", f"## {markdown_escape(table.title)}", "", *_markdown_rows(table), "", markdown_escape(table.note)]
@@ -76,8 +79,9 @@ def _markdown_cell(cell: Cell) -> str:
 
 def to_latex(report: Report) -> str:
     """Tables to \\input into a document that has \\usepackage{booktabs}."""
-    verdicts = [f"% {line}" for line in (" ".join(line.split()) for line in report.recommendation.lines)]
-    parts = [f"% Race {' '.join(report.record.name.split())}. In the preamble: \\usepackage{{booktabs}}", *verdicts, ""]
+    lines = [line for answer in report.answers for line in (answer.task, *answer.recommendation.lines) if line]
+    verdicts = [f"% {latex_escape(line)}" for line in lines]
+    parts = [f"% Race {latex_escape(report.record.name)}. In the preamble: \\usepackage{{booktabs}}", *verdicts, ""]
     for table in report.tables:
         pieces = [table.rows[place : place + _LATEX_ROWS] for place in range(0, len(table.rows), _LATEX_ROWS)]
         for number, rows in enumerate(pieces):

@@ -1,0 +1,82 @@
+"""`velodrome report` and `velodrome recommend` as a user types them, on a made-up race."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic_races import repeated, write_race
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def race(runs: Path) -> Path:
+    made = [*repeated([100, 102, 98], strategy="single"), *repeated([180, 182, 178], workers=2)]
+    return write_race(runs, made).path
+
+
+def test_report_prints_the_page_it_wrote_beside_the_runs(velodrome, race, runs) -> None:
+    done = velodrome("report", "made", "--runs", runs)
+    assert done.code == 0
+    assert Path(done.out.strip()) == race / "report.html"
+    assert "do not distribute" not in (race / "report.html").read_text()
+
+
+def test_report_writes_other_forms_and_figures_and_tells_scripts_where(velodrome, race, runs, tmp_path) -> None:
+    done = velodrome("report", "made", "--runs", runs, "--format", "latex", "--out", tmp_path / "t.tex",
+                     "--figures", tmp_path / "figures", "--objective", "accuracy", "--json").json()
+    assert Path(done["report"]) == tmp_path / "t.tex"
+    assert (tmp_path / "figures" / "workers.svg").is_file()
+    assert str(tmp_path / "figures" / "timeline.png") in done["files"]
+    assert done["recommendations"][0]["objective"] == "accuracy"
+
+
+def test_recommend_answers_in_three_lines(velodrome, race, runs) -> None:
+    lines = velodrome("recommend", "made", "--runs", runs).out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Verdict", "Why", "Next"]
+    assert lines[0] == "Verdict: use torch/ddp with 2 workers: the fastest of 2 configurations."
+
+
+def test_recommend_knows_every_objective(velodrome, race, runs) -> None:
+    def ask(*words: str) -> dict[str, Any]:
+        return velodrome("recommend", "made", "--runs", runs, "--json", "--objective", *words).json()
+
+    fastest = ask("time-to-accuracy", "--target", "accuracy>=0.7")
+    assert (fastest["decision"], fastest["best"]) == ("use", "torch/ddp with 2 workers")
+    assert fastest["interval"][0] > 1
+    cheap = ask("cost", "--price-per-hour", "0.4")
+    assert (cheap["decision"], cheap["best"]) == ("do-not-distribute", "torch/single with 1 worker")
+    assert ask("cost", "--price-of", "host")["best"] == "torch/ddp with 2 workers"
+    assert ask("accuracy")["objective"] == "accuracy"
+
+
+def test_recommend_answers_for_every_data_set(velodrome, runs) -> None:
+    write_race(runs, [{**made, "dataset": name} for name in ("digits", "kmnist") for made in repeated([1.0, 1.1])])
+    assert len(velodrome("recommend", "made", "--runs", runs).out.splitlines()) == 8
+    tasks = velodrome("recommend", "made", "--runs", runs, "--json").json()["tasks"]
+    assert [answer["task"] for answer in tasks] == ["digits", "kmnist"]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["recommend", "absent"], "absent"),
+        (["recommend", "made", "--objective", "speed"], "speed"),
+        (["recommend", "made", "--objective", "time-to-accuracy"], "--target"),
+        (["recommend", "made", "--target", "accuracy"], "accuracy"),
+        (["recommend", "made", "--price-per-hour", "-1"], "-1"),
+        (["recommend", "made", "--price-of", "gpu"], "gpu"),
+        (["report", "absent"], "absent"),
+        (["report", "made", "--format", "docx"], "docx"),
+        (["report", "made", "--objective", "speed"], "speed"),
+    ],
+)
+def test_a_bad_request_is_one_sentence_and_exit_code_2(velodrome, race, runs, words, shown) -> None:
+    done = velodrome(*words, "--runs", runs)
+    assert done.code == 2
+    assert shown in done.err
+    assert "Traceback" not in done.text
+    assert done.out == ""

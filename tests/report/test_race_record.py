@@ -1,0 +1,112 @@
+"""Reading races from disk, also damaged ones, and what their processes did over time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.report.load import load_race
+from velodrome.report.series import Span, merged, run_series, totals
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def race(runs: Path) -> Written:
+    return write_race(runs, [*repeated([100, 102], strategy="single"), *repeated([180, 182], workers=2)])
+
+
+def test_a_race_is_read_whole_with_jobs_and_examples(race: Written) -> None:
+    record = load_race(race.runs, "made")
+    assert len(record.results) == 4
+    assert record.results[0]["job"]["threads"] == 1
+    assert record.results[0]["examples_trained"] == 4 * EXAMPLES
+    assert not record.failures
+    assert load_race(Path("elsewhere"), str(race.path)).name == "made"
+
+
+def test_broken_runs_are_named_and_passed_over(race: Written) -> None:
+    first, second, third, fourth = sorted(path for path in race.path.iterdir() if path.is_dir())
+    (first / "result.json").write_text('{"status": "fini')
+    (second / "job.yaml").write_text("{[")
+    (second / "result.json").unlink()
+    (third / "result.json").write_text('{"status": "finished"}')
+    with (fourth / "events.jsonl").open("ab") as stream:
+        stream.write(b'{"time": 1, "kind": "epoch", "validation"\xff\n[]\n')
+    record = load_race(race.runs, "made")
+    assert {failure.run: failure.status for failure in record.failures} == {
+        first.name: "interrupted", second.name: "unreadable", third.name: "unreadable",
+    }
+    assert [found["run"] for found in record.results if found["status"] == "finished"] == [fourth.name]
+
+
+def test_why_a_run_failed_is_kept_and_earlier_attempts_are_not_counted(runs: Path) -> None:
+    failed = {**result(status="failed"), "error": {"message": "the loss became nan"}, "test": None}
+    race = write_race(runs, [failed, result(seed=2)])
+    run = next(path for path in race.path.iterdir() if path.is_dir())
+    run.rename(run.with_name("torch-ddp-1w-128b-1.attempt-1"))
+    record = load_race(runs, "made")
+    assert record.aside == 1
+    assert len(record.results) + record.aside == 2
+    assert all(failure.message == "the loss became nan" for failure in record.failures)
+    assert record.missing == ("torch-single-1w-128b-1",)
+
+
+def test_the_target_is_the_one_that_all_runs_share(runs: Path) -> None:
+    write_race(runs, [result(target="accuracy>=0.9"), result(target="accuracy>=0.9", seed=2)], "same")
+    write_race(runs, [result(target="accuracy>=0.9"), result(seed=2)], "mixed")
+    assert load_race(runs, "same").target == "accuracy>=0.9"
+    assert load_race(runs, "mixed").target is None
+
+
+def test_what_is_no_race_is_refused_with_the_way_out(race: Written) -> None:
+    with pytest.raises(BadRequest, match=r"no race 'nonsense'.*there are made"):
+        load_race(race.runs, "nonsense")
+    run = next(path for path in race.path.iterdir() if path.is_dir())
+    with pytest.raises(BadRequest, match="is a run, not a race"):
+        load_race(race.path, run.name)
+    (race.path / "race.yaml").write_text("- just\n- a list\n")
+    with pytest.raises(VelodromeError, match="no race file"):
+        load_race(race.runs, "made")
+
+
+def test_phases_become_spans_on_the_clock_of_the_run() -> None:
+    made = result(workers=2, rate=EXAMPLES)
+    series = run_series(made, events_of(made))
+    phases = [(span.phase, round(span.start, 3), round(span.end, 3)) for span in series.spans["worker", 1]]
+    assert phases == [("import", 0.5, 1.5), ("build", 1.5, 2.0), ("train", 2.0, 6.0)]
+
+
+def test_a_phase_without_end_lasts_until_the_last_event() -> None:
+    made = result()
+    events = [
+        {"time": BEGAN + 1, "role": "worker", "rank": 0, "kind": "phase", "phase": "train", "state": "begin"},
+        {"time": BEGAN + 5, "role": "worker", "rank": 0, "kind": "progress"},
+        {"time": "late", "role": "worker", "rank": 0, "kind": "phase"},
+        {"time": BEGAN - 5, "role": "worker", "rank": 0, "kind": "phase", "phase": "import", "state": "begin"},
+        {"time": BEGAN + 6, "role": "stranger", "rank": 0, "kind": "phase", "phase": "train", "state": "begin"},
+        {"time": BEGAN + 4, "role": "worker", "rank": 0, "kind": "resources", "cpu_percent": None},
+    ]
+    series = run_series(made, events)
+    assert series.spans["worker", 0] == [Span("train", 1.0, 5.0)]
+    assert series.samples["worker", 0].seconds == []
+
+
+def test_totals_add_processes_and_count_a_host_once() -> None:
+    made = result(workers=2, rate=EXAMPLES)
+    together = totals(run_series(made, events_of(made)))
+    assert (together["cpu_percent"].low, together["cpu_percent"].high) == (80.0, 120.0)
+    assert together["network_rate"].mean == pytest.approx(2**20)
+
+
+def test_spans_of_one_phase_are_joined_over_small_gaps() -> None:
+    spans = [Span("train", 0, 1), Span("save", 1, 1.01), Span("train", 1.01, 2), Span("train", 3, 4)]
+    assert merged(spans, 0.1) == [Span("train", 0, 2), Span("save", 1, 1.01), Span("train", 3, 4)]
+
+
+def test_events_are_valid_lines() -> None:
+    assert all(json.loads(json.dumps(event)) for event in events_of(result(servers=1)))

@@ -1,0 +1,274 @@
+"""The report in each of its forms: complete, self-contained, and deaf to what names try to smuggle in."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from synthetic_races import Written, repeated, result, write_race
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.report.document import Report, make_pictures, make_report
+from velodrome.report.figures import save, to_svg
+from velodrome.report.load import load_race
+from velodrome.report.page import to_html
+from velodrome.report.text import latex_escape, markdown_escape, nodes_to_csv, to_csv, to_latex, to_markdown
+from velodrome.report.write import write_report
+
+pytestmark = pytest.mark.unit
+
+EVIL = '$\\bad{$m_1:<script>alert(1)</script>&"|%$#{}\\input{x}^~`**'
+
+
+class Outline(HTMLParser):
+    """Tags that do not close, and whatever would be fetched."""
+
+    _VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.scripts = 0
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag not in self._VOID:
+            self.open.append(tag)
+        self.scripts += tag == "script"
+        self.fetched += [value or "" for name, value in attributes
+                         if name in ("src", "href", "xlink:href") and not (value or "").startswith("#")]
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in self._VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def race_results() -> list[dict[str, object]]:
+    shares = {"compute": 0.7, "wait": 0.2, "communicate": 0.1}
+    return [
+        *repeated([100, 102, 98], strategy="single", target="accuracy>=0.7"),
+        *repeated([90, 92, 91], workers=1, target="accuracy>=0.7"),
+        *repeated([180, 182, 178], workers=2, target="accuracy>=0.7", shares=shares),
+        *repeated([50, 51, 52], strategy="parameter-server", engine="tensorflow", workers=2, servers=1,
+                  target="accuracy>=0.7", staleness={"mean": 1.0, "max": 3}),
+        {**result(status="failed", seed=9, target="accuracy>=0.7"), "test": None,
+         "error": {"message": "it <b>broke</b>"}},
+    ]
+
+
+@pytest.fixture
+def race(runs: Path) -> Written:
+    return write_race(runs, race_results())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def report(race: Written) -> Report:
+    return make_report(load_race(race.runs, race.name))
+
+
+def test_the_page_is_whole_and_fetches_nothing(report: Report) -> None:
+    page = to_html(report, make_pictures(report))
+    outline = Outline()
+    outline.feed(page)
+    assert outline.open == []
+    assert outline.fetched == []
+    assert outline.scripts == 1
+    assert not re.findall(r"@import|url\((?!#)", page)
+
+
+def test_the_page_begins_with_the_verdict_and_has_every_section(report: Report) -> None:
+    page = to_html(report, make_pictures(report))
+    order = ["Use torch/ddp with 2 workers: the fastest to accuracy&gt;=0.7", "Results", "By other objectives",
+             "Throughput and speedup over workers", "against time", "per epoch", "Computing, waiting, communicating",
+             "CPU, memory and network", "over time", "Timeline of phases", "against the others", "Times and batches",
+             "Resources of all processes", "Resources by process", "did not finish", "The same for all runs",
+             "Environment", "How to repeat it", "velodrome race race.yaml"]
+    places = [page.index(words, page.index("<body>")) for words in order[:2]]
+    assert places == sorted(places)
+    assert [words for words in order if words not in page] == []
+    assert page.count("<figure") == 7
+    assert 'class="number best"' in page
+    assert "it &lt;b&gt;broke&lt;/b&gt;" in page
+
+
+def test_figures_are_inline_xml_in_the_pages_own_colour(report: Report) -> None:
+    for picture in make_pictures(report):
+        text = to_svg(picture)
+        assert "currentColor" in text
+        assert picture.title in text
+        ElementTree.fromstring(text)
+
+
+def test_figures_are_written_as_svg_and_png(report: Report, tmp_path: Path) -> None:
+    paths = save(make_pictures(report)[0], tmp_path / "figures")
+    assert [path.suffix for path in paths] == [".svg", ".png"]
+    assert paths[0].read_text().startswith("<?xml")
+    assert paths[1].read_bytes()[:4] == b"\x89PNG"
+
+
+def assert_aligned(markdown: str) -> None:
+    blocks = [block.splitlines() for block in markdown.split("\n\n") if block.startswith("|")]
+    assert len(blocks) >= 6
+    for block in blocks:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block}) == 1
+
+
+def test_names_cannot_break_out_of_any_form(runs: Path) -> None:
+    evil = [{**made, "model": EVIL} for made in (*repeated([1, 2], strategy="single"), *repeated([3, 4], workers=2))]
+    write_race(runs, [*evil, *({**made, "model": "plain"} for made in repeated([5, 6], workers=2))])
+    report = make_report(load_race(runs, "made"))
+    outline = Outline()
+    page = to_html(report, make_pictures(report))
+    outline.feed(page)
+    assert outline.scripts == 1
+    assert "<script>alert" not in page
+    assert_aligned(to_markdown(report))
+    assert not {r"\input", r"\bad"} & set(re.findall(r"\\[a-z]+", to_latex(report)))
+
+
+def test_escapes_leave_nothing_that_means_something() -> None:
+    assert latex_escape("50 % of a_b & {c} – 2×") == r"50 \% of a\_b \& \{c\} -- 2$\times$"
+    assert latex_escape("naïve\n☃") == "naïve ?"
+    assert markdown_escape("a|b*c<d>\n") == r"a\|b\*c\<d\>"
+
+
+def test_markdown_has_the_verdict_and_aligned_tables(report: Report) -> None:
+    text = to_markdown(report)
+    assert "**Verdict:** use torch/ddp with 2 workers" in text
+    assert_aligned(text)
+
+
+def test_csv_holds_unrounded_numbers_and_no_formulas(report: Report) -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(report.rows))))
+    two = next(line for line in lines if line["strategy"] == "ddp" and line["workers"] == "2")
+    assert (float(two["examples_per_second"]), float(two["examples_per_second_min"])) == (180.0, 178.0)
+    assert float(two["speedup_low"]) > 1.5
+    assert float(two["memory_bytes"]) == 2 * 2**28
+    processes = list(csv.DictReader(io.StringIO(nodes_to_csv(report))))
+    assert len(processes) == 1 + 1 + 2 + 4
+    assert {line["process"] for line in processes} >= {"server 0", "chief 0", "worker 1"}
+
+
+def test_a_cell_that_looks_like_a_formula_stays_text(runs: Path) -> None:
+    write_race(runs, [{**made, "engine": "=cmd()"} for made in repeated([1, 2])])
+    assert "'=cmd()" in to_csv(make_report(load_race(runs, "made")).rows)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles_with_booktabs(runs: Path, tmp_path: Path) -> None:
+    evil = [{**made, "model": EVIL} for made in repeated([200, 202, 204], workers=2)]
+    many = [made for size in range(1, 50) for made in repeated([100, 101], strategy="single", batch_size=size)]
+    write_race(runs, [*race_results(), *evil, *many])  # type: ignore[list-item]
+    (tmp_path / "tables.tex").write_text(to_latex(make_report(load_race(runs, "made"))), encoding="utf-8")
+    (tmp_path / "main.tex").write_text(
+        "\\documentclass{article}\\usepackage[utf8]{inputenc}\\usepackage[T1]{fontenc}\\usepackage{booktabs}"
+        "\\begin{document}\\input{tables}\\end{document}", encoding="utf-8",
+    )
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"], cwd=tmp_path,
+                          capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_every_latex_row_has_as_many_cells_as_its_table(report: Report) -> None:
+    text = to_latex(report)
+    printed = "".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert all(character.isalpha() for character in printed if not character.isascii())
+    for body in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL):
+        rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
+
+
+def test_a_race_without_a_finished_run_still_has_a_page(runs: Path) -> None:
+    write_race(runs, [{**result(status="failed"), "test": None}])
+    report = make_report(load_race(runs, "made"))
+    assert "No run finished" in to_html(report, make_pictures(report))
+    assert "no run finished" in to_markdown(report)
+    assert to_latex(report).count("tabular}") == 2
+
+
+def test_runs_without_validation_or_events_still_have_a_page(runs: Path) -> None:
+    bare = [{**made, "history": [{**entry, "validation_accuracy": None} for entry in made["history"]]}
+            for made in repeated([100, 101])]
+    race = write_race(runs, bare)
+    for file in race.path.glob("*/events.jsonl"):
+        file.unlink()
+    report = make_report(load_race(runs, "made"))
+    assert [picture.name for picture in make_pictures(report)] == ["workers", "resources"]
+
+
+def test_language_models_are_judged_by_perplexity(runs: Path) -> None:
+    made = [
+        {**one, "test": {"perplexity": 100.0 + one["seed"], "total": 10},
+         "history": [{**entry, "validation_perplexity": 300.0 / entry["epoch"]} for entry in one["history"]]}
+        for one in (*repeated([100, 101], strategy="single"), *repeated([180, 181], workers=2))
+    ]
+    write_race(runs, made)
+    report = make_report(load_race(runs, "made"), "accuracy")
+    page = to_html(report, make_pictures(report))
+    assert "test perplexity" in page
+    assert "test accuracy" not in page
+    assert "Validation perplexity per epoch" in page
+
+
+def test_every_data_set_has_a_verdict_of_its_own(runs: Path) -> None:
+    easy = [*repeated([100, 102, 98], strategy="single"), *repeated([180, 182, 178], workers=2)]
+    hard = [{**made, "dataset": "kmnist"} for made in (*repeated([50, 51, 52], strategy="single"),
+                                                       *repeated([20, 21, 22], workers=2))]
+    write_race(runs, [*easy, *hard])
+    report = make_report(load_race(runs, "made"))
+    decisions = {answer.task: answer.recommendation.decision for answer in report.answers}
+    assert decisions == {"digits": "use", "kmnist": "do-not-distribute"}
+    page = to_html(report, make_pictures(report))
+    assert page.count('<section class="verdict') == 2
+    assert "## kmnist" in to_markdown(report)
+    assert "tab:velodrome-duels-2" in to_latex(report)
+
+
+def test_the_form_decides_the_file_and_csv_brings_the_processes(report: Report, race: Written, tmp_path: Path) -> None:
+    assert write_report(report, "markdown") == [race.path / "report.md"]
+    assert write_report(report, "csv", tmp_path) == [tmp_path / "made.csv", tmp_path / "made-processes.csv"]
+    with pytest.raises(BadRequest, match="'docx'"):
+        write_report(report, "docx")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(VelodromeError, match="cannot write"):
+        write_report(report, "csv", tmp_path / "file" / "report.csv")
+
+
+def test_one_run_is_said_to_give_no_interval(runs: Path) -> None:
+    write_race(runs, [result("single", 1, 100.0), result("ddp", 2, 180.0)])
+    report = make_report(load_race(runs, "made"))
+    assert any("one run gives no interval" in note for note in report.notes)
+    assert report.duels[0].rows[0][-1].text == "cannot be told: one run gives no interval"
+
+
+def test_a_thousand_runs_render_quickly(runs: Path) -> None:
+    """The promise is ten seconds of an idle machine, so what counts is the processor's time, not the clock's."""
+    results = [
+        made
+        for strategy, engine, servers in (("ddp", "torch", 0), ("allreduce", "torch", 0), ("single", "torch", 0),
+                                          ("parameter-server", "tensorflow", 1), ("allreduce", "tensorflow", 0))
+        for workers in ((1,) if strategy == "single" else (1, 2, 4, 8))
+        for batch in (32, 64, 128, 256, 512)
+        for made in repeated([100.0 * workers + place for place in range(12)], strategy=strategy, engine=engine,
+                             workers=workers, servers=servers, batch_size=batch)
+    ]
+    assert len(results) >= 1_000
+    write_race(runs, results)
+    began = time.process_time()
+    record = load_race(runs, "made")
+    paths = write_report(make_report(record))
+    assert time.process_time() - began < 10
+    assert len(record.results) == len(results)
+    assert paths[0].stat().st_size < 8_000_000
