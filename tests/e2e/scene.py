@@ -71,6 +71,8 @@ class Scene:
         """Wait for events that say so."""
         deadline = time.monotonic() + seconds
         while not holds(self.events()):
+            for process in self.started:
+                assert process.poll() is None, f"ended too early:\n{process.stdout.read() if process.stdout else ''}"
             assert time.monotonic() < deadline, f"waited in vain; {len(self.events())} events"
             time.sleep(0.1)
 

@@ -77,3 +77,23 @@ def test_ctrl_c_before_anything_has_started_ends_at_once(scene: Scene) -> None:
     text, _ = controller.communicate(timeout=20)
     assert controller.returncode == 130, text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
+    scene: Scene, sleeper: str, number: signal.Signals
+) -> None:
+    model = ("--model", "faulty_nets:build", "--model-arg", "pause=0.01", "--model-arg", f"child={sleeper}")
+    entry = ("--vary", "entry=torch/ddp", "--vary", "workers=2")
+    controller = scene.start("race", *entry, *model, *LONG, "--runs", scene.runs, "--name", "r")
+    scene.until(lambda _: any((scene.runs / "r").glob("*/events.jsonl")))
+    of_race = Scene(scene.runs / "r", next((scene.runs / "r").glob("*/events.jsonl")).parent.name, scene.started)
+    of_race.until(training)
+    pids = [of_race.pid("worker", 0), of_race.pid("worker", 1)]
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in pids}
+    assert running(sleeper)
+    controller.send_signal(number)
+    controller.wait(timeout=20)
+    time.sleep(10 if number == signal.SIGKILL else 0.5)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (*pids, *parents))
+    assert not running(sleeper)
