@@ -31,8 +31,9 @@ _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|soc
 class ProcessGroup:
     """The default process group as a transport for what is not a gradient."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, store: distributed.TCPStore) -> None:
         self.rank, self.size = rank, size
+        self._store = store
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         with losing_peers():
@@ -47,8 +48,14 @@ class ProcessGroup:
             distributed.all_reduce(torch.zeros(1))
 
     def close(self) -> None:
-        self.barrier()
-        distributed.destroy_process_group()
+        # Not by a collective: gloo can wait for ever for a peer that finished it sooner and has closed its end.
+        with losing_peers():
+            self._store.set(f"bye/{self.rank}", "")
+            self._store.wait([f"bye/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
+            distributed.destroy_process_group()
+            self._store.set(f"gone/{self.rank}", "")
+            if self.rank == 0:  # the store lives here
+                self._store.wait([f"gone/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
 
 
 @contextmanager
@@ -88,7 +95,7 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
         )
         distributed.all_reduce(torch.zeros(1))  # connections are made by their first use
     distributed.distributed_c10d._set_pg_timeout(COLLECTIVE_LIMIT)
-    return ProcessGroup(rank, size)
+    return ProcessGroup(rank, size, store)
 
 
 def _meet(store: distributed.TCPStore, rank: int, size: int, seconds: float) -> None:
