@@ -41,6 +41,14 @@ def test_distribution_that_is_slower_is_advised_against() -> None:
     assert " is 1.43× (95 %" in answer.why
 
 
+def test_a_strategy_with_one_worker_gives_way_to_an_undistributed_run_that_is_level() -> None:
+    alone = repeated([100.4, 101.3, 99.5], workers=1)
+    answer = ask([*SINGLE, *alone, *repeated([70, 71, 69], workers=2)])
+    assert answer.best == "torch/single with 1 worker"
+    faster = repeated([120, 121, 119], workers=1)
+    assert ask([*SINGLE, *faster, *repeated([70, 71, 69], workers=2)]).best == "torch/ddp with 1 worker"
+
+
 def test_distribution_that_gains_too_little_to_show_is_advised_against() -> None:
     answer = ask([*repeated([100, 101, 99], strategy="single"), *repeated([100.5, 101.4, 99.6], workers=2)])
     assert answer.decision == "do-not-distribute"

@@ -53,6 +53,11 @@ class Row:
         return int(self.configuration.fields["batch_size"])
 
     @property
+    def single(self) -> bool:
+        """Whether it is not distributed at all, not even over one worker."""
+        return bool(self.configuration.fields["strategy"] == "single")
+
+    @property
     def processes(self) -> int:
         return max(1, len(self.results[0].get("nodes", ())))
 
@@ -161,6 +166,6 @@ def best_of(rows: Sequence[Row], measure: str) -> float | None:
     if measure == TIME_TO_TARGET.name:
         rows = [row for row in rows if row.reached == row.runs]
     values = [value for row in rows if (value := row.median(measure)) is not None]
-    if better is None or not values:
+    if better is None or len(set(values)) < 2:
         return None
     return max(values) if better == "more" else min(values)

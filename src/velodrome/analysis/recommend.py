@@ -109,7 +109,7 @@ def _decide(question: Question) -> Recommendation:
     spread = next((candidate for candidate in ranked if candidate.distributed), None)
     if plain is not None and spread is not None:
         if leader is plain:
-            return _stay(question, plain, spread)
+            return _stay(question, _plainest(question, plain, ranked), spread)
         if (open_question := _unproven(question, spread, plain)) is not None:
             return open_question
     return _first(question, leader, ranked[1:], plain)
@@ -121,6 +121,15 @@ def _alone(question: Question, leader: Candidate) -> Recommendation:
         f"{_measured(question, leader)}.",
         "race it against its engine's single run and another number of workers.", leader.name,
     )
+
+
+def _plainest(question: Question, plain: Candidate, ranked: Sequence[Candidate]) -> Candidate:
+    """The best of those with one worker, or an undistributed run that is level with it."""
+    for other in ranked:
+        place = question.advantage(plain, other)
+        if other.row.single and place is not None and is_level(place):
+            return other
+    return plain
 
 
 def _stay(question: Question, plain: Candidate, spread: Candidate) -> Recommendation:

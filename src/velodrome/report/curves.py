@@ -142,6 +142,8 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
 
 def draw_over_time(axes: Axes, rows: Sequence[Row]) -> int:
     """Quality against training time; how many lines were drawn."""
+    from matplotlib.ticker import LogLocator
+
     field, name = metric_of(rows)
     drawn = fastest([row for row in rows if epochs_of(row, field)[0]], MOST_LINES)
     colour, rest = colours_of([row.label for row in rows]), rest_of(rows)
@@ -154,6 +156,9 @@ def draw_over_time(axes: Axes, rows: Sequence[Row]) -> int:
                   linestyle=style[str(row.workers)], marker=kind, markevery=max(1, len(clocks) // 5),
                   label=f"{row.label}, {row.workers} w{', ' if rest[row.name] else ''}{rest[row.name]}")
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    # Less than a decade would show a single label.
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("training time (s, logarithmic)")
@@ -199,7 +204,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
     top = {
         title: max(row.spreads["examples_per_second"].high for row in rows) if read is None
-        else max(1.25 * max(place.estimate for row in rows if (place := read(row)) is not None), counts[-1])
+        else max(1.25 * max(found.estimate for row in rows if (found := read(row)) is not None), counts[-1])
         for title, _, read in panels
     }
     with drawing():
@@ -207,15 +212,16 @@ def over_workers(rows: Sequence[Row]) -> Picture:
         for panel, (title, unit, read) in zip(axes[0], panels, strict=True):
             for place, key in enumerate(kept):
                 # A little aside from one another, so that bars of equal worker counts do not cover each other.
-                shift = 1 + 0.012 * (place - (len(kept) - 1) / 2)
+                shift = 1 + min(0.012, 0.1 / len(kept)) * (place - (len(kept) - 1) / 2)
                 _draw_group(panel, sorted(groups[key], key=lambda row: (row.workers, row.servers)), read, shift,
                             color=colour[key[0]], linestyle=style[key[1]],
                             marker=MARKERS[list(colour).index(key[0]) % len(MARKERS)])
             if read is not None:
-                panel.plot(counts, counts, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+                line = [counts[0] + (counts[-1] - counts[0]) * part / 50 for part in range(51)]
+                panel.plot(line, line, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
                 panel.annotate("ideal", (counts[-1], counts[-1]), xytext=(-4, 0), textcoords="offset points",
                                ha="right", va="bottom", fontsize=8)
-            if len(counts) > 1:
+            if counts[-1] > 8 * counts[0]:
                 panel.set_xscale("log", base=2)
             panel.minorticks_off()
             whole_numbers(panel, counts)

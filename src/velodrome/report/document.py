@@ -187,7 +187,9 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
         span = str(warmup[-1]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
         notes.append(f"Throughput leaves out the first {span} training steps of a run as warm-up.")
     if record.missing:
-        notes.append(f"{len(record.missing)} runs of the race have not run yet.")
+        several = len(record.missing) > 1
+        notes.append(f"{len(record.missing)} run{'s' if several else ''} of the race {'have' if several else 'has'} "
+                     "not run yet.")
     running = sum(result["status"] == "running" for result in record.results)
     if running:
         notes.append(f"The race was under way when this was written: {running} running.")

@@ -95,6 +95,11 @@ def _placed(place: Ratio | None, best: float | None) -> Cell:
     return Cell(f"{place.estimate:.2f}", interval_text(place), place.estimate == best, place.estimate)
 
 
+def _achieved(row: Row, place: str) -> bool:
+    """Whether a ratio may be marked as the best: one worker reaches all of its own scaling by definition."""
+    return getattr(row, place) != Ratio(1.0) and (row.workers > 1 or place == "speedup")
+
+
 def _table(
     name: str, title: str, note: str, rows: Sequence[Row], measures: Sequence[str], places: Sequence[str] = ()
 ) -> Table:
@@ -105,14 +110,13 @@ def _table(
     columns += [Column(measure.heading, measure.unit) for measure in shown]
     columns += [Column(place) for place in held]
     best = {measure.name: best_of(rows, measure.name) for measure in shown}
-    # What is measured against itself is 1 by definition, and no achievement.
-    first = {}
+    first: dict[str, float | None] = {}
     for place in held:
-        others = [found.estimate for row in rows if (found := getattr(row, place)) and found != Ratio(1.0)]
+        others = [found.estimate for row in rows if (found := getattr(row, place)) and _achieved(row, place)]
         first[place] = max(others, default=None)
     body = [
         (*who[row.name], *(_measured(row, measure, best[measure.name]) for measure in shown),
-         *(_placed(getattr(row, place), first[place]) for place in held))
+         *(_placed(getattr(row, place), first[place] if _achieved(row, place) else None) for place in held))
         for row in rows
     ]
     return Table(name, title, note, tuple(columns), tuple(body))

@@ -33,7 +33,10 @@ def bars(rows: Sequence[Row]) -> Picture | None:
     if not rows:
         return None
     rest = rest_of(rows)
-    kept = {_bars(row) for row in fastest(rows, MOST_BARS)}
+    speed: dict[str, float] = {}
+    for row in rows:
+        speed[_bars(row)] = max(row.examples_per_second, speed.get(_bars(row), 0.0))
+    kept = set(sorted(speed, key=lambda name: -speed[name])[:MOST_BARS])
     groups = list(dict.fromkeys(_bars(row) for row in rows if _bars(row) in kept))
     kinds = list(dict.fromkeys(rest[row.name] for row in rows))[: len(COLOURS)]
     panels = (("cpu_percent", "CPU (% of a core)"), ("memory_bytes", "memory (MiB)"),
