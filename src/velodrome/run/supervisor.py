@@ -20,13 +20,14 @@ from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure
 from velodrome.run.stacks import shows_users_code, stack_of, telling_thread
 from velodrome.run.store import OpenRun
-from velodrome.run.watched import Watched, blame, late, stalled
+from velodrome.run.watched import SILENT_SECONDS, Watched, blame, late, stalled
 from velodrome.worker.events import parse
 
 Listener = Callable[[dict[str, Any]], None]
 
 #: How long processes may take to leave after the chief has said the result.
 LEAVE_SECONDS = 10.0
+MOST_STACKS = 4
 
 
 class Supervisor:
@@ -80,7 +81,9 @@ class Supervisor:
             if any(watched.failed for watched in present):
                 over = not any(watched.alive for watched in present)
                 if failure := blame(present) if over else blame(present, now):
-                    return failure
+                    # Who lost a peer is not the cause; somebody that lives but does not answer is.
+                    silent = [w for w in present if w.alive and w.silent(SILENT_SECONDS, now)]
+                    return (failure.cause == "peer" and self._name(silent, "stopped answering", "stall")) or failure
             elif failure := self._late(present, now) or self._stalled(present, now):
                 return failure
 
@@ -150,11 +153,12 @@ class Supervisor:
         """Say who holds everybody up; where events cannot tell them apart, their stacks may."""
         if not culprits:
             return None
-        stacks = {watched.process.file_name: stack_of(watched.started.pid) for watched in culprits}
+        # Each stack takes a moment: a few tell enough.
+        stacks = {watched.process.file_name: stack_of(watched.started.pid) for watched in culprits[:MOST_STACKS]}
         for name, stack in stacks.items():
             with suppress(OSError):
                 (self._run.path / "logs" / f"{name}.stack.txt").write_text(stack + "\n")
-        culprits = [w for w in culprits if shows_users_code(stacks[w.process.file_name])] or culprits
+        culprits = [w for w in culprits if shows_users_code(stacks.get(w.process.file_name, ""))] or culprits
         first = culprits[0]
         names = ", ".join(watched.describe() for watched in culprits)
         return Failure(

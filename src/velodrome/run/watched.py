@@ -20,7 +20,7 @@ _OWN_ABORT = {-signal.SIGABRT}
 #: was killed, the user's code raised), maybe (an engine's error), surely not (a peer was lost: somebody else failed).
 _GRACE_SECONDS = (0.3, 1.5, 5.0)
 #: Without a heartbeat for so long, a process is not running.
-_SILENT_SECONDS = 5.0
+SILENT_SECONDS = 5.0
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Watched:
             return "it never said anything"
         kind, seconds = self.last_event["kind"], max(0.0, time.time() - self.last_event["time"])
         what = f"{kind} {self.last_event['phase']} {self.last_event['state']}" if kind == "phase" else kind
-        stopped = ", and its heartbeat stopped" if self.silent(_SILENT_SECONDS, time.monotonic()) else ""
+        stopped = ", and its heartbeat stopped" if self.silent(SILENT_SECONDS, time.monotonic()) else ""
         return f"its last event was {what!r} {seconds:.0f} s ago, in phase {self.phase!r} at step {self.steps}{stopped}"
 
 
@@ -155,7 +155,7 @@ def late(processes: Iterable[Watched], limit: float, now: float) -> list[Watched
     missing = [watched for watched in alive if not watched.connected]
     if not missing or any(now - watched.last_advance <= limit for watched in alive):
         return []
-    silent = [w for w in alive if not w.last_event or w.silent(min(limit, _SILENT_SECONDS), now)]
+    silent = [w for w in alive if not w.last_event or w.silent(min(limit, SILENT_SECONDS), now)]
     # Who is in `connect` waits for those who are not.
     return silent or [watched for watched in missing if watched.phase != "connect"] or missing
 

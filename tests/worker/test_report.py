@@ -1,0 +1,104 @@
+"""How a training process says why it ends: one sentence, whose fault it is, and the user's own lines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed
+from velodrome.models.own import quoted_traceback
+from velodrome.worker.events import PREFIX, Emitter
+from velodrome.worker.main import report
+
+pytestmark = pytest.mark.unit
+
+GRAPH = f'''Graph execution error:
+
+Detected at node PyFunc defined at (most recent call last):
+  File "{os.__file__}", line 5, in call
+
+ValueError: too small
+Traceback (most recent call last):
+
+  File "{os.__file__}", line 269, in __call__
+    ret = func(*args)
+
+  File "/home/me/nets.py", line 28, in spring
+    raise ValueError("too small")
+
+ValueError: too small
+
+
+\t [[{{{{node while/PyFunc}}}}]] [Op:__inference_12]
+'''
+
+
+def reported(error: BaseException) -> dict[str, Any]:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as stream:
+        report(error, Emitter(writer, "worker", 1))
+        os.close(writer)
+        found: dict[str, Any] = json.loads(stream.read().decode().removeprefix(PREFIX))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "message"),
+    [
+        (BadRequest("no such thing"), "request", "no such thing"),
+        (PeerLost("lost worker 1"), "peer", "lost worker 1"),
+        (PortTaken("port 5 is taken"), "port", "port 5 is taken"),
+        (RunFailed("the loss became nan"), "engine", "the loss became nan"),
+        (ValueError("odd"), "engine", "ValueError: odd"),
+        (ValueError(), "engine", "ValueError"),
+        (RuntimeError("first line\nsecond line"), "engine", "RuntimeError: first line"),
+        (OSError(28, "No space left on device", "/runs/a"), "engine", "No space left on device: /runs/a"),
+        (OSError("cannot write"), "engine", "OSError: cannot write"),
+        (SystemExit(5), "user", "the model's code called sys.exit(5)"),
+        (KeyboardInterrupt(), "engine", "interrupted by Ctrl-C"),
+        (RuntimeError(GRAPH), "user", "RuntimeError: ValueError: too small"),
+    ],
+)
+def test_an_error_is_one_sentence_and_has_a_cause(error: BaseException, cause: str, message: str) -> None:
+    event = reported(error)
+    assert (event["cause"], event["message"]) == (cause, message)
+
+
+def users_function(folder: Path, body: str) -> Callable[[], None]:
+    path = folder / "nets.py"
+    path.write_text(f"def build():\n    {body}\n")
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    built: Callable[[], None] = names["build"]
+    return built
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    ("raise ValueError('odd')", "ValueError: odd"),
+    ("open('/no/such/file')", "No such file or directory: /no/such/file"),
+])
+def test_what_the_users_code_raises_is_the_users_and_begins_with_its_own_lines(
+    tmp_path: Path, body: str, message: str
+) -> None:
+    build = users_function(tmp_path, body)
+    with pytest.raises((ValueError, OSError)) as raised:
+        build()
+    assert raised.value.__traceback__ is not None
+    event = reported(raised.value.with_traceback(raised.value.__traceback__.tb_next))
+    assert (event["cause"], event["message"]) == ("user", message)
+    assert f'File "{tmp_path}/nets.py", line 2, in build' in event["traceback"]
+
+
+def test_a_graph_quotes_the_users_lines_and_they_are_found() -> None:
+    assert quoted_traceback(GRAPH) == (
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/nets.py", line 28, in spring\n    raise ValueError("too small")\n'
+        "ValueError: too small"
+    )
+    assert quoted_traceback(GRAPH.replace("/home/me/nets.py", os.__file__)) is None
+    assert quoted_traceback("no traceback here") is None
