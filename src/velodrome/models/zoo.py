@@ -26,6 +26,18 @@ MODELS = (
     ZooModel("dense-128", "one hidden layer of 128, relu"),
     ZooModel("dense-300-100", "two hidden layers of 300 and 100, relu"),
     ZooModel("lenet5", "20 and 50 filters 5×5, tanh, max-pool 2×2, dense 500", smallest=16),
+    ZooModel(
+        "fruit-cnn", "small convolutional network for photos of about 100×100, with augmentation",
+        smallest=32, recipe={"batch_size": 64, "epochs": 8},
+    ),
+    ZooModel(
+        "lstm-small", "language model: two LSTM layers of 200, as Zaremba et al. (2014) describe the small one",
+        kind="text",
+        recipe={
+            "optimizer": "sgd", "learning_rate": 1.0, "batch_size": 20, "epochs": 13, "unroll": 20, "decay": 0.5,
+            "decay_after": 4, "clip_norm": 5.0,
+        },
+    ),
 )
 
 
