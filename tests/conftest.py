@@ -80,7 +80,7 @@ Command = Callable[..., Done]
 
 @pytest.fixture
 def velodrome(capfd: pytest.CaptureFixture[str]) -> Command:
-    """Call the command in this process, so that coverage sees the controller; workers are real processes all the same."""
+    """Call the command in this process, so that coverage sees the controller; workers are real processes."""
     from velodrome.cli.main import main
 
     def call(*words: object) -> Done:

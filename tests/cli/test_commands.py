@@ -68,15 +68,16 @@ def test_a_bad_request_is_one_sentence_and_exit_code_2(velodrome, runs, words: l
 
 
 def test_too_many_processes_for_the_memory_are_refused_with_the_numbers(velodrome, runs) -> None:
-    words = ["--engine", "tensorflow", "--strategy", "multi-worker-mirrored", "--workers", "1000", "--batch-size", "1000"]
-    done = velodrome("train", "--dataset", "digits", *words, "--runs", runs)
+    many = ["--strategy", "multi-worker-mirrored", "--workers", "1000", "--batch-size", "1000"]
+    done = velodrome("train", "--dataset", "digits", "--engine", "tensorflow", *many, "--runs", runs)
     assert done.code == 2
     assert "1000 tensorflow processes need about" in done.text
     assert "GiB are free" in done.text
 
 
 def test_a_race_with_impossible_jobs_starts_none(velodrome, runs) -> None:
-    done = velodrome("race", "--engine", "torch", "--vary", "strategy=ddp,nonsense", "--vary", "workers=1,0", "--runs", runs)
+    varied = ["--vary", "strategy=ddp,nonsense", "--vary", "workers=1,0"]
+    done = velodrome("race", "--engine", "torch", *varied, "--runs", runs)
     assert done.code == 2
     assert "nonsense" in done.text
     assert "workers=0" in done.text
@@ -102,7 +103,7 @@ def test_the_version_is_told(velodrome) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion_is_there(shell: str) -> None:
     done = subprocess.run(
-        [Path(sys.executable).with_name("velodrome")], env={"_VELODROME_COMPLETE": f"source_{shell}", "PATH": "/usr/bin"},
-        capture_output=True, text=True, timeout=60,
+        [Path(sys.executable).with_name("velodrome")], capture_output=True, text=True, timeout=60,
+        env={"_VELODROME_COMPLETE": f"source_{shell}", "PATH": "/usr/bin"},
     )
     assert "velodrome" in done.stdout

@@ -83,7 +83,8 @@ def test_the_learning_rate_follows_the_optimizer(optimizer: str, rate: float) ->
 )
 def test_a_step_takes_the_batch_of_all_workers_or_of_one(strategy: str, scope: str, batch: int) -> None:
     engine = "torch" if strategy == "ddp" else "tensorflow"
-    job = resolve(make_job({"engine": engine, "strategy": strategy, "workers": 3, "batch_size": 120, "batch_scope": scope}))
+    fields = {"engine": engine, "strategy": strategy, "workers": 3, "batch_size": 120, "batch_scope": scope}
+    job = resolve(make_job(fields))
     from velodrome.engines.registry import strategy_of
 
     assert batch_of_step(job, strategy_of(job)) == batch
@@ -98,7 +99,8 @@ def test_a_target_is_reached_from_the_right_side() -> None:
 
 def test_a_job_file_that_cannot_be_read_is_named(tmp_path) -> None:
     for name, content, word in [
-        ("list.yaml", "- a\n", "must hold fields"), ("broken.yaml", "a: [", "not YAML"), ("bytes.yaml", None, "cannot read")
+        ("list.yaml", "- a\n", "must hold fields"), ("broken.yaml", "a: [", "not YAML"),
+        ("bytes.yaml", None, "cannot read"),
     ]:
         path = tmp_path / name
         path.write_bytes(b"\xff\xfe\x00") if content is None else path.write_text(content)

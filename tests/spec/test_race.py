@@ -38,7 +38,8 @@ def test_a_word_that_varies_nothing_is_refused(word: str) -> None:
 
 
 def test_all_impossible_jobs_are_listed_at_once() -> None:
-    race = parse_race({"job": {"engine": "torch", "servers": 1}, "vary": {"strategy": ["ddp", "allreduce", "nonsense"]}})
+    strategies = ["ddp", "allreduce", "nonsense"]
+    race = parse_race({"job": {"engine": "torch", "servers": 1}, "vary": {"strategy": strategies}})
     with pytest.raises(BadRequest) as refusal:
         expand(race)
     text = str(refusal.value)

@@ -55,7 +55,8 @@ class Schedule:
     def _taken(self, steps: NDArray[np.int64]) -> Indices:
         """How many examples all workers have seen after so many steps."""
         counts = [np.minimum(steps * size, len(stream)) for stream, size in zip(self.streams, self.sizes, strict=True)]
-        return np.sum(counts, axis=0)
+        total: Indices = np.sum(counts, axis=0)
+        return total
 
     def examples(self, first: int, last: int) -> int:
         """How many examples the steps `first` up to, not including, `last` hold together."""
