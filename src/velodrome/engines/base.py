@@ -1,4 +1,4 @@
-"""What an engine tells the controller about itself. Nothing here, nor in an engine's `__init__`, imports a framework."""
+"""What an engine tells the controller about itself. Neither here nor in an engine's `__init__` is a framework imported."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Job(BaseModel):
     )
     decay_after: int = Field(0, ge=0, description="epochs with the full learning rate, if it decays at all")
     clip_norm: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="largest norm of a step's gradient; longer ones are shortened to it"
+        None, gt=0, allow_inf_nan=False, description="largest norm of a step's gradient; longer are shortened"
     )
     unroll: Positive = Field(20, description="words that a language model sees at a time")
     sharding: Sharding = Field(
