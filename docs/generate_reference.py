@@ -200,7 +200,7 @@ def sample_result(model: str) -> dict[str, Any]:
 
 #: Objects whose keys are said in the words of the field itself.
 _SAID_IN_ONE = {
-    "versions", "staleness", "shares", "confusion", "nodes[].cpu_percent", "nodes[].memory_bytes",
+    "versions", "machine", "staleness", "shares", "confusion", "nodes[].cpu_percent", "nodes[].memory_bytes",
     "nodes[].network_bytes", "nodes[].phases",
 }
 

@@ -148,6 +148,7 @@ RESULT: dict[str, str] = {
     "nodes[].network_bytes": "in, out and loopback bytes of the process's *host* while the process lived",
     "nodes[].phases": "seconds the process spent in each phase",
     "versions": "of velodrome, Python, numpy and the engine's packages",
+    "machine": "of the controller: processor, cores it may use, memory_bytes and system",
     "started": "Unix time",
     "ended": "Unix time",
     "staleness": "mean and max, if the strategy reported it",

@@ -50,6 +50,7 @@ def result(
         "throughput": {"examples_per_second": rate, "batches_per_second": rate / batch_size, "warmup_steps": 20},
         "nodes": [{"role": role, "rank": rank, "host": f"10.0.0.{1 + rank % hosts}", **node} for role, rank in roles],
         "versions": {"velodrome": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
+        "machine": {"processor": "a chip", "cores": 2, "memory_bytes": 2**34, "system": "Linux"},
         "started": BEGAN, "ended": BEGAN + total, **more,
     }
 

@@ -150,7 +150,7 @@ def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, st
         for package, version in (result.get("versions") or {}).items():
             versions.setdefault(package, {})[str(version)] = None
     found = [(package, ", ".join(numbers)) for package, numbers in versions.items()]
-    machines = dict.fromkeys(_words(result["machine"]) for result in results if result.get("machine"))
+    machines = dict.fromkeys(_machine(result["machine"]) for result in results if result.get("machine"))
     found += [("machine", machine) for machine in machines]
     hosts = sorted({node.get("host", "") for result in results for node in result["nodes"]})
     if hosts:
@@ -162,6 +162,11 @@ def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, st
     if parameters:
         found.append(("parameters of the model", ", ".join(f"{count:,}" for count in parameters)))
     return tuple(found)
+
+
+def _machine(about: dict[str, Any]) -> str:
+    memory = f"{about.get('memory_bytes', 0) / 2**30:.0f} GiB memory"
+    return f"{about.get('processor')}, {about.get('cores')} cores, {memory}, {about.get('system')}"
 
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:

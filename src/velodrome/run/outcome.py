@@ -12,6 +12,7 @@ from typing import Any
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.models.zoo import is_text
+from velodrome.run.machine import describe_machine
 from velodrome.spec.resolve import batch_of_step
 
 
@@ -216,6 +217,7 @@ def make_result(
         "throughput": throughput(final.get("pace"), batch_of_step(job, strategy)),
         "nodes": [node.as_json() for node in nodes.values()],
         "versions": versions(plan),
+        "machine": describe_machine(),
         "started": started,
         "ended": ended,
     }
