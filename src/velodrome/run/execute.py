@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from velodrome.cluster.plan import Plan, free_port, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed
+from velodrome.models.zoo import is_text
 from velodrome.run.interrupts import deferred
 from velodrome.run.names import check_name, default_name
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, Store, write_whole
 from velodrome.run.supervisor import Listener, Supervisor
-from velodrome.run.tensorboard import Scalars
+from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
@@ -88,7 +90,7 @@ def _carry_out(
     resume: bool,
 ) -> dict[str, Any]:
     started = time.time()
-    scalars = Scalars(run.path / "tensorboard")
+    scalars = Scalars(run.path / "tensorboard", text=is_text(job.model))
     failure: Failure | None = None
 
     def take(event: dict[str, Any]) -> None:
@@ -146,6 +148,8 @@ def _finish(run: OpenRun, plan: Plan, status: str, started: float, failure: Fail
     result = make_result(
         plan, str(run.path.resolve()), status, run.events(), started=started, ended=time.time(), failure=failure
     )
+    with suppress(OSError):  # a full disk is told of elsewhere
+        write_session(run.path / "tensorboard", plan.job, result)
     run.finish(result)
     return result
 

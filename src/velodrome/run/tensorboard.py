@@ -1,7 +1,10 @@
-"""Scalars for TensorBoard, written by the controller from the events; no framework is needed for that."""
+"""What TensorBoard shows of a run, written by the controller without any framework: scalars from the events, and at
+the end what the HParams tab compares runs by, in a folder of its own so that resource curves are no columns there."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -9,58 +12,47 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.configuration import NOT_CONFIGURED, text_of
+from velodrome.spec.job import Job
 
-def _mean(counts: Mapping[str, Any]) -> float:
-    """Loss per example; one that is not finite travels as null."""
-    return math.nan if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
+#: Where the session that the HParams tab compares lies, within a run's `tensorboard/`.
+SESSION = "hparams"
 
 
-class Scalars:
-    """An event file in a run's `tensorboard/` folder."""
+def _rates(counts: Mapping[str, Any], *, text: bool) -> dict[str, float]:
+    """Counts as curves; a loss that is not finite travels as null."""
+    loss = math.nan if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
+    if text:
+        return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
+    return {"accuracy": counts["correct"] / counts["total"], "loss": loss}
+
+
+class EventFile:
+    """A file of TensorBoard's, begun when the first summary is written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: Any = None
         self._stream: Any = None
-        self._began = time.time()
+        self.began = time.time()
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Write what an event says, if it is for a curve."""
-        kind = event["kind"]
-        if kind == "epoch":
-            values = {"time/epoch_seconds": event["seconds"]}
-            for part in ("train", "validation"):
-                counts = event[part]
-                if counts["total"]:
-                    values[f"accuracy/{part}"] = counts["correct"] / counts["total"]
-                    values[f"loss/{part}"] = _mean(counts)
-            self._write(event["epoch"], event["time"], values)
-        elif kind == "resources":
-            node = f"{event['role']}-{event['rank']}"
-            network = event["network"]
-            self._write(round(event["time"] - self._began), event["time"], {
-                f"cpu_percent/{node}": event["cpu_percent"],
-                f"memory_bytes/{node}": event["memory_bytes"],
-                f"network_bytes/{node}/in": network["in"],
-                f"network_bytes/{node}/out": network["out"],
-            })
-        elif kind == "result" and event["test"]["total"]:
-            test, step = event["test"], len(event["history"])
-            self._write(step, event["time"], {"accuracy/test": test["correct"] / test["total"],
-                                              "loss/test": _mean(test)})
-
-    def _write(self, step: int, wall_time: float, values: dict[str, float]) -> None:
+    def scalars(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
         # Imported here: it takes 0.2 s, which a command that fails early should not pay.
-        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self.summary(step, wall_time, summary)
+
+    def summary(self, step: int, wall_time: float, summary: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         if self._writer is None:
-            path = self._folder / f"events.out.tfevents.{int(self._began)}.velodrome"
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / f"events.out.tfevents.{int(self.began)}.velodrome"
             self._stream = path.open("ab")
             self._writer = RecordWriter(self._stream)
             self._writer.write(Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
         self._writer.write(Event(wall_time=wall_time, step=step, summary=summary).SerializeToString())
         self._stream.flush()
 
@@ -68,3 +60,98 @@ class Scalars:
         if self._stream is not None:
             with suppress(OSError):  # a full disk is told of elsewhere
                 self._stream.close()
+
+
+class Scalars:
+    """The curves of a run, in its `tensorboard/` folder."""
+
+    def __init__(self, folder: Path, *, text: bool = False) -> None:
+        self._file = EventFile(folder)
+        self._text = text
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Write what an event says, if it is for a curve."""
+        kind = event["kind"]
+        if kind == "epoch":
+            values = {"time/epoch_seconds": event["seconds"]}
+            for part in ("train", "validation"):
+                if event[part]["total"]:
+                    rates = _rates(event[part], text=self._text)
+                    values.update({f"{name}/{part}": value for name, value in rates.items()})
+            self._file.scalars(event["epoch"], event["time"], values)
+        elif kind == "resources":
+            node = f"{event['role']}-{event['rank']}"
+            network = event["network"]
+            self._file.scalars(round(event["time"] - self._file.began), event["time"], {
+                f"cpu_percent/{node}": event["cpu_percent"],
+                f"memory_bytes/{node}": event["memory_bytes"],
+                f"network_bytes/{node}/in": network["in"],
+                f"network_bytes/{node}/out": network["out"],
+            })
+        elif kind == "result" and event["test"]["total"]:
+            rates = _rates(event["test"], text=self._text)
+            self._file.scalars(
+                len(event["history"]), event["time"], {f"{name}/test": value for name, value in rates.items()}
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def hyperparameters(job: Job) -> dict[str, float | bool | str]:
+    """What tells a configuration apart, as TensorBoard can hold it: a number, a truth value or a word."""
+    found: dict[str, float | bool | str] = {}
+    for name, value in job.model_dump().items():
+        if value is not None and name not in NOT_CONFIGURED:
+            found[name] = value if isinstance(value, bool | int | float | str) else text_of(value)
+    return found
+
+
+def metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """What runs are compared by: the last word on each."""
+    last = (result.get("history") or [{}])[-1]
+    test, seconds, pace = (result.get(part) or {} for part in ("test", "seconds", "throughput"))
+    values = {
+        **{f"{name}/test": test.get(name) for name in ("accuracy", "perplexity", "loss")},
+        **{f"{name}/validation": last.get(f"validation_{name}") for name in ("accuracy", "perplexity")},
+        "throughput/examples_per_second": pace.get("examples_per_second"),
+        "time/train_seconds": seconds.get("train"),
+        "time/total_seconds": seconds.get("total"),
+    }
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def write_session(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
+    """Write a run down for the HParams tab; repetitions, which differ in their seed only, share a group."""
+    from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+
+    parameters = hyperparameters(job)
+    group = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:16]
+    start = SessionStartInfo(group_name=f"{job.engine}/{job.strategy} {group}", start_time_secs=result["started"])
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            start.hparams[name].bool_value = value
+        elif isinstance(value, str):
+            start.hparams[name].string_value = value
+        else:
+            start.hparams[name].number_value = value
+    status = STATUS_SUCCESS if result["status"] == "finished" else STATUS_FAILURE
+    end = SessionEndInfo(status=status, end_time_secs=result["ended"])
+    file = EventFile(folder / SESSION)
+    try:
+        file.summary(0, result["started"], _plugin_summary("session_start_info", HParamsPluginData, start))
+        if values := metrics(result):
+            file.scalars(int(result.get("epochs") or 0), result["ended"], values)
+        file.summary(0, result["ended"], _plugin_summary("session_end_info", HParamsPluginData, end))
+    finally:
+        file.close()
+
+
+def _plugin_summary(name: str, data: Any, content: Any) -> Any:
+    """A message of the HParams plugin as a summary: its content is the metadata, the tensor is empty."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import metadata
+
+    about = metadata.create_summary_metadata(data(**{name: content}))
+    return Summary(value=[Summary.Value(tag=f"_hparams_/{name}", metadata=about, tensor=metadata.NULL_TENSOR)])
