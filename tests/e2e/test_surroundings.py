@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from scene import Scene
 
@@ -21,6 +22,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 slow = pytest.mark.slow
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which only root may")
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system,
     ],
 )
 def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: str, strategy: str, taken: int) -> None:
+    """And neither try leaves a descriptor or a child behind."""
     asked: list[int] = []
+    before = descriptors()
     with socket.socket() as other:
         other.bind(("127.0.0.1", free_port()))
         other.listen()
@@ -48,6 +55,8 @@ def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: 
         job = Job(engine=engine, strategy=strategy, workers=2, epochs=1)
         result = execute(job, store=Store(scene.runs), name=scene.name, port=port)
     assert result["status"] == "finished"
+    assert descriptors() == before
+    assert psutil.Process().children(recursive=True) == []
     warnings = [event["message"] for event in scene.events() if event["kind"] == "warning"]
     assert any("trying again with other ports" in message and str(asked[taken]) in message for message in warnings)
 

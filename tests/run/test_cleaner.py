@@ -14,7 +14,7 @@ import pytest
 
 from velodrome.run import cleaner
 from velodrome.run.interrupts import deferred
-from velodrome.run.stacks import shows_users_code, stack_of, telling_thread
+from velodrome.run.stacks import is_stopped, shows_users_code, stack_of, telling_thread
 
 pytestmark = pytest.mark.integration
 
@@ -88,6 +88,7 @@ def test_the_stack_of_a_stopped_process_shows_the_line_it_stopped_in(tmp_path: P
     try:
         wait_until(lambda: "waits_for_ever" in stack_of(process.pid))
         process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid))
         stack = stack_of(process.pid)
         assert f"waits_for_ever ({script}:3)" in telling_thread(stack)
         assert shows_users_code(stack)
@@ -99,6 +100,7 @@ def test_the_stack_of_a_stopped_process_shows_the_line_it_stopped_in(tmp_path: P
 def test_a_stack_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
+    assert not is_stopped(gone.pid)
     assert stack_of(gone.pid).startswith("(no stack: ")
     assert not shows_users_code(stack_of(gone.pid))
     monkeypatch.setattr("velodrome.run.stacks._py_spy", lambda: None)

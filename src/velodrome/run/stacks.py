@@ -1,4 +1,4 @@
-"""The stack of a process that stopped: py-spy reads it from outside, so it works even on one that is paused."""
+"""A process that hangs, seen from outside: py-spy reads its stack, even where it is paused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 from velodrome.models.own import is_users
 
@@ -30,6 +32,14 @@ def stack_of(pid: int, limit: float = 10.0) -> str:
         return f"(no stack: {error})"
     said = done.stderr.strip().splitlines() or ["py-spy said nothing"]
     return done.stdout.strip() or f"(no stack: {said[-1]})"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was told to stop and never to go on: then it holds up the others, whatever they look like."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
 
 
 def shows_users_code(stack: str) -> bool:

@@ -18,7 +18,7 @@ from velodrome.engines.registry import strategy_of
 from velodrome.run import cleaner
 from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure
-from velodrome.run.stacks import shows_users_code, stack_of, telling_thread
+from velodrome.run.stacks import is_stopped, shows_users_code, stack_of, telling_thread
 from velodrome.run.store import OpenRun
 from velodrome.run.watched import SILENT_SECONDS, Watched, blame, late, stalled
 from velodrome.worker.events import parse
@@ -83,7 +83,7 @@ class Supervisor:
                 if failure := blame(present) if over else blame(present, now):
                     # Who lost a peer is not the cause; somebody that lives but does not answer is.
                     silent = [w for w in present if w.alive and w.silent(SILENT_SECONDS, now)]
-                    return (failure.cause == "peer" and self._name(silent, "stopped answering", "stall")) or failure
+                    return (failure.cause == "peer" and self._name(silent, "did not answer", "stall")) or failure
             elif failure := self._late(present, now) or self._stalled(present, now):
                 return failure
 
@@ -153,6 +153,7 @@ class Supervisor:
         """Say who holds everybody up; where events cannot tell them apart, their stacks may."""
         if not culprits:
             return None
+        culprits = [w for w in self._processes if w.alive and is_stopped(w.started.pid)] or culprits
         # Each stack takes a moment: a few tell enough.
         stacks = {watched.process.file_name: stack_of(watched.started.pid) for watched in culprits[:MOST_STACKS]}
         for name, stack in stacks.items():
