@@ -5,8 +5,10 @@ Nothing here is imported before an address of that kind is used: each kind is an
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -67,6 +69,8 @@ def _hdfs(url: str, wait: float) -> tuple[Any, str]:
     from hdfs_native.fsspec import HdfsFileSystem
 
     parts = urlsplit(url)
+    if parts.hostname and parts.port:  # the client itself would knock for ever; without a port it is no host but a name
+        socket.create_connection((parts.hostname, parts.port), timeout=min(10.0, wait)).close()
     return HdfsFileSystem(parts.hostname, parts.port, skip_instance_cache=True), parts.path.rstrip("/")
 
 
@@ -84,7 +88,7 @@ def _webhdfs(url: str, wait: float) -> tuple[Any, str]:
     parts = urlsplit(url)
     fs = WebHDFS(
         parts.hostname, port=parts.port or _WEBHDFS_PORT, skip_instance_cache=True,
-        user=parts.username or os.environ.get("HADOOP_USER_NAME"),
+        user=parts.username or os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
     )
     fs.session.trust_env = False  # a proxy of the environment does not lead into the cluster
     for prefix in ("http://", "https://"):
@@ -102,8 +106,19 @@ def _s3(url: str, wait: float) -> tuple[Any, str]:
     return fs, (parts.netloc + parts.path).rstrip("/")
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether a store has answered that this user may not: asking again would not help."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    said = str(error).lower()
+    return status in (401, 403) or "permission denied" in said or "accesscontrolexception" in said
+
+
 def reason_of(error: BaseException) -> str:
     """What an error says, as the end of a sentence: one line, without the noise of its back end."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    text = re.sub(r"\s+", " ", str(text)).strip()
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    text = str(getattr(error, "strerror", None) or error or type(error).__name__)
+    text = text.replace("\\n", "\n").replace('\\"', '"')
+    if plain := re.search(r"\[Errno -?\d+\] ([^\'\"()]+)|(Permission denied: [^\n]+)|RPCError\(\S+ \"([^\n]+)", text):
+        text = next(group for group in plain.groups() if group)
+    text = re.split(r"\s+at [\w.$]+\(| for url: ", text)[0]
+    text = re.sub(r"\s+", " ", text).strip(" .:")
+    return text if len(text) <= 160 else f"{text[:160]}…"

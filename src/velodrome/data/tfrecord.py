@@ -58,7 +58,7 @@ def _sums(rows: Rows) -> NDArray[np.uint32]:
     count, length = rows.shape
     flat, crc = rows.tobytes(), google_crc32c.value
     sums = np.fromiter(
-        (crc(flat[start : start + length]) for start in range(0, count * length, length)), np.uint32, count
+        (crc(flat[row * length : (row + 1) * length]) for row in range(count)), np.uint32, count
     )
     return ((sums >> 15 | sums << 17) + np.uint32(_MASK)).astype("<u4")
 
