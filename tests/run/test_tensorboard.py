@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_races import result
 
+from synthetic_races import result
 from velodrome.cluster.plan import free_port
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
 from velodrome.spec.job import Job
@@ -79,7 +79,11 @@ def test_tensorboard_shows_the_curves_of_a_race_and_compares_its_runs(velodrome,
     names = {f"race/{name}/tensorboard" for name in stored}
     sessions = {f"{name}/{SESSION}" for name in names}
 
-    found = tensorboard.when(lambda: (tags := tensorboard.get("plugin/scalars/tags")).keys() >= names | sessions and tags)
+    def tags() -> Any:
+        shown = tensorboard.get("plugin/scalars/tags")
+        return shown if shown.keys() >= names | sessions else None
+
+    found = tensorboard.when(tags)
     curves = {"accuracy/train", "accuracy/validation", "accuracy/test", "loss/train", "loss/validation", "loss/test"}
     for name in names:
         assert curves <= found[name].keys()

@@ -20,6 +20,10 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of the race; made
 Vary = Annotated[list[str] | None, typer.Option("--vary", help="A field and its values, as workers=1,2; repeat it.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", help="How often each configuration runs. [default: 1]")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it will take, and stop there.")]
+Naming = Annotated[
+    str | None,
+    typer.Option("--naming", help="What runs are called: plain, or published, as MWM001-33000d-artType-2i-128b-…"),
+]
 Warm = Annotated[
     bool, typer.Option("--warm/--cold", help="Fork processes from one that has imported the engine, or start anew.")
 ]
@@ -28,7 +32,7 @@ Warm = Annotated[
 @with_job_options
 def command(
     file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
-    dry_run: DryRun = False, warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
+    naming: Naming = None, dry_run: DryRun = False, warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other; compare them and say which to use.
 
@@ -48,9 +52,9 @@ def command(
     from velodrome.cli.console import error_console
     from velodrome.run.race import RaceFolder, check
 
-    race = _race_from(file, vary, repeat, fields)
-    entries = check(race)
     folder = RaceFolder(runs, name or f"race-{time.strftime('%y%m%d-%H%M%S')}")
+    race = folder.stamped(_race_from(file, vary, repeat, naming, fields))
+    entries = check(race)
     expected, plan = _plan(folder, entries, warm=warm)
     error_console.print(plan, soft_wrap=True)
     if dry_run:
@@ -66,7 +70,9 @@ def command(
         raise typer.Exit(1)
 
 
-def _race_from(file: Path | None, vary: list[str] | None, repeat: int | None, fields: dict[str, Any]) -> Race:
+def _race_from(
+    file: Path | None, vary: list[str] | None, repeat: int | None, naming: str | None, fields: dict[str, Any]
+) -> Race:
     """The race of a YAML file with options on top."""
     from velodrome.cli.options import parse_model_args
     from velodrome.spec.race import parse_race, parse_vary
@@ -79,6 +85,8 @@ def _race_from(file: Path | None, vary: list[str] | None, repeat: int | None, fi
     content["vary"] = {**(content.get("vary") or {}), **parse_vary(vary or [])}
     if repeat is not None:
         content["repeat"] = repeat
+    if naming is not None:
+        content["naming"] = naming
     return parse_race(content)
 
 

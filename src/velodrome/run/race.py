@@ -12,6 +12,7 @@ import yaml
 from velodrome.cluster import local, preflight
 from velodrome.cluster.launch import Launch
 from velodrome.errors import BadRequest
+from velodrome.run import published
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.names import check_name
 from velodrome.run.store import RunFolder, Store, write_whole
@@ -25,12 +26,26 @@ class RaceFolder:
         self.path = runs / check_name(name)
         self.store = Store(self.path)
 
+    def stamped(self, race: Race) -> Race:
+        """The race with the time stamp of its names: that of its first begin, so that it can be gone on with."""
+        if race.naming != "published" or race.stamp is not None:
+            return race
+        written = self._written()
+        return race.model_copy(update={"stamp": (written and written.stamp) or published.now()})
+
+    def _written(self) -> Race | None:
+        """The race that the folder holds, if it holds a readable one."""
+        try:
+            return Race.model_validate(yaml.safe_load((self.path / "race.yaml").read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError):
+            return None
+
     def begin(self, race: Race) -> None:
         """Write the race down; refuse another race under the same name."""
         text = yaml.safe_dump(race.model_dump(), sort_keys=False)
         file = self.path / "race.yaml"
         if file.exists():
-            if file.read_text(encoding="utf-8") != text:
+            if self._written() != race:
                 raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
             return
         if (self.path / "job.yaml").exists():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,6 +24,14 @@ class Race(BaseModel):
         default_factory=dict, description="field names with their values; `entry` takes partial jobs"
     )
     repeat: Annotated[int, Field(ge=1)] = Field(1, description="runs of each configuration, with seeds that count up")
+    naming: Literal["plain", "published"] = Field(
+        "plain", description="what runs are called: engine, strategy and sizes (plain), or by [the published "
+        "scheme](names.md)"
+    )
+    stamp: str | None = Field(
+        None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; the race's begin "
+        "unless said"
+    )
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,14 @@ def expand(race: Race) -> list[Entry]:
             entries.append(Entry(name.replace("+", "-again"), job, repetition))
     if wrong:
         raise BadRequest("this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong)))
-    return entries
+    return _published(entries, race.stamp) if race.naming == "published" else entries
+
+
+def _published(entries: list[Entry], stamp: str | None) -> list[Entry]:
+    from velodrome.run.published import now, published_names
+
+    names = published_names([entry.job for entry in entries], stamp or now())
+    return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
 
 
 def _name(job: Job, repetition: int) -> str:

@@ -1,0 +1,147 @@
+"""The published naming scheme of training jobs, made and parsed back:
+`MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`. Nothing here knows where a job runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from velodrome.cluster.plan import roles_of
+from velodrome.data import catalogue
+from velodrome.engines.registry import engines
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.spec.job import Job
+
+#: Engine and strategy by the letters that begin a name. `MWM` is as published; strategies of later engines that are
+#: not here get letters made from their names, see `abbreviations`.
+_CHOSEN: dict[tuple[str, str], str] = {
+    ("tensorflow", "single"): "SGL",
+    ("tensorflow", "mirrored"): "MIR",
+    ("tensorflow", "multi-worker-mirrored"): "MWM",
+    ("tensorflow", "parameter-server"): "PSS",
+    ("tensorflow", "central-storage"): "CSS",
+    ("tensorflow", "allreduce"): "TFA",
+    ("tensorflow", "tpu"): "TPU",
+    ("torch", "single"): "PTS",
+    ("torch", "ddp"): "DDP",
+    ("torch", "allreduce"): "PTA",
+}
+#: Labels that the published names shorten.
+_LABELS = {"articleType": "artType", "fashion-products": "artType"}
+_NAME = re.compile(
+    r"(?P<letters>[A-Z]+)(?P<group>[0-9]{3,})-(?P<size>[0-9]+)d-(?P<label>[A-Za-z0-9]+)-(?P<instances>[0-9]+)i-"
+    r"(?P<batch>[0-9]+)b-(?P<instance_type>[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*)-(?P<epochs>[0-9]+)e-"
+    r"(?P<stamp>[0-9]{6}-[0-9]{6})"
+)
+
+
+@cache
+def abbreviations() -> dict[tuple[str, str], str]:
+    """Letters for every strategy of every engine, each once."""
+    found: dict[tuple[str, str], str] = {}
+    taken = set(_CHOSEN.values())
+    for engine in engines():
+        for strategy in engine.strategies:
+            key = (engine.name, strategy.name)
+            if key not in _CHOSEN:
+                letters = (engine.name[:2] + "".join(word[0] for word in strategy.name.split("-"))).upper()
+                while letters in taken:
+                    letters += "X"
+                taken.add(letters)
+                found[key] = letters
+            else:
+                found[key] = _CHOSEN[key]
+    return found
+
+
+@dataclass(frozen=True)
+class PublishedName:
+    """What a name by the scheme says."""
+
+    engine: str
+    strategy: str
+    #: Tells runs apart whose names would be the same; repetitions count it up.
+    group: int
+    #: Examples of the training set; 0 if they are not known before it is loaded.
+    size: int
+    label: str
+    instances: int
+    batch_size: int
+    instance_type: str
+    epochs: int
+    #: Begin, as `%y%m%d-%H%M%S`.
+    stamp: str
+
+    def __str__(self) -> str:
+        letters = abbreviations().get((self.engine, self.strategy))
+        if letters is None:
+            raise BadRequest(f"no engine has {self.engine}/{self.strategy}: `velodrome engines` shows what there is")
+        return (
+            f"{letters}{self.group:03d}-{self.size}d-{self.label}-{self.instances}i-{self.batch_size}b-"
+            f"{self.instance_type}-{self.epochs}e-{self.stamp}"
+        )
+
+
+def parse(name: str) -> PublishedName:
+    """What a name says, or `BadRequest` if it does not follow the scheme."""
+    found = _NAME.fullmatch(name)
+    strategies = {letters: key for key, letters in abbreviations().items()}
+    if found is None or found["letters"] not in strategies:
+        raise BadRequest(
+            f"{name!r} does not follow the published scheme: it should be like "
+            "'MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652'"
+        )
+    engine, strategy = strategies[found["letters"]]
+    return PublishedName(
+        engine, strategy, int(found["group"]), int(found["size"]), found["label"], int(found["instances"]),
+        int(found["batch"]), found["instance_type"], int(found["epochs"]), found["stamp"],
+    )
+
+
+def now() -> str:
+    """The time stamp of a race that begins at this moment."""
+    return time.strftime("%y%m%d-%H%M%S")
+
+
+def local_type() -> str:
+    """What this machine is called among instance types: `local-2c` with two cores."""
+    return f"local-{os.cpu_count() or 1}c"
+
+
+def label_of(dataset: str) -> str:
+    """What is learned to tell apart: the variant of a data set or its name, in letters and digits only."""
+    before, colon, rest = dataset.partition(":")
+    last = rest.rstrip("/").rpartition("/")[2] if colon and before in catalogue.SCHEMES else rest
+    word = _LABELS.get(last or before, last or before)
+    head, *tail = re.findall(r"[A-Za-z0-9]+", word) or ["data"]
+    return head + "".join(part[0].upper() + part[1:] for part in tail)
+
+
+def _size(job: Job) -> int:
+    try:
+        return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data).train or 0
+    except VelodromeError:
+        return 0
+
+
+def published_names(jobs: Iterable[Job], stamp: str, instance_type: str | None = None) -> list[str]:
+    """A name for each resolved job, no two the same."""
+    kind = instance_type or local_type()
+    groups: dict[PublishedName, int] = {}
+    sizes: dict[tuple[str, float], int] = {}
+    found = []
+    for job in jobs:
+        key = (job.dataset, job.validation)
+        if key not in sizes:
+            sizes[key] = _size(job)
+        name = PublishedName(
+            job.engine, job.strategy, 0, sizes[key], label_of(job.dataset), len(roles_of(job)), job.batch_size, kind,
+            job.epochs, stamp,
+        )
+        groups[name] = groups.get(name, 0) + 1
+        found.append(str(PublishedName(**{**vars(name), "group": groups[name]})))
+    return found
