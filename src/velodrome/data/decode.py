@@ -31,6 +31,8 @@ _CHUNK = 32
 
 # Between one and two times the limit Pillow only warns, and we want none of it.
 warnings.simplefilter("error", Image.DecompressionBombWarning)
+# What is odd about a file and does not stop it from being read is not worth a line each.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class Unreadable(Exception):
