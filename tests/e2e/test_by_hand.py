@@ -89,6 +89,28 @@ def test_a_failure_by_hand_is_told_on_every_machine(velodrome, scene: Scene) -> 
     assert result["error"]["message"] == "worker 0 on 127.0.0.1: ValueError: the user's own mistake"
 
 
+@slow
+@pytest.mark.parametrize(
+    ("engine", "strategy"),
+    [("torch", "ddp"), ("torch", "allreduce"), ("tensorflow", "multi-worker-mirrored"),
+     ("tensorflow", "parameter-server")],
+)
+def test_who_does_not_come_by_hand_is_named_by_those_who_wait(
+    velodrome, scene: Scene, engine: str, strategy: str
+) -> None:
+    processes = plan(velodrome, scene, LOOPBACK[:2], engine, strategy, "--start-timeout", 15)
+    there = [process for process in processes if (process["role"], process["rank"]) != ("worker", 1)]
+    started = [
+        subprocess.Popen(["bash", "-c", process["command"]], stderr=subprocess.PIPE, text=True) for process in there
+    ]
+    scene.started += started
+    said = [popen.communicate(timeout=150)[1] for popen in started]
+    assert [popen.returncode for popen in started] == [1] * len(there), said
+    errors = [line for text in said for line in text.splitlines() if ": error: " in line]
+    assert any("worker 1" in line and "127.0.0.2" in line for line in errors), errors
+    assert scene.result()["status"] == "failed"
+
+
 def test_a_plan_for_people_names_every_host_and_is_ready_to_paste(velodrome, scene: Scene) -> None:
     done = velodrome("plan", "--strategy", "ddp", "--workers", 2, "--hosts", "10.0.0.1, 10.0.0.2", "--name", "a")
     assert done.code == 0
