@@ -1,4 +1,4 @@
-"""What an engine tells the controller about itself. Neither here nor in an engine's `__init__` is a framework imported."""
+"""What an engine tells the controller about itself. No framework is imported here or in an engine's `__init__`."""
 
 from __future__ import annotations
 
