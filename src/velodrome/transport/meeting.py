@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed
-from velodrome.transport.pmi import GREETING
+from velodrome.transport.pmi import GREETING, LATE_SECONDS
 
 _RETRY_SECONDS = 0.05
 
@@ -75,9 +75,17 @@ def meet(place: Place, seconds: float) -> Met:
         return Met(pmi, life, _wait_for_all(place, life, deadline, seconds), server)
     except BaseException:
         if server is not None:
-            server.terminate()
-            server.wait()
+            leave(server, LATE_SECONDS + 1)  # it still tells the others
         raise
+
+
+def leave(server: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let the meeting point end by itself, and end it if it does not."""
+    try:
+        server.wait(seconds)
+    except subprocess.TimeoutExpired:
+        server.terminate()
+        server.wait()
 
 
 def _open(place: Place, seconds: float) -> subprocess.Popen[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.transport.interfaces import interface_of
-from velodrome.transport.meeting import Met, Place, meet
+from velodrome.transport.meeting import Met, Place, leave, meet
 from velodrome.transport.pmi import remove_shared_memory
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class MpiTransport:
         self._met.life.shutdown(socket.SHUT_RDWR)  # wakes the watcher too
         self._met.life.close()
         if self._met.server is not None:
-            _wait(self._met.server)
+            leave(self._met.server, 5)
 
     def _lost(self, error: Exception) -> PeerLost:
         return PeerLost(f"{self._place.named(self.rank)} lost the others in MPI: {str(error).splitlines()[0]}")
@@ -142,11 +141,3 @@ def _end_pmi(pmi: socket.socket) -> None:
     theirs.close()
     pmi.detach()
     ours.detach()  # stays open until the process ends: MPICH still writes to it
-
-
-def _wait(server: subprocess.Popen[bytes]) -> None:
-    try:
-        server.wait(5)
-    except subprocess.TimeoutExpired:
-        server.terminate()
-        server.wait()

@@ -24,6 +24,9 @@ from pathlib import Path
 #: Each side says this first, so that a stranger on the port is recognised.
 GREETING = "velodrome-mpi-1"
 
+#: How long the meeting point stays after it has told who is missing.
+LATE_SECONDS = 1.0
+
 _PR_SET_PDEATHSIG = 1
 #: What MPICH may put into one value; longer ones it splits itself.
 _MAXES = "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024"
@@ -78,6 +81,7 @@ class Meeting:
         self._present: dict[tuple[str, int], Visitor] = {}
         self._parted: set[int] = set()
         self._complete = False
+        self._missing = ""
         self._barrier: list[Visitor] = []
         self._selector = selectors.DefaultSelector()
         self._listener, self._parent = listener, parent
@@ -90,8 +94,10 @@ class Meeting:
         while True:
             left = None if self._complete else self._deadline - time.monotonic()
             if left is not None and left <= 0:
+                if self._missing:
+                    return
                 self._tell_missing()
-                return
+                continue
             for key, _ in self._selector.select(left):
                 if key.fileobj is self._listener:
                     self._welcome()
@@ -138,6 +144,10 @@ class Meeting:
             return False
         visitor.kind, visitor.rank = place
         self._present[place] = visitor
+        if self._missing:
+            if visitor.kind == "life":
+                visitor.say(f"missing {self._missing}")
+            return True
         if len(self._present) == 2 * self._size:
             self._complete = True
             self._selector.unregister(self._listener)
@@ -158,10 +168,12 @@ class Meeting:
                     other.say(f"lost {visitor.rank}")
 
     def _tell_missing(self) -> None:
-        missing = [rank for rank in range(self._size) if ("life", rank) not in self._present]
+        """Tell everybody, and for a moment those who come too late."""
+        self._missing = ",".join(str(rank) for rank in range(self._size) if ("life", rank) not in self._present)
+        self._deadline = time.monotonic() + LATE_SECONDS
         for visitor in self._present.values():
             if visitor.kind == "life":
-                visitor.say("missing " + ",".join(map(str, missing)))
+                visitor.say(f"missing {self._missing}")
 
     def _answer(self, visitor: Visitor, question: dict[str, str]) -> None:
         command = question.get("cmd", "")

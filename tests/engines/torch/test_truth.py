@@ -143,6 +143,7 @@ def test_frozen_unused_and_tied_parameters_train_as_in_one_process(single, data,
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_batch_statistics_are_averaged_and_single_examples_are_no_obstacle(data, tmp_path, strategy):
     wanted = job(model="torch_nets:normalised", strategy=strategy, workers=3, batch_size=4, optimizer="adam")
+    wanted = wanted.model_copy(update={"steps": None, "epochs": 3})
     ran = run(wanted, data, tmp_path)
     assert np.isfinite(ran.state["model.1.running_var"]).all()
     assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]

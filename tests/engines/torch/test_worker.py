@@ -63,7 +63,7 @@ def test_a_saved_model_answers_as_the_trained_one_did(tmp_path, monkeypatch, mod
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_a_worker_that_does_not_come_is_named(data, tmp_path, strategy):
-    job = Job(strategy=strategy, workers=3, start_timeout=6)
+    job = Job(strategy=strategy, workers=3, start_timeout=10)
     ran = finish(start(job, data, tmp_path, only=[0, 2]), tmp_path)
     for process in ran.processes:
         assert process.code == 1

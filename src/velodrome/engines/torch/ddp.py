@@ -25,6 +25,8 @@ from velodrome.worker.context import Context
 
 #: Collectives may wait this long: who stalls is found by the controller, which knows more than a timeout does.
 COLLECTIVE_LIMIT = timedelta(days=7)
+#: Worker 0 started its clock later than the others, by as much as its start took longer.
+_GRACE_SECONDS = 30.0
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|tcpstore|peer", re.IGNORECASE)
 
 
@@ -48,11 +50,11 @@ class ProcessGroup:
             distributed.all_reduce(torch.zeros(1))
 
     def close(self) -> None:
-        # Not by a collective: gloo can wait for ever for a peer that finished it sooner and has closed its end.
+        # By word of the store, and the group itself ends with the process: taking gloo's connections down while a peer
+        # closes its own can wait for ever, and so can a last collective.
         with losing_peers():
             self._store.set(f"bye/{self.rank}", "")
             self._store.wait([f"bye/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
-            distributed.destroy_process_group()
             self._store.set(f"gone/{self.rank}", "")
             if self.rank == 0:  # the store lives here
                 self._store.wait([f"gone/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
@@ -99,17 +101,36 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
 
 
 def _meet(store: distributed.TCPStore, rank: int, size: int, seconds: float) -> None:
-    """Say hello and wait for everybody, so that who is missing can be named."""
+    """Say hello; worker 0 waits for everybody and tells the others who is missing, so that all can name them."""
     keys = [f"hello/{other}" for other in range(size)]
     try:
         store.set(keys[rank], "")
-        store.wait(keys, timedelta(seconds=seconds))
+        if rank == 0:
+            missing = "" if _arrive(store, keys, seconds) else _absent(store, keys)
+            store.set("missing", missing)
+        else:
+            store.wait(["missing"], timedelta(seconds=seconds + _GRACE_SECONDS))
+            missing = store.get("missing").decode()
+        store.set(f"told/{rank}", "")
     except (distributed.DistError, RuntimeError) as error:
-        try:
-            missing = [_named(other) for other in range(size) if not store.check([keys[other]])]
-        except (distributed.DistError, RuntimeError):
-            raise PeerLost(f"lost {_named(0)} while waiting for the others") from error
-        raise RunFailed(f"{', '.join(missing)} did not come within {seconds:g} s") from error
+        raise PeerLost(f"lost {_named(0)} while waiting for the others") from error
+    if missing:
+        if rank == 0:  # the store lives here, and those who came must be able to read it
+            _arrive(store, [f"told/{other}" for other in range(size) if str(other) not in missing.split(",")], 5)
+        absent = ", ".join(_named(int(other)) for other in missing.split(","))
+        raise RunFailed(f"{absent} did not come within {seconds:g} s")
+
+
+def _arrive(store: distributed.TCPStore, keys: list[str], seconds: float) -> bool:
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except (distributed.DistError, RuntimeError):
+        return False
+    return True
+
+
+def _absent(store: distributed.TCPStore, keys: list[str]) -> str:
+    return ",".join(str(other) for other, key in enumerate(keys) if not store.check([key]))
 
 
 def _named(rank: int) -> str:
