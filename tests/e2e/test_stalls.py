@@ -18,11 +18,12 @@ LIMIT = {"torch": 6, "tensorflow": 20}
 
 
 def check_named(done, scene: Scene, name: str, seconds: int, option: str = "--stall-timeout") -> dict:
-    """One sentence: who, where, which limit, its last event. And its stack."""
+    """One sentence: who, where, which limit (unless a peer has noticed before), its last event. And its stack."""
     assert done.code == 1, done.text
     sentences = [line for line in done.err.splitlines() if line.startswith("velodrome:")]
     assert len(sentences) == 1, done.err
-    assert re.match(rf"velodrome: {name} on 127\.0\.0\.1 [a-z ]+ {seconds} s \({option}\): it", sentences[0]), sentences
+    what = rf"(did not connect within|made no progress for) {seconds} s \({option}\)|did not answer"
+    assert re.match(rf"velodrome: {name} on 127\.0\.0\.1 ({what}): it", sentences[0]), sentences
     error = scene.result()["error"]
     assert (f"{error['role']} {error['rank']}", error["host"]) == (name, "127.0.0.1")
     assert f"stack of {name}:" in done.err

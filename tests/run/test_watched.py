@@ -58,6 +58,8 @@ NOW = 100.0
                      id="a killed one, not a framework that aborts for it"),
         pytest.param({"error": error("user"), "error_time": 1.0}, {"error": error("user"), "error_time": 1.2}, 0,
                      id="the first of equals"),
+        pytest.param({"exit_code": 0, "exit_time": 1.0, "phase": "after connect"},
+                     {"exit_code": -9, "exit_time": 1.2}, 1, id="not a server that left because the chief did"),
         pytest.param({"exit_code": 0, "exit_time": 0.1, "finished": True}, {"exit_code": 0, "exit_time": 1.0}, 1,
                      id="one that left early with code 0"),
     ],

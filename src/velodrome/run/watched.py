@@ -92,6 +92,11 @@ class Watched:
         """Whether it said an error, or left before it was done."""
         return self.error is not None or (self.exit_code is not None and not (self.exit_code == 0 and self.finished))
 
+    @property
+    def only_serves(self) -> bool:
+        """Whether it does what others tell it: it says nothing more after it has connected."""
+        return self.phase == "after connect"
+
     def silent(self, limit: float, now: float) -> bool:
         """Whether its heartbeat stopped."""
         return self.last_heartbeat is not None and now - self.last_heartbeat > limit
@@ -138,7 +143,9 @@ def _suspect(watched: Watched) -> _Suspect:
         return _Suspect(doubt, watched.error_time, failure)
     assert watched.exit_code is not None
     failure = Failure(f"{watched.describe()} {_ended_how(watched.exit_code)}", **place, cause="exit")  # type: ignore[arg-type]
-    return _Suspect(1 if watched.exit_code in _OWN_ABORT else 0, watched.exit_time, failure)
+    # Who only serves leaves when nobody is there to be served.
+    left = watched.exit_code == 0 and watched.only_serves
+    return _Suspect(2 if left else 1 if watched.exit_code in _OWN_ABORT else 0, watched.exit_time, failure)
 
 
 def blame(processes: Iterable[Watched], now: float = math.inf) -> Failure | None:
@@ -169,8 +176,7 @@ def stalled(processes: Iterable[Watched], limit: float, now: float) -> list[Watc
         return silent
     if not alive or any(now - watched.last_advance <= limit for watched in alive):
         return []
-    # Who only serves says nothing after it has connected.
-    training = [watched for watched in alive if watched.phase != "after connect"] or alive
+    training = [watched for watched in alive if not watched.only_serves] or alive
     behind = [watched for watched in training if not watched.waiting] or training
     least = min((watched.steps, *watched.place) for watched in behind)
     return [watched for watched in behind if (watched.steps, *watched.place) == least]

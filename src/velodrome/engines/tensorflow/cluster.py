@@ -142,7 +142,8 @@ def told_plainly(port: int | None) -> Iterator[None]:
         if "Could not start gRPC server" in text or "Address already in use" in text:
             raise PortTaken(_taken(port)) from error
         if isinstance(error, _GONE) and _speaks_of_peers(text):
-            raise PeerLost(f"lost a peer in training: {text.splitlines()[0]}") from error
+            telling = [line.strip() for line in text.splitlines() if _speaks_of_peers(line) and "File " not in line]
+            raise PeerLost(f"lost a peer in training: {(telling or text.splitlines())[0]}") from error
         raise
 
 
