@@ -117,7 +117,8 @@ def label_of(dataset: str) -> str:
     before, colon, rest = dataset.partition(":")
     last = rest.rstrip("/").rpartition("/")[2] if colon and before in catalogue.SCHEMES else rest
     word = _LABELS.get(last or before, last or before)
-    head, *tail = re.findall(r"[A-Za-z0-9]+", word) or ["data"]
+    parts: list[str] = re.findall(r"[A-Za-z0-9]+", word) or ["data"]
+    head, *tail = parts
     return head + "".join(part[0].upper() + part[1:] for part in tail)
 
 

@@ -80,7 +80,7 @@ class RunFolder:
         return result if isinstance(result, dict) and result.get("status") in get_args(Status) else None
 
     def status(self) -> Status:
-        locked = self._is_locked()  # asked first: a run writes its result before it lets go
+        locked = self.is_locked()  # asked first: a run writes its result before it lets go
         if (result := self.result()) is not None:
             status: Status = result["status"]
             return status
@@ -95,7 +95,7 @@ class RunFolder:
                     if isinstance(event, dict) and "kind" in event:
                         yield event
 
-    def _is_locked(self) -> bool:
+    def is_locked(self) -> bool:
         try:
             with (self.path / "controller.lock").open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

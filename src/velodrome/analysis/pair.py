@@ -1,0 +1,104 @@
+"""Two configurations side by side: what differs, what each measured, and what their repetitions allow to say.
+
+Pure functions on plain data, no input or output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velodrome.analysis.configuration import Configuration
+from velodrome.analysis.measures import MEASURES, Measure, Result
+from velodrome.analysis.statistics import Ratio, Spread, ratio
+
+#: Of what is measured, what is worth a verdict.
+_JUDGED = ("accuracy", "perplexity", "examples_per_second", "train_seconds", "total_seconds")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measure of both."""
+
+    measure: Measure
+    medians: tuple[float | None, float | None]
+    #: A over B; None where one of them has no value.
+    ratio: Ratio | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A and B."""
+
+    names: tuple[str, str]
+    results: tuple[Sequence[Result], Sequence[Result]]
+    differing: Mapping[str, tuple[Any, Any]]
+    same: Mapping[str, Any]
+    lines: tuple[Line, ...]
+
+    def sentences(self) -> list[str]:
+        """Who beats whom in what, or why nobody can say."""
+        counts = [len(side) for side in self.results]
+        if min(counts) < 2:
+            return [
+                f"A is {self.names[0]}, B is {self.names[1]}. Not enough runs to say that one beats the other: "
+                f"there are {_runs(counts[0])} of A and {_runs(counts[1])} of B, and two of each are the least."
+            ]
+        return [sentence for line in self.lines if (sentence := self._sentence(line))]
+
+    def _sentence(self, line: Line) -> str | None:
+        place, measure = line.ratio, line.measure
+        if measure.name not in _JUDGED or place is None or not place.has_interval:
+            return None
+        between = f"ratio {place.estimate:.3f}, 95 % interval {place.low:.3f} to {place.high:.3f}"
+        if not place.above_one and not place.below_one:
+            return f"{measure.heading}: no difference can be told ({between})."
+        wins = place.above_one if measure.better == "more" else place.below_one
+        first, second = self.names if wins else reversed(self.names)
+        return f"{measure.heading}: {first} beats {second} ({between})."
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "runs": list(self.names),
+            "repetitions": [[result["run"] for result in side] for side in self.results],
+            "differing": {name: list(values) for name, values in self.differing.items()},
+            "measures": [
+                {"name": line.measure.name, "values": list(line.medians), "ratio": line.ratio and line.ratio.estimate,
+                 "interval": [line.ratio.low, line.ratio.high] if line.ratio and line.ratio.has_interval else None}
+                for line in self.lines
+            ],
+            "sentences": self.sentences(),
+        }
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _spread(results: Sequence[Result], measure: Measure) -> Spread | None:
+    values = tuple(value for result in results if (value := measure.read(result)) is not None)
+    total = (results[0].get("test") or {}).get("total") if measure.name == "accuracy" else None
+    return Spread(values, 1 / total if total else 0.0) if values else None
+
+
+def compare_pair(first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]) -> Pair:
+    """Put two named configurations, each with its finished repetitions, side by side."""
+    fields = [Configuration.of(results[0]).fields for _, results in (first, second)]
+    names = list(dict.fromkeys([*fields[0], *fields[1]]))
+    differing = {name: (fields[0].get(name), fields[1].get(name)) for name in names
+                 if fields[0].get(name) != fields[1].get(name)}
+    lines = []
+    for measure in MEASURES:
+        spreads = [_spread(results, measure) for _, results in (first, second)]
+        above, below = spreads
+        if above is None and below is None:
+            continue
+        place = ratio(above, below) if above is not None and below is not None else None
+        medians = (None if above is None else above.median, None if below is None else below.median)
+        lines.append(Line(measure, medians, place))
+    shared = ("dataset", "model", "engine", "strategy", "workers", "batch_size", "epochs", "optimizer", "learning_rate")
+    return Pair(
+        (first[0], second[0]), (first[1], second[1]), differing,
+        {name: fields[0].get(name) for name in shared if name not in differing}, tuple(lines),
+    )

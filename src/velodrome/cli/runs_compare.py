@@ -1,0 +1,75 @@
+"""`velodrome runs compare`: two runs side by side, with what differs and what can be said from repetitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from velodrome.cli.options import Json, Runs
+
+if TYPE_CHECKING:
+    from velodrome.analysis.pair import Pair
+
+
+def command(
+    first: Annotated[str, typer.Argument(metavar="A", help="Name of a run, or RACE/RUN.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    runs: Runs = Path("runs"),
+    json: Json = False,
+) -> None:
+    """Put two runs side by side: what was asked of each, what each measured, and what differs.
+
+    Runs beside A and B that differ from them in their seed only count as their repetitions. Whether A beats B is
+    said only where both have repetitions and the 95 % interval of the ratio excludes 1.
+
+    Examples:
+
+    `velodrome runs compare first/torch-ddp-2w-128b-1 first/torch-single-1w-128b-1`
+
+    `velodrome runs compare monday tuesday --json`
+    """
+    import json as json_module
+
+    from velodrome.analysis.pair import compare_pair
+    from velodrome.run.repetitions import repetitions
+
+    pair = compare_pair((first, repetitions(runs, first)), (second, repetitions(runs, second)))
+    if json:
+        print(json_module.dumps(pair.as_json()))
+    else:
+        _show(pair)
+
+
+def _show(pair: Pair) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from velodrome.analysis.configuration import text_of
+
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("")
+    for name in pair.names:
+        table.add_column(name, overflow="fold", justify="right")
+    table.add_column("A / B", justify="right")
+    table.add_row("runs", *(str(len(side)) for side in pair.results), "")
+    for name, values in pair.differing.items():
+        table.add_row(f"[yellow]{name}[/yellow]", *(text_of(value) for value in values), "")
+    for line in pair.lines:
+        cells = ["–" if value is None else line.measure.text(value) for value in line.medians]
+        table.add_row(f"{line.measure.heading} {line.measure.unit}".strip(), *cells, _ratio(line.ratio))
+    console.print(table)
+    same = ", ".join(f"{name} {text_of(value)}" for name, value in pair.same.items())
+    console.print(f"The same for both: {same}", soft_wrap=True, markup=False)
+    for sentence in pair.sentences():
+        console.print(sentence, soft_wrap=True, markup=False)
+
+
+def _ratio(place: Any) -> str:
+    if place is None:
+        return ""
+    interval = f" ({place.low:.2f}–{place.high:.2f})" if place.has_interval else ""
+    return f"{place.estimate:.2f}{interval}"

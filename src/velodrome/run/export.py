@@ -1,0 +1,94 @@
+"""A run or a race as one file to keep or send: an archive without checkpoints, or its results as a CSV table.
+
+Files are written beside and moved into place; links are left out, so nothing from outside comes along.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from velodrome.analysis.measures import MEASURES
+from velodrome.errors import BadRequest, VelodromeError
+
+Form = Literal["zip", "tar.gz", "csv"]
+FORMS: tuple[Form, ...] = ("zip", "tar.gz", "csv")
+_LEFT_OUT = {"controller.lock", ".reserve"}
+_JOB = (
+    "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "batch_scope", "optimizer",
+    "learning_rate", "seed",
+)
+
+
+def form_of(form: str | None, out: Path | None) -> Form:
+    """What to write: as asked for, or as the file's name says."""
+    if form is None:
+        name = out.name if out is not None else "x.zip"
+        form = next((known for known in FORMS if name.endswith(f".{known}")), "tgz" if name.endswith(".tgz") else None)
+        form = "tar.gz" if form == "tgz" else form
+    if form not in FORMS:
+        shown = f"--format {form!r}" if form is not None else f"--out {str(out)!r}"
+        raise BadRequest(f"{shown}: choose one of {', '.join(FORMS)}")
+    return form  # type: ignore[return-value]
+
+
+def files_of(folder: Path, *, checkpoints: bool) -> Iterator[Path]:
+    """The plain files of a run or race, in order."""
+    for top, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = sorted(
+            name for name in folders
+            if (checkpoints or name != "checkpoints") and not (Path(top) / name).is_symlink()
+        )
+        for name in sorted(names):
+            path = Path(top) / name
+            if name not in _LEFT_OUT and not name.endswith(".half") and path.is_file() and not path.is_symlink():
+                yield path
+
+
+def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = False) -> int:
+    """Pack a run or race under its own name; how many files it holds."""
+    half = out.with_name(out.name + ".half")
+    count = 0
+    try:
+        if form == "zip":
+            with zipfile.ZipFile(half, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+                for path in files_of(folder, checkpoints=checkpoints):
+                    archive.write(path, f"{folder.name}/{path.relative_to(folder)}")
+                    count += 1
+        else:
+            with tarfile.open(half, "w:gz") as tar:
+                for path in files_of(folder, checkpoints=checkpoints):
+                    tar.add(path, f"{folder.name}/{path.relative_to(folder)}", recursive=False)
+                    count += 1
+        half.replace(out)
+    except OSError as error:
+        raise VelodromeError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
+    finally:
+        half.unlink(missing_ok=True)
+    return count
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """One row for each result: the job, how it ended, and everything that is measured, in plain units."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["run", "status", *_JOB, "epochs", "parameters", *(measure.name for measure in MEASURES)])
+    for result in results:
+        values = [measure.read(result) for measure in MEASURES]
+        writer.writerow([
+            _safe(result.get(name)) for name in ("run", "status", *_JOB, "epochs", "parameters")
+        ] + ["" if value is None else value for value in values])
+    return stream.getvalue()
+
+
+def _safe(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

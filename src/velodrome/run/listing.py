@@ -1,0 +1,159 @@
+"""Many runs at a glance: reads of each only what a list shows, so that ten thousand take a second and no index can be
+out of date. What cannot be read is said so in its row, never a crash."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic_core import from_json
+
+from velodrome.errors import BadRequest
+from velodrome.run.names import check_name
+from velodrome.run.store import RunFolder, Status
+
+#: What a run says of itself in its result, at the first level.
+_FIELDS = ("status", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
+_PARTS = ("test", "seconds", "throughput")
+_KEYS = tuple(b'\n  "%s": ' % name.encode() for name in (*_FIELDS, *_PARTS))
+_BRACE = ord("{")
+#: An attempt of a race that did not finish and was put aside when the race went on.
+ASIDE = ".attempt-"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run or a race in a folder of runs."""
+
+    kind: Literal["run", "race"]
+    path: Path
+    made: float
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def scan(folder: Path) -> list[Found]:
+    """The runs and races directly in a folder, in the order they were made. Links are not followed."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            kind = _kind(entry.path) if entry.is_dir(follow_symlinks=False) else None
+            if kind is not None:
+                with suppress(OSError):
+                    found.append(Found(kind, Path(entry.path), entry.stat(follow_symlinks=False).st_mtime))
+    return sorted(found, key=lambda one: (one.made, one.name))
+
+
+def locate(folder: Path, name: str) -> Found:
+    """A run, a race, or `race/run` in a folder of runs, by its name or by its path below it."""
+    parts = Path(name).parts
+    inside = folder.parts
+    if parts[: len(inside)] == inside and len(parts) > len(inside):
+        parts = parts[len(inside) :]
+    if not 1 <= len(parts) <= 2:
+        raise BadRequest(f"{name!r} is no name of a run: write RUN, RACE or RACE/RUN")
+    path = folder
+    for part in parts:
+        path = path / check_name(part)
+        if path.is_symlink():
+            raise BadRequest(f"{str(path)!r} is a link to {str(path.readlink())!r}: name what it leads to, with --runs")
+    kind = _kind(str(path))
+    if kind is None or (kind == "race" and len(parts) == 2):
+        raise BadRequest(f"no run {name!r} in {folder}: `velodrome runs list` shows what is there")
+    return Found(kind, path, path.stat().st_mtime)
+
+
+def _kind(path: str) -> Literal["run", "race"] | None:
+    if os.path.exists(f"{path}/job.yaml") or os.path.exists(f"{path}/result.json"):  # noqa: PTH110 - ten thousand of them
+        return "run"
+    return "race" if os.path.exists(f"{path}/race.yaml") else None  # noqa: PTH110
+
+
+def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
+    """A run as a list shows it; `problem` says what is wrong with its files, if something is."""
+    told, problem = glance(path)
+    if told is None:
+        status: Any = RunFolder(path).status() if problem is None else "unreadable"
+        told = {}
+    else:
+        status = told["status"]
+    if problem is None and not os.path.exists(f"{path}/job.yaml"):  # noqa: PTH110
+        problem = "it has no job.yaml"
+    test, seconds, pace = (told.get(part) for part in _PARTS)
+    return {
+        "run": path.name if race is None else f"{race}/{path.name}",
+        "kind": "run",
+        "race": race,
+        "status": status,
+        **{name: told.get(name) for name in _FIELDS[1:]},
+        "accuracy": _number(test, "accuracy"),
+        "perplexity": _number(test, "perplexity"),
+        "examples_per_second": _number(pace, "examples_per_second"),
+        "seconds": _number(seconds, "total"),
+        "problem": problem,
+    }
+
+
+def row_of_race(path: Path) -> dict[str, Any]:
+    """A race as a list shows it: how many runs it has and how they ended."""
+    statuses = Counter(
+        (glance(run.path)[0] or {}).get("status") or RunFolder(run.path).status()
+        for run in scan(path) if run.kind == "run" and ASIDE not in run.name
+    )
+    under_way = [status for status in ("running", "failed", "interrupted") if statuses[status]]
+    return {
+        "run": path.name, "kind": "race", "race": path.name,
+        "status": under_way[0] if under_way else "finished" if statuses else "empty",
+        "runs": sum(statuses.values()), **{name: statuses[name] for name in ("finished", "failed", "interrupted")},
+        "problem": None,
+    }
+
+
+def _number(fields: Any, name: str) -> float | None:
+    value = fields.get(name) if isinstance(fields, Mapping) else None
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def glance(path: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """What a list needs of a result, and what is wrong with it; nothing of either if there is none yet."""
+    try:
+        with open(f"{path}/result.json", "rb") as stream:  # noqa: PTH123 - ten thousand of them
+            text = stream.read()
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"its result.json cannot be read: {error.strerror}"
+    told = _picked(text)
+    if told is None:
+        try:
+            whole = from_json(text)
+        except ValueError:
+            return None, "its result.json is not whole"
+        told = whole if isinstance(whole, dict) else {}
+    if told.get("status") not in get_args(Status):
+        return None, "its result.json does not say how it ended"
+    return told, None
+
+
+def _picked(text: bytes) -> dict[str, Any] | None:
+    """The fields that a list needs, cut out of a result as we write it; None for one that was written otherwise."""
+    if not text.startswith(b'{\n  "') or not text.endswith((b"\n}\n", b"\n}")):
+        return None
+    pieces = []
+    try:
+        for key in _KEYS:
+            begin = text.index(key) + len(key)
+            end = text.index(b"\n  }", begin) + 4 if text[begin] == _BRACE else text.index(b"\n", begin)
+            pieces.append(text[begin:end].rstrip(b","))
+        values = from_json(b"[" + b",".join(pieces) + b"]")
+        return dict(zip((*_FIELDS, *_PARTS), values, strict=True))
+    except ValueError:
+        return None

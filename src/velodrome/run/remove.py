@@ -1,0 +1,32 @@
+"""Takes a run or a race away for good: never one that is running, never anything outside its folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.run.listing import Found, scan
+from velodrome.run.store import RunFolder
+
+
+def refuse_running(found: Found) -> None:
+    """Refuse what a controller is writing at this moment."""
+    runs = scan(found.path) if found.kind == "race" else [found]
+    for run in runs:
+        if RunFolder(run.path).is_locked():
+            raise BadRequest(f"run {run.name!r} is running at this moment: end it first")
+
+
+def remove_folder(found: Found, store: Path) -> None:
+    """Remove a folder of the store: moved away first, so that nobody sees half of it."""
+    if found.path.is_symlink() or not found.path.resolve().is_relative_to(store.resolve()):
+        raise BadRequest(f"{str(found.path)!r} leads out of {str(store)!r}: remove it by hand")
+    refuse_running(found)
+    aside = found.path.with_name(f".removed-{os.getpid()}-{found.name}")
+    try:
+        found.path.rename(aside)
+        shutil.rmtree(aside)  # takes links away, not what they lead to
+    except OSError as error:
+        raise VelodromeError(f"cannot remove {str(found.path)!r}: {error.strerror or error}") from error
