@@ -235,7 +235,8 @@ def _more_workers(leader: Candidate) -> str:
 def _measured(question: Question, candidate: Candidate) -> str:
     spread = candidate.spread
     runs = "1 run" if spread.count == 1 else f"{spread.count} runs"
-    return f"{question.text(spread.median)} for {candidate.name} ({'' if spread.count == 1 else 'median of '}{runs})"
+    # The mean that ratios are of: a reader who divides two of these finds the ratio.
+    return f"{question.text(spread.centre)} for {candidate.name} ({'' if spread.count == 1 else 'mean of '}{runs})"
 
 
 def _times(place: Ratio | None) -> str:

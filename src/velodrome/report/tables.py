@@ -216,7 +216,7 @@ def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
             more = more_runs(leader.spread, other.spread)
             said = "level" if is_level(place) else f"cannot be told: {more} more of both may tell"
         body.append((
-            Cell(other.name), Cell(question.text(other.spread.median), value=other.spread.median),
+            Cell(other.name), Cell(question.text(other.spread.centre), value=other.spread.centre),
             Cell(ABSENT) if place is None
             else Cell(f"{place.estimate:.2f}×", interval_text(place), value=place.estimate),
             Cell(said),
@@ -225,7 +225,8 @@ def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
         "duels" if number == 1 else f"duels-{number}", f"{best} against the others",
         f"By {question.objective}: how many times better the recommended configuration is, with the 95 % interval of "
         "the ratio (Welch's t on logarithms). Another is beaten only if the interval lies above 1.",
-        (Column("configuration", numeric=False), Column("measured"), Column("ratio"), Column("verdict", numeric=False)),
+        (Column("configuration", numeric=False), Column("geometric mean"), Column("ratio"),
+         Column("verdict", numeric=False)),
         tuple(body),
     )
 

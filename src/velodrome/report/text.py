@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.measures import MEASURES
 from velodrome.report.document import Report
 from velodrome.report.series import Extent, name_of
-from velodrome.report.tables import Cell, Table
+from velodrome.report.tables import Cell, Column, Table
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -18,6 +19,7 @@ _LATEX = {
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "×": r"$\times$", "–": "--", "’": "'", "≥": r"$\geq$", "≤": r"$\leq$",
     "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
 }
+_TINY, _BREAK = r"\tiny", r"\\"
 #: Rows of one LaTeX table; longer ones go on in another.
 _LATEX_ROWS = 40
 
@@ -101,20 +103,28 @@ def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) ->
     yield r"\centering"
     yield rf"\caption{{{title}.{note}}}"
     yield rf"\label{{tab:velodrome-{table.name}{f'-{number + 1}' if number else ''}}}"
-    yield r"\scriptsize\setlength{\tabcolsep}{3pt}"
-    yield rf"\begin{{tabular}}{{{''.join(columns)}}}"
+    size = _TINY if len(table.columns) > 11 or table.name == "nodes" else r"\scriptsize"
+    yield rf"{size}\setlength{{\tabcolsep}}{{{'2pt' if size == _TINY else '3pt'}}}"
+    # What is wider than the text stands out on both sides alike.
+    yield rf"\smallskip\makebox[\linewidth][c]{{\begin{{tabular}}{{{''.join(columns)}}}"
     yield r"\toprule"
-    yield " & ".join(latex_escape(column.heading) for column in table.columns) + r" \\"
-    if any(column.unit for column in table.columns):
-        yield " & ".join(latex_escape(column.unit) for column in table.columns) + r" \\"
+    yield " & ".join(map(_latex_heading, table.columns)) + r" \\"
     yield r"\midrule"
     for row in rows:
         yield " & ".join(_latex_cell(cell) for cell in row) + r" \\"
         if any(cell.detail for cell in row):
             yield " & ".join(rf"{{\tiny {latex_escape(cell.detail)}}}" if cell.detail else "" for cell in row) + r" \\"
     yield r"\bottomrule"
-    yield r"\end{tabular}"
+    yield r"\end{tabular}}"
     yield r"\end{table}"
+
+
+def _latex_heading(column: Column) -> str:
+    """A heading over as many lines as keep its column narrow, its unit below."""
+    lines = textwrap.wrap(column.heading, 11, break_long_words=False) + ([column.unit] if column.unit else [])
+    if len(lines) == 1:
+        return latex_escape(lines[0])
+    return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{(_BREAK + ' ').join(map(latex_escape, lines))}}}"
 
 
 def _latex_cell(cell: Cell) -> str:
