@@ -31,3 +31,14 @@ class PeerLost(VelodromeError):
 
 class PortTaken(VelodromeError):
     """Somebody else listens on a port of the plan: worth another try with another port."""
+
+
+def headline(text: str) -> str:
+    """The line of a framework's long message that says what happened.
+
+    TensorFlow puts a title and the place in the graph before it, with the frames of that place indented.
+    """
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    rest = lines[1:] if len(lines) > 1 and lines[0].endswith(":") else lines
+    plain = [line for line in rest if not line[0].isspace() and not line.endswith("(most recent call last):")]
+    return (plain or lines or [""])[0].strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed
+from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
 from velodrome.worker.events import PREFIX, Emitter
 from velodrome.worker.main import report
@@ -67,6 +67,20 @@ def reported(error: BaseException) -> dict[str, Any]:
 def test_an_error_is_one_sentence_and_has_a_cause(error: BaseException, cause: str, message: str) -> None:
     event = reported(error)
     assert (event["cause"], event["message"]) == (cause, message)
+
+
+def test_the_headline_of_a_lost_collective_names_who_is_gone() -> None:
+    text = """Graph execution error:
+
+Detected at node while/CollectiveReduceV2 defined at (most recent call last):
+  File "x.py", line 3, in train
+
+Collective ops is aborted by: Error from /job:worker/task:1: The following tasks stopped sending heartbeats:
+/job:worker/replica:0/task:1
+"""
+    assert headline(text).startswith("Collective ops is aborted by: Error from /job:worker/task:1")
+    assert headline("one line:") == "one line:"
+    assert headline("") == ""
 
 
 def users_function(folder: Path, body: str) -> Callable[[], None]:

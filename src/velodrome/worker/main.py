@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from velodrome.engines.registry import engine_of
-from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError
+from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError, headline
 from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.spec.job import Job
 from velodrome.worker.context import Context
@@ -123,12 +123,8 @@ def _sentence(error: BaseException) -> str:
         return f"{error.strerror}: {error.filename}" if error.filename else str(error)
     if isinstance(error, VelodromeError):
         return str(error).strip()
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    # A headline is followed by where it happened, indented, and at last by what it was.
-    plain = [line for line in lines if not line[0].isspace()] if lines[0].endswith(":") else lines[:1]
-    return f"{type(error).__name__}: {plain[-1] if plain else lines[0].strip()}"
+    said = headline(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def report(error: BaseException, events: Emitter) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.worker.events import Emitter
 
 _ROLES = {"ps": "server"}
@@ -142,8 +142,7 @@ def told_plainly(port: int | None) -> Iterator[None]:
         if "Could not start gRPC server" in text or "Address already in use" in text:
             raise PortTaken(_taken(port)) from error
         if isinstance(error, _GONE) and _speaks_of_peers(text):
-            telling = [line.strip() for line in text.splitlines() if _speaks_of_peers(line) and "File " not in line]
-            raise PeerLost(f"lost a peer in training: {(telling or text.splitlines())[0]}") from error
+            raise PeerLost(f"lost a peer in training: {headline(text)}") from error
         raise
 
 
