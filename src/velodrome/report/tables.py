@@ -113,7 +113,9 @@ def _table(
     first: dict[str, float | None] = {}
     for place in held:
         others = [found.estimate for row in rows if (found := getattr(row, place)) and _achieved(row, place)]
-        first[place] = max(others, default=None)
+        best_place = max(others, default=0.0)
+        # The only one, or a best that is slower than what it is measured against, is nothing to mark.
+        first[place] = best_place if len(others) > 1 and (best_place > 1 or place == "efficiency") else None
     body = [
         (*who[row.name], *(_measured(row, measure, best[measure.name]) for measure in shown),
          *(_placed(getattr(row, place), first[place] if _achieved(row, place) else None) for place in held))
@@ -124,12 +126,15 @@ def _table(
 
 def results_table(rows: Sequence[Row]) -> Table:
     quality = quality_of(rows).name
+    reached = ""
+    if any(0 < row.reached < row.runs for row in rows):
+        reached = " A time to target that only some of the runs reached is the median of those."
     return _table(
         "results", "Results",
         "Median over the runs, with the range below it; the best of a column is marked. Speedup is throughput over the "
         "same engine's single run, scaling over the strategy's own run with one worker, efficiency is speedup divided "
-        "by workers; below them their 95 % intervals. The batch is held fixed in all or for each worker, as said. A "
-        "time to target that only some of the runs reached is the median of those.",
+        "by workers; below them their 95 % intervals. The batch is held fixed in all or for each worker, as said."
+        + reached,
         rows, (quality, "time_to_target", "train_seconds", "examples_per_second"), ("speedup", "scaling", "efficiency"),
     )
 
