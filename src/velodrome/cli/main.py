@@ -8,7 +8,7 @@ from types import FrameType
 
 import typer
 
-from velodrome.cli import data, engines, plan, race, recommend, report, resume, runs, train
+from velodrome.cli import data, engines, plan, race, recommend, report, resume, runs, study, train
 from velodrome.errors import VelodromeError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.command("plan")(plan.command)
 app.command("engines")(engines.command)
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
+app.add_typer(study.app, name="study")
 
 
 _ENDING: dict[object, str] = {

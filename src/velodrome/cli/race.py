@@ -55,7 +55,7 @@ def command(
     folder = RaceFolder(runs, name or f"race-{time.strftime('%y%m%d-%H%M%S')}")
     race = folder.stamped(_race_from(file, vary, repeat, naming, fields))
     entries = check(race)
-    expected, plan = _plan(folder, entries, warm=warm)
+    expected, plan = plan_in_words(folder, entries, warm=warm)
     error_console.print(plan, soft_wrap=True)
     if dry_run:
         if json:
@@ -63,7 +63,7 @@ def command(
             print(json_module.dumps({"race": folder.path.name, "seconds": sum(expected.values()), "jobs": jobs}))
         return
     folder.begin(race)
-    results = _run(folder, entries, expected, warm=warm)
+    results = run_on_board(folder, entries, expected, warm=warm)
     failed = [result["run"] for result in results if result["status"] != "finished"]
     _conclude(folder, entries, results, failed, as_json=json)
     if failed:
@@ -90,7 +90,7 @@ def _race_from(
     return parse_race(content)
 
 
-def _plan(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -> tuple[dict[str, float], str]:
+def plan_in_words(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -> tuple[dict[str, float], str]:
     """Seconds that each missing job is expected to take, and the plan in words."""
     import math
     import os
@@ -116,7 +116,7 @@ def _plan(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -> tuple[
     return expected, "\n".join([f"[bold]{folder.path.name}[/bold]: {jobs}{done}, {total}, in {folder.path}", *shown])
 
 
-def _run(
+def run_on_board(
     folder: RaceFolder, entries: Sequence[Entry], expected: dict[str, float], *, warm: bool
 ) -> list[dict[str, Any]]:
     """Run what is missing, shown on a board."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -79,7 +80,6 @@ def expand(race: Race) -> list[Entry]:
     """Every job of a race, resolved; refuses with a list of all that cannot be."""
     entries: list[Entry] = []
     wrong: list[str] = []
-    seen: set[str] = set()
     names = list(race.vary)
     for values in itertools.product(*race.vary.values()):
         fields = dict(race.job)
@@ -93,14 +93,25 @@ def expand(race: Race) -> list[Entry]:
                 described = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
                 wrong.append(f"{described or 'the base job'}: {error}")
                 break
-            name = _name(job, repetition)
-            while name in seen:
-                name += "+"
-            seen.add(name)
-            entries.append(Entry(name.replace("+", "-again"), job, repetition))
+            entries.append(Entry("", job, repetition))
     if wrong:
         raise BadRequest("this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong)))
-    return _published(entries, race.stamp) if race.naming == "published" else entries
+    return _published(entries, race.stamp) if race.naming == "published" else _plain(entries)
+
+
+def _plain(entries: list[Entry]) -> list[Entry]:
+    """Names that say what differs: data and model too, where a race has several."""
+    several = [name for name in ("dataset", "model") if len({getattr(entry.job, name) for entry in entries}) > 1]
+    found: list[Entry] = []
+    seen: set[str] = set()
+    for entry in entries:
+        before = "".join(f"{re.sub(r'[^A-Za-z0-9.]+', '-', getattr(entry.job, name))}-" for name in several)
+        name = (before[-60:] + _name(entry.job, entry.repetition)).lstrip("._-")
+        while name in seen:
+            name += "-again"
+        seen.add(name)
+        found.append(replace(entry, name=name))
+    return found
 
 
 def _published(entries: list[Entry], stamp: str | None) -> list[Entry]:

@@ -1,0 +1,91 @@
+"""A study in a terminal: published figures above ours, and everything that differs in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from velodrome.studies.outcome import QUANTITIES, Beside, quantities_of
+from velodrome.studies.plan import StudyPlan, size_of
+
+
+def told_plan(plan: StudyPlan) -> list[str]:
+    """What cannot run here and what was made smaller, before anything starts."""
+    lines = [f"missing for {_counted(count)}: {reason}" for reason, count in plan.missing.items()]
+    lines += [f"reduced: {reduction}" for reduction in plan.reductions]
+    if plan.left_out:
+        lines.append(f"left out at scale {plan.scale}: {_counted(plan.left_out)}")
+    return [*lines, *([plan.data] if plan.data else [])]
+
+
+def _counted(count: int) -> str:
+    return f"{count} configuration{'' if count == 1 else 's'}"
+
+
+def differences(plan: StudyPlan, cores: int) -> list[str]:
+    """What a reader must know before comparing."""
+    lines = [f"Machines: published {plan.study.machines}; ours is one machine with {cores} cores."]
+    changes = Counter(change for setting in plan.settings for change in setting.changes)
+    if changes:
+        ran = sum(setting.ours is not None for setting in plan.settings)
+        told = [change if count == ran else f"{change} (in {count} of {ran})" for change, count in changes.items()]
+        lines.append(f"Scale {plan.scale}: {'; '.join(told)}.")
+    lines += [f"{note[0].upper()}{note[1:]}." for note in plan.study.notes]
+    return [*lines, f"Source of the published figures: {plan.study.source}."]
+
+
+def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
+    """A row for each configuration, with theirs above ours; of the configuration, what differs between the rows."""
+    names = quantities_of(plan.study) if ours or plan.study.figures else []
+    fields = [field for field in _FIELDS if len({_FIELDS[field](row.setting.published) for row in rows}) > 1]
+    same = ", ".join(_FIELDS[field](rows[0].setting.published) for field in _FIELDS if field not in fields)
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
+        title=f"{plan.study.name}: {same}" + (f"; published, and ours at scale {plan.scale} below" if ours else ""),
+    )
+    for field in fields or ["configuration"]:
+        table.add_column(field, overflow="fold")
+    for name in names:
+        table.add_column(QUANTITIES[name].heading, justify="right")
+    seen: list[object] = []
+    for row in rows:
+        cells = [escape(_FIELDS[field](row.setting.published)) for field in fields] or [same]
+        theirs = [_cell(name, row.theirs.get(name)) for name in names]
+        if ours or row.setting.missing:
+            cells[0] += f"\n  {_state(row, seen)}"
+        if ours and row.setting.ours is not None and row.setting.ours not in seen:
+            mine = [f"[bold]{_cell(name, row.ours.get(name))}[/bold]" for name in names]
+            theirs = [f"{above}\n{below}" for above, below in zip(theirs, mine, strict=True)]
+        seen.append(row.setting.ours)
+        table.add_row(*cells, *theirs)
+    return table
+
+
+_FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "data": lambda fields: str(fields["dataset"]),
+    "strategy": lambda fields: f"{fields['engine']}/{fields['strategy']}",
+    "size": size_of,
+    "batch": lambda fields: f"batch {fields['batch_size']}",
+    "epochs": lambda fields: f"{fields['epochs']} epochs",
+}
+
+
+def _state(row: Beside, seen: Sequence[object]) -> str:
+    """What stands below a published configuration."""
+    setting = row.setting
+    if setting.ours is None:
+        return "[yellow]not here[/yellow]"
+    if setting.ours in seen:
+        return f"[yellow]ours is the run with {size_of(setting.ours)} above[/yellow]"
+    own = " (not in the study)" if setting.added else ""
+    smaller = size_of(setting.ours) != size_of(setting.published)
+    return f"ours{own}" + (f" with {size_of(setting.ours)}" if smaller else "")
+
+
+def _cell(name: str, value: float | None) -> str:
+    return "–" if value is None else format(value, QUANTITIES[name].form)

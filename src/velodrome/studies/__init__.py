@@ -1,0 +1,1 @@
+"""Published studies of distributed training as race files, with their published figures beside ours."""

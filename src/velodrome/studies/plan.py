@@ -1,0 +1,236 @@
+"""A study laid on this machine: every published configuration with the job we run for it, what had to change, and
+what cannot run here and how to add it. Starts nothing and fetches nothing by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velodrome.cluster import preflight
+from velodrome.data import catalogue
+from velodrome.engines import registry
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.models.zoo import zoo_model
+from velodrome.spec.job import Job
+from velodrome.spec.race import Race, parse_race
+from velodrome.spec.read import make_job
+from velodrome.spec.resolve import resolve
+from velodrome.studies.load import ScaleName, Study
+
+#: More computing processes than this to a core only take turns.
+PER_CORE = 8
+
+
+def size_of(fields: Mapping[str, Any]) -> str:
+    """`2` workers, or `2+1` with a server."""
+    return f"{fields.get('workers', 1)}" + (f"+{fields['servers']}" if fields.get("servers") else "")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One published configuration and what becomes of it here."""
+
+    published: Mapping[str, Any]
+    #: Fields of our job, or None if it cannot run.
+    ours: Mapping[str, Any] | None
+    #: What differs from the published job: `epochs 25 → 1`.
+    changes: tuple[str, ...] = ()
+    #: Why it cannot run, with the way out.
+    missing: str | None = None
+    #: Not part of the published study.
+    added: bool = False
+
+    @property
+    def label(self) -> str:
+        """What was published, in a few words."""
+        fields = self.published
+        return (
+            f"{fields['dataset']}, {fields['engine']}/{fields['strategy']} {size_of(fields)}, "
+            f"batch {fields['batch_size']}, {fields['epochs']} epochs"
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose beyond the study and its scale."""
+
+    dataset: str | None = None
+    data_url: str | None = None
+    repeat: int = 1
+    naming: str | None = None
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    study: Study
+    scale: ScaleName
+    settings: tuple[Setting, ...]
+    #: Published configurations that this scale leaves out.
+    left_out: int
+    race: Race | None
+    reductions: tuple[str, ...]
+    #: Where the data comes from, if the study says where it lay.
+    data: str | None = None
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """What cannot run and how to add it, with the number of configurations that wait for it."""
+        found: dict[str, int] = {}
+        for setting in self.settings:
+            if setting.missing:
+                found[setting.missing] = found.get(setting.missing, 0) + 1
+        return found
+
+    @property
+    def jobs(self) -> list[Mapping[str, Any]]:
+        """Our jobs, each once."""
+        found: list[Mapping[str, Any]] = []
+        for setting in self.settings:
+            if setting.ours is not None and setting.ours not in found:
+                found.append(setting.ours)
+        return found
+
+
+def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -> str | None:
+    """Why a job cannot run here, with the command that adds what is missing; None if it can."""
+    name = fields["engine"]
+    if name not in registry.NAMES:
+        return f'engine {name} is not in this version: pip install --upgrade "velodrome[{name}]"'
+    try:
+        job = make_job({"engine": name, "strategy": fields["strategy"]})
+        missing = registry.engine_of(job).missing(registry.strategy_of(job))
+        zoo_model(fields["model"])
+    except BadRequest as error:
+        return str(error)
+    return f"{name}/{fields['strategy']}: {'; '.join(missing)}" if missing else look(fields["dataset"])
+
+
+def glance_at_data(name: str) -> str | None:
+    """Whether a data set is known; what has to be fetched is fetched when the study runs."""
+    try:
+        about = catalogue.describe(name)
+    except VelodromeError as error:
+        return str(error)
+    if about.train is None and not catalogue.is_here(name):
+        return f"data set {name} is not here: `velodrome data prepare {name}` tells how to get it, or choose --dataset"
+    return None
+
+
+def fetch_data(name: str) -> str | None:
+    """Bring a data set here; why not, if it cannot be had."""
+    try:
+        catalogue.prepare(name)
+    except VelodromeError as error:
+        return f"{error}; or take another data set with --dataset"
+    return None
+
+
+def _changes(published: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str, ...]:
+    names = [name for name in dict.fromkeys([*published, *ours]) if name not in ("added",)]
+    return tuple(
+        f"{name} {published[name]} → {ours[name]}" if name in published else f"{name} {ours[name]}"
+        for name in names if name in ours and published.get(name) != ours[name]
+    )
+
+
+class _Fitter:
+    """Makes jobs fit this machine's cores and memory, and remembers what it had to take away."""
+
+    def __init__(self) -> None:
+        self._cores = os.cpu_count() or 1
+        self._memory = preflight.available_memory()
+        self.reductions: dict[str, None] = {}
+
+    def fit(self, fields: dict[str, Any]) -> dict[str, Any]:
+        asked = fields.get("workers", 1)
+        job = resolve(make_job(fields))
+        if asked > PER_CORE * self._cores:
+            job = self._smaller(job, PER_CORE * self._cores)
+            self._note(job, asked, f"{self._cores} cores, and more than {PER_CORE} workers to a core only take turns")
+        needed = preflight.needed_memory(job)
+        if needed > self._memory:
+            before = job.workers
+            while job.workers > 1 and preflight.needed_memory(job) > self._memory:
+                job = self._smaller(job, job.workers - 1)
+            self._note(job, before, f"{needed / 2**30:.1f} GiB of memory would be needed, and "
+                       f"{self._memory / 2**30:.1f} GiB are free")
+        preflight.check(job)
+        return {**fields, **({"workers": job.workers} if job.workers != asked else {})}
+
+    def _smaller(self, job: Job, workers: int) -> Job:
+        return job.model_copy(update={"workers": workers})
+
+    def _note(self, job: Job, before: int, why: str) -> None:
+        self.reductions[f"{job.engine}/{job.strategy}: workers {before} → {job.workers} ({why})"] = None
+
+
+def plan_study(
+    study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] = glance_at_data
+) -> StudyPlan:
+    """Lay a study on this machine at a scale."""
+    fitter = _Fitter()
+    small = study.scales[scale]
+    settings: list[Setting] = []
+    looked: dict[str, str | None] = {}
+    left_out = 0
+
+    def look_once(name: str) -> str | None:
+        if name not in looked:
+            looked[name] = look(name)
+        return looked[name]
+
+    for combination in study.combinations():
+        published = {name: value for name, value in combination.items() if name != "added"}
+        added = bool(combination.get("added"))
+        if any(published.get(name, values[0]) not in values for name, values in small.only.items()):
+            left_out += 1
+            continue
+        ours = _chosen({**published, **small.job}, choice)
+        for name, cap in small.most.items():
+            if ours.get(name, 0) > cap:
+                ours[name] = cap
+        reason = available(ours, look=look_once)
+        if reason is None:
+            try:
+                ours = fitter.fit(ours)
+            except VelodromeError as error:
+                reason = str(error)
+        settings.append(
+            Setting(published, None, missing=reason, added=added) if reason is not None
+            else Setting(published, ours, _changes(published, ours), added=added)
+        )
+    plan = StudyPlan(study, scale, tuple(settings), left_out, None, tuple(fitter.reductions), _told_data(study, choice))
+    return StudyPlan(**{**vars(plan), "race": _race(plan, choice)}) if plan.jobs else plan
+
+
+def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
+    """The job with the user's data in place of the published."""
+    if choice.dataset is not None:
+        fields["dataset"] = choice.dataset
+    if choice.data_url is not None:
+        fields["dataset"] = f"shards:{choice.data_url.rstrip('/')}/{fields['dataset']}"
+    return fields
+
+
+def _told_data(study: Study, choice: Choice) -> str | None:
+    if choice.data_url is not None:
+        return f"data is read from shards at {choice.data_url}"
+    if study.stored == "hdfs":
+        return (
+            "data is read from this machine, not from HDFS as published: write it with `velodrome data shard NAME --to "
+            "hdfs://HOST:PORT/data/NAME` for each data set and give --data-url hdfs://HOST:PORT/data"
+        )
+    return None
+
+
+def _race(plan: StudyPlan, choice: Choice) -> Race:
+    """Our jobs as one race that `velodrome race` would expand to the same."""
+    jobs: Sequence[Mapping[str, Any]] = plan.jobs
+    shared = {name: value for name, value in jobs[0].items() if all(job.get(name) == value for job in jobs)}
+    entries = [{name: value for name, value in job.items() if name not in shared} for job in jobs]
+    return parse_race({
+        "job": shared, "vary": {"entry": entries}, "repeat": choice.repeat,
+        "naming": choice.naming or plan.study.naming,
+    })
