@@ -10,7 +10,8 @@ from collections.abc import Callable
 import keras
 from keras import layers
 
-from velodrome.models.zoo import check_shape
+from velodrome.errors import BadRequest
+from velodrome.models.zoo import check_shape, zoo_model
 
 Shape = tuple[int, int, int]
 
@@ -47,15 +48,60 @@ def _lenet5(classes: int) -> list[keras.Layer]:
     ]
 
 
+def _fruit_cnn(classes: int) -> list[keras.Layer]:
+    return [
+        layers.RandomFlip("horizontal"),
+        layers.RandomTranslation(0.1, 0.1, fill_mode="nearest"),
+        layers.RandomBrightness(0.1, value_range=(0.0, 1.0)),
+        *(layer for filters in (16, 32, 64, 64) for layer in (
+            layers.Conv2D(filters, 3, padding="same", activation="relu"), layers.MaxPooling2D(2),
+        )),
+        layers.Flatten(),
+        layers.Dense(128, activation="relu"),
+        layers.Dense(classes),
+    ]
+
+
 _LAYERS: dict[str, Callable[[int], list[keras.Layer]]] = {
     "linear": _linear,
     "dense-128": _dense_128,
     "dense-300-100": _dense_300_100,
     "lenet5": _lenet5,
+    "fruit-cnn": _fruit_cnn,
 }
+
+#: Units of the embedding and of each LSTM layer, and the limits of the initial weights.
+_LSTM_SMALL, _LSTM_LAYERS, _LSTM_LIMIT = 200, 2, 0.1
 
 
 def build(name: str, input_shape: Shape, classes: int) -> keras.Model:
     """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape."""
     check_shape(name, input_shape)
     return keras.Sequential([keras.Input(input_shape), *_LAYERS[name](classes)], name=name)
+
+
+def build_text(name: str, vocabulary: int) -> keras.Model:
+    """A language model of the zoo with fresh weights: words (rows, columns) and the state of every row go in, logits of
+    the words after them (rows, columns, vocabulary) and the new state come out.
+
+    All weights begin uniform, the biases too, and no gate is favoured, as in the model that Zaremba et al. published.
+    """
+    if zoo_model(name).kind != "text":
+        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
+    units = _LSTM_SMALL
+
+    def uniform() -> keras.initializers.Initializer:
+        return keras.initializers.RandomUniform(-_LSTM_LIMIT, _LSTM_LIMIT)
+
+    words = keras.Input((None,), dtype="int32", name="words")
+    state = [keras.Input((units,), name=f"{kind}{layer}") for layer in range(1, _LSTM_LAYERS + 1) for kind in "hc"]
+    now, after = layers.Embedding(vocabulary, units, embeddings_initializer=uniform(), name="embedding")(words), []
+    for layer in range(_LSTM_LAYERS):
+        lstm = layers.LSTM(
+            units, return_sequences=True, return_state=True, kernel_initializer=uniform(),
+            recurrent_initializer=uniform(), bias_initializer=uniform(), unit_forget_bias=False, name=f"lstm{layer + 1}",
+        )
+        now, *ended = lstm(now, initial_state=state[2 * layer : 2 * layer + 2])
+        after += ended
+    softmax = layers.Dense(vocabulary, kernel_initializer=uniform(), bias_initializer=uniform(), name="softmax")
+    return keras.Model([words, *state], [softmax(now), *after], name=name)

@@ -7,28 +7,29 @@ summed where it lies and handed back, so no gradient is ever copied on the way.
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow import deck as decks
-from velodrome.engines.tensorflow.deck import Deck
-from velodrome.engines.tensorflow.network import Network
+from velodrome.engines.tensorflow.flat import FlatModel
+from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.transport.base import Transport
 from velodrome.transport.mpi import connect
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
-from velodrome.worker.schedule import Schedule
 
 
 class AllReduce(Replicas):
     """One replica in this process; the others are reached through a transport."""
 
-    def __init__(self, context: Context, network: Network, transport: Transport) -> None:
+    collective_seconds: float = 0.0
+
+    def __init__(self, context: Context, network: FlatModel, transport: Transport) -> None:
         self._transport = transport
         super().__init__(context, network, tf.distribute.get_strategy(), [None])
         initial = self._weights.numpy()
@@ -36,8 +37,9 @@ class AllReduce(Replicas):
         self._weights.assign(initial)
 
     def _functions(self) -> tuple[Any, Any, Any]:
-        # What is the same at every step is held in variables: arguments cost time in each call.
-        self._deck = Deck(*(tf.Variable(np.zeros(1, np.int64), shape=[None]) for _ in Deck._fields))
+        # What is the same at many steps is held in variables: arguments cost time in each call.
+        self._handed = tf.nest.map_structure(_variable_for, self._feed.spec)
+        self._held: Any = None
         self._step = tf.Variable(0, dtype=tf.int64)
         self._update = tf.Variable(0, dtype=tf.int64)
         flat = tf.TensorSpec([self.parameters], self._network.dtype)
@@ -49,16 +51,8 @@ class AllReduce(Replicas):
 
     def _compute(self) -> tf.Tensor:
         step = self._step.assign_add(1).read_value() - 1
-        hand, statistics = self._deck, self._statistics[0]
-        images, labels = decks.deal(hand, self._pixels["train"], step)
-        gradient, after, tally = self._network.gradient(
-            self._weights.read_value(), self._network.unpack, [value.read_value() for value in statistics],
-            images, labels, hand.real[step], hand.batch[step],
-        )
-        self._tallies[0].assign_add(tally)
-        for variable, value in zip(statistics, after, strict=True):
-            variable.assign(value)
-        return gradient
+        handed = tf.nest.map_structure(lambda variable: variable.read_value(), self._handed)
+        return self._gradient(0, self._weights.read_value(), self._feed.deal(handed, step))
 
     def _apply_summed(self, gradient: tf.Tensor) -> None:
         self._apply(gradient, self._update.assign_add(1).read_value())
@@ -67,18 +61,24 @@ class AllReduce(Replicas):
         self._apply_summed(gradient)
         return self._compute()
 
-    def begin_epoch(self, schedule: Schedule) -> None:
-        for variable, values in zip(self._deck, decks.train_decks(schedule, self._ranks)[0], strict=True):
-            variable.assign(values)
+    def _hold(self, handed: Any) -> None:
+        """Keep what was handed, as far as it is not kept already."""
+        new, old = tf.nest.flatten(handed), tf.nest.flatten(self._held) if self._held else []
+        for index, (variable, value) in enumerate(zip(tf.nest.flatten(self._handed), new, strict=True)):
+            if not old or old[index] is not value:
+                variable.assign(value)
+        self._held = handed
 
     def train(self, first: int, last: int) -> Counts:
-        self._step.assign(first)
-        self._update.assign(self._iterations)
-        gradient = self._reduced(self._start())
-        for _ in range(first + 1, last):
-            gradient = self._reduced(self._go_on(gradient))
-        self._finish(gradient)
-        self._iterations += last - first
+        for window in self._feed.windows(first, last):
+            self._hold(window.handed[0])
+            self._step.assign(window.first)
+            self._update.assign(self._iterations)
+            gradient = self._reduced(self._start())
+            for _ in range(window.first + 1, window.last):
+                gradient = self._reduced(self._go_on(gradient))
+            self._finish(gradient)
+            self._iterations += window.last - window.first
         return self._counted()
 
     def _reduced(self, gradient: tf.Tensor) -> tf.Tensor:
@@ -87,7 +87,9 @@ class AllReduce(Replicas):
         buffer = _memory(gradient) if in_place else np.array(gradient)
         status = self._context.status
         status.waiting = True
+        began = time.perf_counter()
         self._transport.all_reduce(buffer)
+        self.collective_seconds += time.perf_counter() - began
         status.waiting = False
         return gradient if in_place else tf.constant(buffer)
 
@@ -103,6 +105,11 @@ class AllReduce(Replicas):
         self._transport.close()
 
 
+def _variable_for(spec: tf.TensorSpec) -> tf.Variable:
+    empty = [0 if length is None else length for length in spec.shape]
+    return tf.Variable(tf.zeros(empty, spec.dtype), shape=spec.shape)
+
+
 def _memory(tensor: tf.Tensor) -> NDArray[Any]:
     """The memory of a tensor that is ours alone; TensorFlow itself only lends it for reading."""
     lent = np.asarray(memoryview(tensor))
@@ -113,7 +120,7 @@ def train(context: Context) -> None:
     """Meet the other ranks, then run the loop."""
     with context.events.phase("connect"), context.waiting():
         transport = connect(context)
-    data = context.data
+    load_data(context)
     with context.events.phase("build"):
-        learner = AllReduce(context, Network(context.job, data), transport)
+        learner = AllReduce(context, network_of(context), transport)
     loop.run(context, learner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,41 +16,42 @@ from velodrome.worker.context import Context
 AHEAD = 2
 _LOOK_SECONDS = 0.5
 
+#: What was asked for, and what came back.
+Result = tuple[Any, list[NDArray[Any]]]
+
 
 class Closures:
-    """Hands work to TensorFlow's coordinator and brings results back in order.
+    """Hands work to TensorFlow's coordinator and brings back results, in the order in which they come.
 
-    The coordinator waits without limit for a lost worker to return, so a thread of its own waits for results, and the
+    The coordinator waits without limit for a lost worker to return, so threads of their own wait for results, and the
     caller looks after the peers meanwhile.
     """
 
     def __init__(self, coordinator: Any, watch: Watch, context: Context) -> None:
-        self._coordinator, self._watch, self._context = coordinator, watch, context
-        self._sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.coordinator, self._watch, self._context = coordinator, watch, context
         self._returned: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outstanding = 0
         self.enough = AHEAD * context.job.workers - 1
-        threading.Thread(target=self._fetch, daemon=True).start()
+        self._waiters = ThreadPoolExecutor(self.enough + 1)
 
-    def _fetch(self) -> None:
-        while True:
-            value = self._sent.get()
-            try:
-                self._returned.put((np.asarray(value.fetch()), None))
-            except BaseException as error:
-                self._returned.put((None, error))
+    def _fetch(self, key: Any, value: Any) -> None:
+        try:
+            self._returned.put((key, [np.asarray(each) for each in value.fetch()], None))
+        except BaseException as error:
+            self._returned.put((key, None, error))
 
-    def schedule(self, function: Any, *arguments: Any) -> None:
-        self._sent.put(self._coordinator.schedule(function, args=arguments))
+    def schedule(self, key: Any, function: Any, *arguments: Any) -> None:
+        """Have one worker, whichever is free, call a function that returns several tensors."""
+        self._waiters.submit(self._fetch, key, self.coordinator.schedule(function, args=arguments))
         self._outstanding += 1
 
-    def results(self, left: int) -> list[NDArray[np.float64]]:
+    def results(self, left: int) -> list[Result]:
         """What has come back, after waiting until at most `left` closures are under way."""
         found = []
         with self._context.waiting():
             while self._outstanding:
                 try:
-                    result, error = self._returned.get(timeout=_LOOK_SECONDS if self._outstanding > left else 0)
+                    key, result, error = self._returned.get(timeout=_LOOK_SECONDS if self._outstanding > left else 0)
                 except queue.Empty:
                     if self._outstanding <= left:
                         break
@@ -60,6 +61,6 @@ class Closures:
                     self._watch.check(self._context.job.keep_going)
                     raise error
                 self._outstanding -= 1
-                found.append(result)
+                found.append((key, result))
         self._watch.check(self._context.job.keep_going)
         return found

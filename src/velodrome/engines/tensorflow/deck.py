@@ -1,4 +1,4 @@
-"""The examples of one replica as TensorFlow takes them: index tensors for a whole epoch, never an empty step.
+"""The examples of one replica as TensorFlow takes them: index tensors for many steps, never an empty step.
 
 A step without examples holds one real example that counts nothing, because TensorFlow's convolution gradient aborts
 the process on an empty batch.
@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Part
-from velodrome.worker.schedule import Schedule, Share, share_of
+from velodrome.engines.tensorflow.flat import Batch
+from velodrome.worker.schedule import Share, share_of
 
 EVALUATION_BATCH = 500
 
@@ -26,7 +27,29 @@ class Deck(NamedTuple):
     batch: tf.Tensor
 
 
-SPEC = Deck(*(tf.TensorSpec([None], tf.int64) for _ in Deck._fields))
+class Pixels(NamedTuple):
+    """Images and labels held as tensors: bytes, so that gathering a batch moves little."""
+
+    images: tf.Tensor
+    labels: tf.Tensor
+
+    @classmethod
+    def of(cls, part: Part) -> Pixels:
+        return cls(tf.constant(part.images), tf.constant(part.labels, tf.int64))
+
+
+class Hand(NamedTuple):
+    """What a replica is given for many steps."""
+
+    deck: Deck
+    pixels: Pixels
+
+
+def spec_of(shape: tuple[int, int, int]) -> Hand:
+    return Hand(
+        Deck(*(tf.TensorSpec([None], tf.int64) for _ in Deck._fields)),
+        Pixels(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64)),
+    )
 
 
 def deck_of(share: Share) -> Deck:
@@ -40,38 +63,20 @@ def deck_of(share: Share) -> Deck:
     return Deck(*as_tensor)
 
 
-def evaluation_deck(examples: int, rank: int, workers: int) -> Deck:
+def evaluation_share(examples: int, rank: int, workers: int) -> Share:
     """The examples of a whole set that a replica evaluates, in steps of a fixed size and as many as the others have."""
     mine = share_of(examples, rank, workers)
     largest = -(-examples // workers)
     steps = -(-largest // EVALUATION_BATCH)
     offsets = np.minimum(np.arange(steps + 1, dtype=np.int64) * EVALUATION_BATCH, len(mine))
-    return deck_of(Share(mine, offsets, np.diff(offsets)))
+    return Share(mine, offsets, np.diff(offsets))
 
 
-def train_decks(schedule: Schedule, ranks: range) -> list[Deck]:
-    return [deck_of(schedule.share(rank)) for rank in ranks]
-
-
-class Pixels(NamedTuple):
-    """Images and labels held as tensors: bytes, so that gathering a batch moves little."""
-
-    images: tf.Tensor
-    labels: tf.Tensor
-
-    @classmethod
-    def of(cls, part: Part) -> Pixels:
-        return cls(tf.constant(part.images), tf.constant(part.labels, tf.int64))
-
-    @staticmethod
-    def spec(shape: tuple[int, int, int]) -> Pixels:
-        return Pixels(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64))
-
-
-def deal(deck: Deck, pixels: Pixels, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def deal(hand: Hand, step: tf.Tensor) -> Batch:
     """Images and labels of a step."""
+    deck, pixels = hand
     mine = deck.indices[deck.offsets[step] : deck.offsets[step + 1]]
-    return tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine)
+    return Batch(tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine), deck.real[step], deck.batch[step])
 
 
 def as_numbers(images: tf.Tensor, scale: float, dtype: Any) -> tf.Tensor:

@@ -6,7 +6,8 @@ process. The gradient is summed over all replicas once a step, as one buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +15,22 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow import deck as decks
-from velodrome.engines.tensorflow.deck import Deck, Pixels
-from velodrome.engines.tensorflow.network import Network
+from velodrome.engines.tensorflow.feeds import feed_of
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, clipped
+from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.engines.tensorflow.state import pack_state, unpack_state
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, Part, State
-from velodrome.worker.schedule import Schedule
 
 
 class Replicas(Learner):
     """A network on the replicas that a strategy has in this process."""
 
     def __init__(
-        self, context: Context, network: Network, strategy: Any, devices: Sequence[str | None], *, central: bool = False
+        self, context: Context, network: FlatModel, strategy: Any, devices: Sequence[str | None], *,
+        central: bool = False,
     ) -> None:
         self._context, self._network, self._strategy, self._central = context, network, strategy, central
         self._optimizer = optimizer_of(context.job)
@@ -41,27 +42,30 @@ class Replicas(Learner):
         with strategy.scope():
             self._weights = tf.Variable(initial)
             self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
-        self._statistics, self._tallies = [], []
+        self._statistics, self._tallies, self._confusions = [], [], []
         for rank, device in zip(self._ranks, devices, strict=True):
             with tf.device(device):
-                self._statistics.append([tf.Variable(value) for value in network.initial_statistics(rank)])
+                self._statistics.append([self._statistic(value) for value in network.initial_statistics(rank)])
                 self._tallies.append(tf.Variable(np.zeros(3)))
+                self._confusions.append(tf.Variable(np.zeros(network.confused**2)))
         self._rate = tf.Variable(context.job.rate, dtype=network.dtype)
         self._iterations = 0
-        self._pixels = {"train": Pixels.of(context.data.train)}
-        self._decks: list[Deck] = []
+        self._feed = feed_of(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
+
+    def _statistic(self, value: NDArray[Any]) -> tf.Variable:
+        """What a reader carries has a row for each row of the text, however many these are."""
+        return tf.Variable(value, shape=[None, *value.shape[1:]] if self._network.carries else value.shape)
 
     def _functions(self) -> tuple[Any, Any, Any]:
         """Trace everything now, so that a call later only computes."""
-        number = tf.TensorSpec([], tf.int64)
-        pixels, spec = Pixels.spec(self._network.shape), [decks.SPEC] * len(self._ranks)
+        number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
         train = tf.function(self._train_steps, autograph=False)
         count = tf.function(self._count_steps, autograph=False)
         total = tf.function(self._sum_over_processes, autograph=False)
         return (
-            train.get_concrete_function(number, number, number, spec, pixels),
-            count.get_concrete_function(number, spec, pixels),
+            train.get_concrete_function(number, number, number, spec),
+            count.get_concrete_function(number, number, spec),
             total.get_concrete_function(tf.TensorSpec([None], tf.float64)) if self._several_processes else None,
         )
 
@@ -70,26 +74,17 @@ class Replicas(Learner):
         context = tf.distribute.get_replica_context()
         return 0 if len(self._ranks) == 1 else int(tf.get_static_value(context.replica_id_in_sync_group))
 
-    def _train_steps(self, first: tf.Tensor, last: tf.Tensor, offset: tf.Tensor, dealt: list[Deck],
-                     pixels: Pixels) -> None:
+    def _train_steps(self, first: tf.Tensor, last: tf.Tensor, offset: tf.Tensor, handed: list[Any]) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
-            self._strategy.run(self._train_step, args=(step, offset + step + 1, dealt, pixels))
+            self._strategy.run(self._train_step, args=(step, offset + step + 1, handed))
             return (step + 1,)
 
         tf.while_loop(lambda step: step < last, body, (first,))
 
-    def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, dealt: list[Deck], pixels: Pixels) -> None:
+    def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, handed: list[Any]) -> None:
         here = self._here()
-        hand, statistics = dealt[here], self._statistics[here]
-        images, labels = decks.deal(hand, pixels, step)
         weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
-        gradient, after, tally = self._network.gradient(
-            weights, self._network.unpack, [value.read_value() for value in statistics], images, labels,
-            hand.real[step], hand.batch[step],
-        )
-        self._tallies[here].assign_add(tally)
-        for variable, value in zip(statistics, after, strict=True):
-            variable.assign(value)
+        gradient = self._gradient(here, weights, self._feed.deal(handed[here], step))
         context = tf.distribute.get_replica_context()
         if self._central:
             context.merge_call(self._apply_centrally, args=(gradient, iteration))
@@ -98,6 +93,15 @@ class Replicas(Learner):
                 gradient = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
             self._apply(gradient, iteration)
 
+    def _gradient(self, here: int, weights: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """One replica's part of a step's gradient; what it saw is kept."""
+        statistics = [value.read_value() for value in self._statistics[here]]
+        gradient, seen = self._network.gradient(weights, self._network.unpack, statistics, batch)
+        self._tallies[here].assign_add(seen.tally)
+        for variable, value in zip(self._statistics[here], seen.after, strict=True):
+            variable.assign(value)
+        return gradient
+
     def _apply_centrally(self, strategy: Any, gradient: Any, iteration: Any) -> None:
         """Sum what the replicas bring and update the one copy of the weights."""
         summed = strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, gradient, destinations=self._weights.device)
@@ -105,24 +109,30 @@ class Replicas(Learner):
             self._apply(summed, strategy.experimental_local_results(iteration)[0])
 
     def _apply(self, gradient: tf.Tensor, iteration: tf.Tensor) -> None:
+        (gradient,) = clipped([gradient], self._context.job.clip_norm)
         slots = [slot.handle for slot in self._slots]
         rate = self._rate.read_value()
         self._optimizer.apply(self._weights.handle, slots, gradient, rate, self._optimizer.powers(iteration))
 
-    def _count_steps(self, steps: tf.Tensor, dealt: list[Deck], pixels: Pixels) -> None:
+    def _count_steps(self, first: tf.Tensor, last: tf.Tensor, handed: list[Any]) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
-            self._strategy.run(self._count_step, args=(step, dealt, pixels))
+            self._strategy.run(self._count_step, args=(step, handed))
             return (step + 1,)
 
-        tf.while_loop(lambda step: step < steps, body, (tf.constant(0, tf.int64),))
+        tf.while_loop(lambda step: step < last, body, (first,))
 
-    def _count_step(self, step: tf.Tensor, dealt: list[Deck], pixels: Pixels) -> None:
+    def _count_step(self, step: tf.Tensor, handed: list[Any]) -> None:
         here = self._here()
-        images, labels = decks.deal(dealt[here], pixels, step)
         weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
         statistics = [value.read_value() for value in self._statistics[here]]
-        tally = self._network.count(self._network.unpack(weights), statistics, images, labels, dealt[here].real[step])
-        self._tallies[here].assign_add(tally)
+        batch = self._feed.deal(handed[here], step)
+        seen = self._network.count(self._network.unpack(weights), statistics, batch)
+        self._tallies[here].assign_add(seen.tally)
+        if seen.confusion is not None:
+            self._confusions[here].assign_add(seen.confusion)
+        if self._network.carries:
+            for variable, value in zip(self._statistics[here], seen.after, strict=True):
+                variable.assign(value)
 
     def _sum_over_processes(self, vector: tf.Tensor) -> tf.Tensor:
         def one(mine: tf.Tensor) -> tf.Tensor:
@@ -143,28 +153,44 @@ class Replicas(Learner):
             tally.assign(np.zeros(3))
         return counts
 
-    def begin_epoch(self, schedule: Schedule) -> None:
-        self._decks = decks.train_decks(schedule, self._ranks)
+    def begin_epoch(self, schedule: Any) -> None:
+        self._feed.begin_epoch(schedule)
+        if isinstance(self._network, LanguageNetwork):
+            self._begin_text(next(self._feed.windows(0, 1)).handed)
+
+    def _begin_text(self, handed: list[Any]) -> None:
+        """Forget what was read before."""
+        assert isinstance(self._network, LanguageNetwork)
+        for mine, rows in zip(self._statistics, handed, strict=True):
+            for variable, value in zip(mine, self._network.fresh(int(rows.inputs.shape[0])), strict=True):
+                variable.assign(value)
 
     def set_rate(self, rate: float) -> None:
         self._rate.assign(rate)
 
     def train(self, first: int, last: int) -> Counts:
-        number = [tf.constant(value, tf.int64) for value in (first, last, self._iterations - first)]
+        for window in self._feed.windows(first, last):
+            number = [tf.constant(value, tf.int64) for value in (*window[:2], self._iterations - window.first)]
+            with self._waiting():
+                self._train(*number, window.handed)
+            self._iterations += window.last - window.first
+        with self._waiting():
+            return self._counted()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around steps that are summed with other processes inside the graph, where nobody sees who waits for whom."""
         self._context.status.waiting = self._several_processes
         try:
-            self._train(*number, self._decks, self._pixels["train"])
-            counts = self._counted()
+            yield
         finally:
             self._context.status.waiting = False
-        self._iterations += last - first
-        return counts
 
     def agree(self, number: int) -> int:
         return round(float(self._summed(np.array([number if self._context.rank == 0 else 0.0]))[0]))
 
     def average_statistics(self) -> None:
-        for index in range(len(self._network.statistics)):
+        for index in range(len(self._statistics[0])):
             if not self._network.averaged(index):
                 continue
             held = [mine[index] for mine in self._statistics]
@@ -174,33 +200,40 @@ class Replicas(Learner):
                 variable.assign(tf.cast(mean, variable.dtype))
 
     def evaluate(self, part: Part) -> Counts:
-        if part not in self._pixels:
-            self._pixels[part] = Pixels.of(getattr(self._context.data, part))
-        pixels = self._pixels[part]
-        examples = int(pixels.labels.shape[0])
-        dealt = [decks.evaluation_deck(examples, rank, self._world) for rank in self._ranks]
-        self._count(tf.cast(tf.size(dealt[0].real), tf.int64), dealt, pixels)
-        return self.total(self._counted())
+        for number, window in enumerate(self._feed.evaluation(part)):
+            if self._network.carries and number == 0:
+                self._begin_text(window.handed)
+            self._count(*(tf.constant(value, tf.int64) for value in window[:2]), window.handed)
+        confusion = np.sum([variable.numpy() for variable in self._confusions], axis=0)
+        for variable in self._confusions:
+            variable.assign(np.zeros_like(confusion))
+        everything = self._summed(np.concatenate([self._counted().vector(), confusion]))
+        if classes := self._network.confused:
+            self.confusion = np.rint(everything[3:]).astype(np.int64).reshape(classes, classes)
+        return Counts.of(everything[:3])
 
     def total(self, counts: Counts) -> Counts:
         return Counts.of(self._summed(counts.vector()))
 
     def state(self) -> State:
         slots = [slot.numpy() for slot in self._slots]
-        statistics = [value.numpy() for value in self._statistics[0]]
-        return pack_state(self._weights.numpy(), slots, statistics, self._iterations)
+        return pack_state(self._weights.numpy(), slots, self._kept_statistics(), self._iterations)
+
+    def _kept_statistics(self) -> list[NDArray[Any]]:
+        """What a reader carries is of no use to the next epoch."""
+        return [] if self._network.carries else [value.numpy() for value in self._statistics[0]]
 
     def load(self, state: State) -> None:
         weights, slots, statistics, self._iterations = unpack_state(state)
         self._weights.assign(weights)
         for slot, value in zip(self._slots, slots, strict=True):
             slot.assign(value)
-        for rank, held in zip(self._ranks, self._statistics, strict=True):
+        for rank, held in zip(self._ranks, [] if self._network.carries else self._statistics, strict=False):
             for variable, value in zip(held, self._network.for_rank(statistics, rank), strict=True):
                 variable.assign(value)
 
     def save(self, folder: Path) -> None:
-        self._network.save(folder, self._weights.numpy(), [value.numpy() for value in self._statistics[0]])
+        self._network.save(folder, self._weights.numpy(), self._kept_statistics())
 
     def close(self) -> None:
         """Everybody is done after the first meeting; who leaves the second one early does no harm."""

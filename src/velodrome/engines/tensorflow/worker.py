@@ -11,7 +11,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.cluster import limited, meet, peers, told_plainly
-from velodrome.engines.tensorflow.network import Network
+from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.worker import loop
 from velodrome.worker.context import Context
@@ -60,9 +60,9 @@ def _in_this_process(context: Context) -> Learner:
     strategy = context.job.strategy
     with context.events.phase("connect"):
         devices = devices_for(context.job.workers) if strategy in _IN_PROCESS else []
-    data = context.data
+    load_data(context)
     with context.events.phase("build"):
-        network = Network(context.job, data)
+        network = network_of(context)
         if strategy == "mirrored":
             return Replicas(context, network, tf.distribute.MirroredStrategy(devices), devices)
         if strategy == "central-storage":
@@ -88,6 +88,6 @@ def _multi_worker(context: Context) -> Learner:
         meet(everybody[context.rank], [peer for peer in everybody if peer.rank != context.rank], limit)
         with limited(limit):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    data = context.data
+    load_data(context)
     with context.events.phase("build"):
-        return Replicas(context, Network(context.job, data), strategy, strategy.extended.worker_devices)
+        return Replicas(context, network_of(context), strategy, strategy.extended.worker_devices)

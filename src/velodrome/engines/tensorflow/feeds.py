@@ -1,0 +1,209 @@
+"""Where the replicas of a process get their steps from: a data set in memory, one larger than memory, or a text.
+
+A feed hands out windows: some steps, and for every replica the tensors from which the graph deals each of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from velodrome.data.gather import Gather
+from velodrome.data.splits import Part as Examples
+from velodrome.engines.tensorflow import deck as decks
+from velodrome.engines.tensorflow.deck import Hand, Pixels
+from velodrome.engines.tensorflow.flat import Batch
+from velodrome.worker.context import Context
+from velodrome.worker.learner import Part
+from velodrome.worker.schedule import Schedule, Share
+from velodrome.worker.text_schedule import TextSchedule, Words, reading
+
+#: Bytes of images that a window of a streamed data set holds.
+WINDOW_BYTES = 4 << 20
+
+
+class Window(NamedTuple):
+    """Steps `first` up to, not including, `last`, counted within what is handed to each replica."""
+
+    first: int
+    last: int
+    handed: list[Any]
+
+
+class Feed(ABC):
+    """Gives the replicas of this process their steps."""
+
+    #: What the graph is traced for, one replica's.
+    spec: Any
+
+    @abstractmethod
+    def begin_epoch(self, schedule: Any) -> None: ...
+
+    @abstractmethod
+    def windows(self, first: int, last: int) -> Iterator[Window]:
+        """The steps of a call, in order."""
+
+    @abstractmethod
+    def evaluation(self, part: Part) -> Iterator[Window]:
+        """All of a part, each example once over all processes."""
+
+    @abstractmethod
+    def deal(self, handed: Any, step: tf.Tensor) -> Batch:
+        """One step out of what was handed, in the graph."""
+
+
+class Held:
+    """Shares of a part that lies in memory: one window for everything."""
+
+    def __init__(self, pixels: Pixels, shares: Sequence[Share]) -> None:
+        self._handed = [Hand(decks.deck_of(share), pixels) for share in shares]
+
+    def windows(self, first: int, last: int) -> Iterator[Window]:
+        yield Window(first, last, self._handed)
+
+
+class Streamed:
+    """Shares of a part that lies on disk: windows of a few megabytes, the next one read while this one is used."""
+
+    def __init__(self, part: Examples, gather: Gather, shares: Sequence[Share], reader: ThreadPoolExecutor) -> None:
+        self._part, self._gather, self._shares, self._reader = part, gather, shares, reader
+        self._steps = shares[0].steps
+        # From what all processes know, so that each of them makes the same calls.
+        bytes_of_step = int(shares[0].batch.max()) * int(np.prod(part.images.shape[1:]))
+        self._length = max(1, WINDOW_BYTES // max(1, bytes_of_step))
+        self._first, self._handed = 0, list[Hand]()
+        self._next: Future[list[Hand]] | None = reader.submit(self._read, 0)
+
+    def _read(self, first: int) -> list[Hand]:
+        last = min(first + self._length, self._steps)
+        hands = []
+        for share in self._shares:
+            offsets = share.offsets[first : last + 1]
+            wanted = share.indices[offsets[0] : offsets[-1]]
+            places = np.arange(len(wanted), dtype=np.int64)
+            deck = decks.deck_of(Share(places, offsets - offsets[0], share.batch[first:last]))
+            if not len(wanted):
+                wanted = np.zeros(1, np.int64)  # what an empty step holds
+            labels = np.asarray(self._part.labels).take(wanted)
+            hands.append(Hand(deck, Pixels(tf.constant(self._gather(wanted)), tf.constant(labels, tf.int64))))
+        return hands
+
+    def windows(self, first: int, last: int) -> Iterator[Window]:
+        while first < last:
+            if not self._handed or first >= self._first + self._length:
+                self._take(first - first % self._length)
+            end = min(last, self._first + self._length)
+            yield Window(first - self._first, end - self._first, self._handed)
+            first = end
+
+    def _take(self, first: int) -> None:
+        assert self._next is not None
+        self._handed, self._first = self._next.result(), first
+        after = first + self._length
+        self._next = self._reader.submit(self._read, after) if after < self._steps else None
+
+
+class ImageFeed(Feed):
+    """Images and labels of a data set, in memory or, if its arrays are mapped files, from disk."""
+
+    def __init__(self, context: Context, ranks: range) -> None:
+        self._context, self._ranks, self._world = context, ranks, context.job.workers
+        self.spec = decks.spec_of(context.data.input_shape)
+        self._pixels: dict[str, Pixels] = {}
+        self._reader = ThreadPoolExecutor(1)
+        self._gathers: dict[str, Gather] = {}
+        self._epoch: Held | Streamed
+
+    def _source(self, part: str, shares: Sequence[Share]) -> Held | Streamed:
+        examples: Examples = getattr(self._context.data, part)
+        if isinstance(examples.images, np.memmap):
+            if part not in self._gathers:
+                self._gathers[part] = Gather(examples.images)
+            return Streamed(examples, self._gathers[part], shares, self._reader)
+        if part not in self._pixels:
+            self._pixels[part] = Pixels.of(examples)
+        return Held(self._pixels[part], shares)
+
+    def begin_epoch(self, schedule: Schedule) -> None:
+        self._epoch = self._source("train", [schedule.share(rank) for rank in self._ranks])
+
+    def windows(self, first: int, last: int) -> Iterator[Window]:
+        return self._epoch.windows(first, last)
+
+    def evaluation(self, part: Part) -> Iterator[Window]:
+        examples = len(getattr(self._context.data, part))
+        shares = [decks.evaluation_share(examples, rank, self._world) for rank in self._ranks]
+        return self._source(part, shares).windows(0, shares[0].steps)
+
+    def deal(self, handed: Any, step: tf.Tensor) -> Batch:
+        return decks.deal(handed, step)
+
+
+class Rows(NamedTuple):
+    """Rows of a text: words, the words after them, which of those count, and by what losses are divided."""
+
+    inputs: tf.Tensor
+    targets: tf.Tensor
+    real: tf.Tensor
+    batch: tf.Tensor
+
+
+ROWS = Rows(*(tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.int32, tf.float32)),
+            tf.TensorSpec([], tf.int64))
+
+
+def training_rows(words: Words, batch: int) -> Rows:
+    """Rows that are one word longer than what is predicted."""
+    inputs, targets = tf.constant(words[:, :-1]), tf.constant(words[:, 1:])
+    return Rows(inputs, targets, tf.ones_like(inputs, tf.float32), tf.constant(batch, tf.int64))
+
+
+def evaluation_rows(text: Words, rank: int, workers: int, unroll: int) -> Rows:
+    """The rows of one replica, in whole steps; one row that counts nothing for a replica without any."""
+    read = reading(text, rank, workers)
+    length = read.inputs.shape[1]
+    missing = ((0, 0 if len(read.inputs) else 1), (0, -length % unroll))
+    padded = [np.pad(values, missing) for values in (read.inputs, read.targets, read.real)]
+    return Rows(*map(tf.constant, padded), tf.constant(1, tf.int64))
+
+
+def deal_words(rows: Rows, step: tf.Tensor, unroll: int) -> Batch:
+    def some(values: tf.Tensor) -> tf.Tensor:
+        return tf.slice(values, [0, tf.cast(step, tf.int32) * unroll], [-1, unroll])
+
+    return Batch(some(rows.inputs), some(rows.targets), some(rows.real), rows.batch)
+
+
+class TextFeed(Feed):
+    """The rows of a text that the replicas of this process read."""
+
+    spec = ROWS
+
+    def __init__(self, context: Context, ranks: range) -> None:
+        self._context, self._ranks, self._unroll = context, ranks, context.job.unroll
+        self._rows: list[Rows] = []
+
+    def begin_epoch(self, schedule: TextSchedule) -> None:
+        if not self._rows:  # every epoch reads the same
+            train = self._context.text.train
+            self._rows = [training_rows(schedule.rows(train, rank), schedule.batch) for rank in self._ranks]
+
+    def windows(self, first: int, last: int) -> Iterator[Window]:
+        yield Window(first, last, self._rows)
+
+    def evaluation(self, part: Part) -> Iterator[Window]:
+        text = getattr(self._context.text, part)
+        rows = [evaluation_rows(text, rank, self._context.job.workers, self._unroll) for rank in self._ranks]
+        yield Window(0, int(rows[0].inputs.shape[1]) // self._unroll, rows)
+
+    def deal(self, handed: Any, step: tf.Tensor) -> Batch:
+        return deal_words(handed, step, self._unroll)
+
+
+def feed_of(context: Context, ranks: range) -> Feed:
+    return TextFeed(context, ranks) if context.is_text else ImageFeed(context, ranks)

@@ -1,0 +1,133 @@
+"""A Keras model's weights as one flat buffer: how it is packed, taken apart and written down.
+
+The model's own variables only say shapes and initial values. What trains lives in the learners, so the same model
+works under every strategy, and none of Keras' variable wrapping takes part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from velodrome.spec.job import Job
+
+Array = NDArray[Any]
+
+
+class Batch(NamedTuple):
+    """What one replica computes a step on; `real` tells what of it counts, `batch` what summed losses are divided by."""
+
+    inputs: tf.Tensor
+    targets: tf.Tensor
+    real: tf.Tensor
+    batch: tf.Tensor
+
+
+class Seen(NamedTuple):
+    """What looking at a batch brings, besides a gradient."""
+
+    #: Correct, total and summed loss, in float64.
+    tally: tf.Tensor
+    #: Statistics, or the state of a language model, after it.
+    after: list[tf.Tensor]
+    #: Examples by class and answer, one after the other; None where nobody counts them.
+    confusion: tf.Tensor | None = None
+
+
+class FlatModel:
+    """What networks of images and of texts have in common. Statistics are what changes without being trained."""
+
+    #: Whether statistics are the state of a reader: one row for each row of a batch, zero where an epoch begins.
+    carries = False
+    #: Classes whose confusion is counted, 0 for none.
+    confused = 0
+
+    def __init__(self, job: Job, model: keras.Model) -> None:
+        self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)
+        self.trainable = list(model.trainable_variables)
+        self.shapes = [tuple(variable.shape) for variable in self.trainable]
+        self.sizes = [int(np.prod(shape)) for shape in self.shapes]
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.sizes)
+
+    def weights(self) -> NDArray[np.floating[Any]]:
+        """The model's weights as one buffer."""
+        return self.pack([np.asarray(variable) for variable in self.trainable])
+
+    def pack(self, arrays: Sequence[Array]) -> NDArray[np.floating[Any]]:
+        return np.concatenate([np.ravel(array) for array in arrays]).astype(self.job.dtype)
+
+    def unpack(self, flat: tf.Tensor) -> list[tf.Tensor]:
+        """The buffer as the weights of each layer."""
+        parts = tf.split(flat, self.sizes) if len(self.sizes) > 1 else [flat]
+        return [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def initial_statistics(self, rank: int) -> list[Array]:
+        raise NotImplementedError
+
+    def for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
+        """Rank 0's statistics as another rank takes them."""
+        raise NotImplementedError
+
+    def averaged(self, index: int) -> bool:
+        """Whether a statistic has a mean over the workers."""
+        raise NotImplementedError
+
+    def random_states(self) -> list[bool]:
+        """Which of the statistics are states of random number generators."""
+        raise NotImplementedError
+
+    def gradient(
+        self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
+    ) -> tuple[Any, Seen]:
+        """Gradient with respect to `sources` of this share's part in a batch. `weights` makes the layers' weights."""
+        raise NotImplementedError
+
+    def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> Seen:
+        """The same look without training."""
+        raise NotImplementedError
+
+    def save(self, folder: Path, flat: Array, statistics: Sequence[Array]) -> None:
+        """A plain Keras model with trained weights, and what is needed to call it."""
+        raise NotImplementedError
+
+    def _put(self, flat: Array) -> None:
+        for variable, value in zip(self.trainable, np.split(flat, np.cumsum(self.sizes)[:-1]), strict=True):
+            variable.assign(value.reshape(variable.shape))
+
+    def _write(self, folder: Path, described: dict[str, Any]) -> None:
+        """The model, and beside it as JSON what it is."""
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"file": self._write_model(folder), "model": self.job.model, "model_args": self.job.model_args,
+                "dtype": self.job.dtype, **described}
+        (folder / "model.json").write_text(json.dumps(told, indent=2) + "\n")
+
+    def _write_model(self, folder: Path) -> str:
+        """The whole model or, if the user's classes cannot be described, the weights for one that is built again."""
+        try:
+            self.model.save(folder / "model.keras")
+        except OSError:
+            raise
+        except Exception:
+            (folder / "model.keras").unlink(missing_ok=True)
+            self.model.save_weights(folder / "model.weights.h5")
+            return "model.weights.h5"
+        return "model.keras"
+
+
+def clipped(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:
+    """The pieces of one gradient, shortened together if it is longer than `norm`."""
+    if norm is None:
+        return pieces
+    longest = tf.constant(norm, pieces[0].dtype)
+    length = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(piece)) for piece in pieces]))
+    return [piece * (longest / tf.maximum(length, longest)) for piece in pieces]

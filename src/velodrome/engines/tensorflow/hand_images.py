@@ -1,0 +1,124 @@
+"""What a parameter server's chief hands out of images: numbers of examples, which the worker looks up in its own copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from velodrome.engines.tensorflow import nearby
+from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.deck import EVALUATION_BATCH
+from velodrome.engines.tensorflow.flat import Batch, FlatModel
+from velodrome.engines.tensorflow.parameter_server import ParameterServer
+from velodrome.worker.context import Context
+from velodrome.worker.counts import Counts
+from velodrome.worker.learner import Part, State
+from velodrome.worker.schedule import Schedule
+
+_SEED_STRIDE = 7919
+
+
+class HandsImages(ParameterServer):
+    """Any closure may run on any worker, and there is always one waiting for who is free."""
+
+    def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: Watch) -> None:
+        super().__init__(context, network, strategy, watch)
+        self._copies: dict[str, Any] = {}
+        self._train = tf.function(self._train_steps, autograph=False)
+        self._count = tf.function(self._count_examples, autograph=False)
+        self._schedule: Schedule
+        self._handed, self._each, self._salt = 0, 0, 0
+
+    def _copy(self, part: str) -> Any:
+        """An iterator over a part on every worker."""
+        if part not in self._copies:
+            examples = getattr(self._context.data, part)
+            held = self._closures.coordinator.create_per_worker_dataset(lambda: nearby.pixels(part, examples))
+            self._copies[part] = iter(held)
+        return self._copies[part]
+
+    def _train_steps(
+        self, copy: Any, indices: tf.Tensor, size: tf.Tensor, salt: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[tf.Tensor]:
+        """Steps over the examples so numbered; counts, then the sum and the largest of updates by others, the steps."""
+        pixels, examples = next(copy), tf.cast(tf.size(indices), tf.int64)
+        states = [
+            value + tf.cast(tf.stack([salt * _SEED_STRIDE, 0]), value.dtype) if random else value
+            for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
+        ]
+
+        def body(first: tf.Tensor, tally: tf.Tensor, late: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            last = tf.minimum(first + size, examples)
+            mine = indices[first:last]
+            batch = Batch(tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine), last - first, last - first)
+            seen, late = self._step(now, batch, rate, late)
+            return last, tally + seen.tally, late, *seen.after
+
+        zeros = tf.zeros([3], tf.float64)
+        _, tally, late, *states = tf.while_loop(
+            lambda first, *_: first < examples, body, (tf.constant(0, tf.int64), zeros, zeros, *states)
+        )
+        for variable, value, random in zip(self._statistics, states, self._network.random_states(), strict=True):
+            if not random:
+                variable.assign(value)
+        return (tf.concat([tally, late], 0),)
+
+    def _read_statistics(self) -> list[tf.Tensor]:
+        return [variable.read_value() for variable in self._statistics]
+
+    def _count_examples(self, copy: Any, first: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        pixels = next(copy)
+        batch = Batch(pixels.images[first:last], pixels.labels[first:last], last - first, last - first)
+        seen = self._network.count(self._layers(self._pull()), self._read_statistics(), batch)
+        return (seen.tally,) if seen.confusion is None else (seen.tally, seen.confusion)
+
+    def begin_epoch(self, schedule: Schedule) -> None:
+        super().begin_epoch(schedule)
+        self._schedule, self._handed = schedule, 0
+        self._each = self._steps_in_closure(schedule.steps)
+
+    def _hand_out(self, last: int) -> None:
+        """One closure: the steps from where we are up to, not including, `last`."""
+        size = self._schedule.sizes[0]
+        indices = self._schedule.streams[0][self._handed * size : last * size]
+        self._salt += 1
+        self._closures.schedule(
+            None, self._train, self._copy("train"), tf.constant(indices, tf.int64), tf.constant(size, tf.int64),
+            tf.constant(self._salt, tf.int64), tf.constant(self._rate, self._network.dtype),
+        )
+        self._handed = last
+
+    def _taken(self, left: int) -> Counts:
+        return sum((self._take(tally) for _, (tally,) in self._closures.results(left)), Counts())
+
+    def train(self, first: int, last: int) -> Counts:
+        counts, self._asked = Counts(), last
+        while self._handed + self._each <= last:
+            counts += self._taken(self._closures.enough)
+            self._hand_out(self._handed + self._each)
+        return counts + self._taken(self._closures.enough)
+
+    def _rest(self) -> Counts:
+        if self._handed < self._asked:
+            self._hand_out(self._asked)
+        return self._taken(0)
+
+    def evaluate(self, part: Part) -> Counts:
+        examples, results = len(getattr(self._context.data, part)), []
+        for first in range(0, examples, EVALUATION_BATCH):
+            results += self._closures.results(self._closures.enough)
+            bounds = first, min(first + EVALUATION_BATCH, examples)
+            self._closures.schedule(
+                None, self._count, self._copy(part), *(tf.constant(bound, tf.int64) for bound in bounds)
+            )
+        results += self._closures.results(0)
+        if classes := self._network.confused:
+            counted = np.sum([confusion for _, (_, confusion) in results], axis=0)
+            self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
+        return sum((Counts.of(answer[0]) for _, answer in results), Counts())
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self._salt = int(state["iterations"])
