@@ -99,7 +99,8 @@ def build_text(name: str, vocabulary: int) -> keras.Model:
     for layer in range(_LSTM_LAYERS):
         lstm = layers.LSTM(
             units, return_sequences=True, return_state=True, kernel_initializer=uniform(),
-            recurrent_initializer=uniform(), bias_initializer=uniform(), unit_forget_bias=False, name=f"lstm{layer + 1}",
+            recurrent_initializer=uniform(), bias_initializer=uniform(), unit_forget_bias=False,
+            name=f"lstm{layer + 1}",
         )
         now, *ended = lstm(now, initial_state=state[2 * layer : 2 * layer + 2])
         after += ended

@@ -153,8 +153,8 @@ class Rows(NamedTuple):
     batch: tf.Tensor
 
 
-ROWS = Rows(*(tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.int32, tf.float32)),
-            tf.TensorSpec([], tf.int64))
+_WORDS = tf.TensorSpec([None, None], tf.int32)
+ROWS = Rows(_WORDS, _WORDS, tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([], tf.int64))
 
 
 def training_rows(words: Words, batch: int) -> Rows:
@@ -168,8 +168,8 @@ def evaluation_rows(text: Words, rank: int, workers: int, unroll: int) -> Rows:
     read = reading(text, rank, workers)
     length = read.inputs.shape[1]
     missing = ((0, 0 if len(read.inputs) else 1), (0, -length % unroll))
-    padded = [np.pad(values, missing) for values in (read.inputs, read.targets, read.real)]
-    return Rows(*map(tf.constant, padded), tf.constant(1, tf.int64))
+    inputs, targets, real = (tf.constant(np.pad(each, missing)) for each in (read.inputs, read.targets, read.real))
+    return Rows(inputs, targets, real, tf.constant(1, tf.int64))
 
 
 def deal_words(rows: Rows, step: tf.Tensor, unroll: int) -> Batch:

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 class Batch(NamedTuple):
-    """What one replica computes a step on; `real` tells what of it counts, `batch` what summed losses are divided by."""
+    """What a replica computes a step on; `real` tells what of it counts, `batch` what summed losses are divided by."""
 
     inputs: tf.Tensor
     targets: tf.Tensor

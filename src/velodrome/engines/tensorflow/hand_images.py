@@ -1,4 +1,4 @@
-"""What a parameter server's chief hands out of images: numbers of examples, which the worker looks up in its own copy."""
+"""What a parameter server's chief hands out of images: numbers of examples, looked up in the worker's own copy."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class _Group:
         """The words of the next steps."""
         first, last = self.read * self._unroll, (self.read + steps) * self._unroll
         self.read += steps
-        cut = [values[:, first:last] for values in self._rows[:3]]
-        return Rows(*cut, self._rows.batch)
+        inputs, targets, real = (values[:, first:last] for values in self._rows[:3])
+        return Rows(inputs, targets, real, self._rows.batch)
 
 
 class HandsText(ParameterServer):

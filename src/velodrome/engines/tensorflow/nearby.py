@@ -91,6 +91,7 @@ def _write(descriptor: int, array: NDArray[Any]) -> None:
     os.write(descriptor, bytes(_HEAD))
     rows = max(1, _BLOCK // max(1, array[:1].nbytes))
     for first in range(0, len(array), rows):
-        left = memoryview(np.ascontiguousarray(array[first : first + rows]).reshape(-1).view(np.uint8))
+        block: Any = np.ascontiguousarray(array[first : first + rows]).reshape(-1).view(np.uint8)
+        left = memoryview(block)
         while len(left):
             left = left[os.write(descriptor, left) :]

@@ -1,8 +1,8 @@
 """Asynchronous training with TensorFlow's parameter servers: the chief hands out closures, workers pull and push.
 
-All weights are one flat buffer, cut over the servers if it is large, so that a step takes one message to each server and
-one back. A closure is a few steps on one worker; it returns its counts, so that these stay exact when a lost worker's
-closure runs again elsewhere. What a closure trains on is said in `hand_images.py` and `hand_text.py`.
+All weights are one flat buffer, cut over the servers if it is large, so that a step takes one message to each server
+and one back. A closure is a few steps on one worker; it returns its counts, so that these stay exact when a lost
+worker's closure runs again elsewhere. What it trains on is said in `hand_images.py` and `hand_text.py`.
 """
 
 from __future__ import annotations
