@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types docs clean
+.PHONY: setup demo test test-all lint types servers docs clean
 
 setup: $(READY)
 
@@ -20,10 +20,14 @@ lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
 
-test: lint
+# The tests have no network: what their HDFS consists of is brought here before them.
+servers: $(READY)
+	@$(BIN)/python tests/servers/hdfs.py || echo "HDFS could not be prepared: its tests will be skipped"
+
+test: lint servers
 	$(BIN)/python -m pytest -m "not slow" --cov --cov-fail-under=90
 
-test-all: lint
+test-all: lint servers
 	$(BIN)/python -m pytest --cov --cov-fail-under=90
 
 docs: $(READY)

@@ -122,7 +122,9 @@ class Cluster:
 
     def _java(self, name: str, *words: str) -> list[str]:
         classes = f"{self.folder / name}:{HOME / 'webroot'}:{HOME / 'lib'}/*"
-        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true",
+        # With setpriv it ends with us, even if we are killed.
+        with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        return [*with_us, "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true",
                 "-cp", classes, *words]
 
     def _configure(self, name: str, settings: dict[str, object]) -> None:
@@ -138,8 +140,6 @@ class Cluster:
             "dfs.namenode.rpc-bind-host": "127.0.0.1",
             "dfs.namenode.safemode.threshold-pct": 0,
             "dfs.namenode.safemode.extension": 0,
-            "dfs.heartbeat.interval": 1,
-            "dfs.namenode.heartbeat.recheck-interval": 1000,
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
             **settings,
         })
@@ -159,18 +159,29 @@ class Cluster:
         subprocess.run(formatted, capture_output=True, timeout=_UP_SECONDS, check=True)
         self.namenode = self._start("namenode", _NAMENODE)
         for number in range(datanodes):
-            name = f"datanode-{number}"
+            name, host = f"datanode-{number}", "127.0.0.1"
             self._configure(name, {
                 "dfs.datanode.data.dir": self.folder / name / "data",
-                "dfs.datanode.address": f"127.0.0.1:{_free_port()}",
-                "dfs.datanode.http.address": f"127.0.0.1:{_free_port()}",
-                "dfs.datanode.ipc.address": f"127.0.0.1:{_free_port()}",
-                "dfs.datanode.hostname": "127.0.0.1",
+                "dfs.datanode.address": f"{host}:{_free_port()}",
+                "dfs.datanode.http.address": f"{host}:{_free_port()}",
+                "dfs.datanode.ipc.address": f"{host}:{_free_port()}",
+                "dfs.datanode.hostname": host,
             })
             self.datanodes.append(self._start(name, _DATANODE))
+        self._wait_for(datanodes)
+
+    def kill_datanode(self, number: int) -> None:
+        """As when its machine loses power."""
+        self.datanodes[number].kill()
+        self.datanodes[number].wait(10)
+
+    def restart_datanode(self, number: int) -> None:
+        self.datanodes[number] = self._start(f"datanode-{number}", _DATANODE)
+
+    def _wait_for(self, datanodes: int) -> None:
         end = time.monotonic() + _UP_SECONDS
         while self._live() < datanodes:
-            if time.monotonic() > end or self.namenode.poll() is not None:
+            if time.monotonic() > end or self.namenode is None or self.namenode.poll() is not None:
                 logs = "\n".join(log.read_text(errors="replace")[-800:] for log in self.folder.glob("*.log"))
                 raise RuntimeError(f"HDFS did not come up in {_UP_SECONDS:.0f} s:\n{logs}")
             time.sleep(0.1)

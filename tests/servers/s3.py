@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,8 +30,10 @@ def s3(bucket: str) -> Iterator[dict[str, str]]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
+    # With setpriv it ends with us, even if we are killed.
+    with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     server = subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        [*with_us, sys.executable, "-c", _SERVE, str(port)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:

@@ -54,21 +54,18 @@ class RemoteStore(Store):
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         if length is None:
             return b"".join(self.chunks(name, start))
-        parts, end = [], start + length
-        while start < end:
-            data = self._range(name, start, min(end, start + CHUNK))
-            if not data:
-                break
-            parts.append(data)
-            start += len(data)
-        return b"".join(parts)
+        return b"".join(self._ranges(name, start, start + length))
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes]:
+        return self._ranges(name, start, None)
+
+    def _ranges(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
         total = self.size(name)
         if total is None:
             raise StorageError(f"there is no {self.address(name)!r}")
-        while start < total:
-            data = self._range(name, start, min(total, start + CHUNK))
+        end = total if end is None else min(end, total)
+        while start < end:
+            data = self._range(name, start, min(end, start + CHUNK))
             if not data:
                 raise StorageError(f"{self.address(name)!r} ends at byte {start:,} of {total:,}")
             start += len(data)

@@ -75,24 +75,13 @@ def _hdfs(url: str, wait: float) -> tuple[Any, str]:
 
 
 def _webhdfs(url: str, wait: float) -> tuple[Any, str]:
-    from fsspec.implementations.webhdfs import WebHDFS
-    from requests.adapters import HTTPAdapter
-
-    class Limited(HTTPAdapter):
-        """Requests wait for ever unless told."""
-
-        def send(self, *args: Any, **more: Any) -> Any:
-            more["timeout"] = (min(10.0, wait), wait)
-            return super().send(*args, **more)
+    from velodrome.data.webhdfs import LimitedWebHDFS
 
     parts = urlsplit(url)
-    fs = WebHDFS(
-        parts.hostname, port=parts.port or _WEBHDFS_PORT, skip_instance_cache=True,
+    fs = LimitedWebHDFS(
+        parts.hostname or "", parts.port or _WEBHDFS_PORT, wait=wait, skip_instance_cache=True,
         user=parts.username or os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
     )
-    fs.session.trust_env = False  # a proxy of the environment does not lead into the cluster
-    for prefix in ("http://", "https://"):
-        fs.session.mount(prefix, Limited())
     return fs, parts.path.rstrip("/")
 
 
