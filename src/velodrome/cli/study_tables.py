@@ -48,19 +48,20 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
         title=f"{plan.study.name}: {same}" + (f"; published, and ours at scale {plan.scale} below" if ours else ""),
     )
-    for field in fields or ["configuration"]:
-        table.add_column(field, overflow="fold")
+    for field in fields:
+        table.add_column(field, no_wrap=True)
+    table.add_column("", overflow="fold")
     for name in names:
         table.add_column(QUANTITIES[name].heading, justify="right")
     seen: list[object] = []
     for row in rows:
-        cells = [escape(_FIELDS[field](row.setting.published)) for field in fields] or [same]
+        cells = [escape(_FIELDS[field](row.setting.published)) for field in fields]
         theirs = [_cell(name, row.theirs.get(name)) for name in names]
-        if ours or row.setting.missing:
-            cells[0] += f"\n  {_state(row, seen)}"
+        below = f"\n{_state(row, seen)}" if ours or row.setting.missing else ""
+        cells.append(("not in the study" if row.setting.added else "published") + below)
         if ours and row.setting.ours is not None and row.setting.ours not in seen:
             mine = [f"[bold]{_cell(name, row.ours.get(name))}[/bold]" for name in names]
-            theirs = [f"{above}\n{below}" for above, below in zip(theirs, mine, strict=True)]
+            theirs = [f"{above}\n{under}" for above, under in zip(theirs, mine, strict=True)]
         seen.append(row.setting.ours)
         table.add_row(*cells, *theirs)
     return table
@@ -68,7 +69,8 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
 
 _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "data": lambda fields: str(fields["dataset"]),
-    "strategy": lambda fields: f"{fields['engine']}/{fields['strategy']}",
+    "engine": lambda fields: str(fields["engine"]),
+    "strategy": lambda fields: str(fields["strategy"]),
     "size": size_of,
     "batch": lambda fields: f"batch {fields['batch_size']}",
     "epochs": lambda fields: f"{fields['epochs']} epochs",
@@ -81,10 +83,9 @@ def _state(row: Beside, seen: Sequence[object]) -> str:
     if setting.ours is None:
         return "[yellow]not here[/yellow]"
     if setting.ours in seen:
-        return f"[yellow]ours is the run with {size_of(setting.ours)} above[/yellow]"
-    own = " (not in the study)" if setting.added else ""
+        return f"[yellow]as {size_of(setting.ours)}[/yellow]"
     smaller = size_of(setting.ours) != size_of(setting.published)
-    return f"ours{own}" + (f" with {size_of(setting.ours)}" if smaller else "")
+    return "ours" + (f" ({size_of(setting.ours)})" if smaller else "")
 
 
 def _cell(name: str, value: float | None) -> str:

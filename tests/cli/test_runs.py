@@ -1,0 +1,265 @@
+"""The commands that look after stored runs, on folders as the controller leaves them and on broken ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from synthetic_races import repeated, result, write_race
+from velodrome.run.store import Store
+from velodrome.spec.job import Job
+
+pytestmark = pytest.mark.unit
+
+
+def store_run(runs: Path, name: str, made: dict[str, Any] | None = None) -> Path:
+    """A finished run on disk."""
+    run = Store(runs).create(name, Job())
+    run.finish(result() if made is None else made)
+    run.close()
+    return run.path
+
+
+@pytest.fixture
+def race(runs: Path) -> Path:
+    results = [*repeated([1000, 1010, 990], strategy="single"), *repeated([1900, 1910, 1880], workers=2)]
+    return write_race(runs, results, "first").path
+
+
+# list and show
+
+
+def test_runs_and_races_are_listed_with_how_they_ended(velodrome, runs: Path, race: Path) -> None:
+    store_run(runs, "alone")
+    Store(runs).create("left", Job()).close()
+    rows = {row["run"]: row for row in velodrome("runs", "list", "--runs", runs, "--json").json()}
+    assert {name: (row["kind"], row["status"]) for name, row in rows.items()} == {
+        "first": ("race", "finished"), "alone": ("run", "finished"), "left": ("run", "interrupted"),
+    }
+    assert rows["first"]["runs"] == rows["first"]["finished"] == 6
+    assert (rows["alone"]["accuracy"], rows["alone"]["examples_per_second"]) == (0.95, 1000.0)
+    shown = velodrome("runs", "list", "--runs", runs).out
+    assert "race of 6" in shown
+    assert "0.9500" in shown
+
+
+def test_runs_within_races_are_listed_when_asked_for_and_chosen_by_status(velodrome, runs: Path, race: Path) -> None:
+    Store(runs).create("left", Job()).close()
+    rows = velodrome("runs", "list", "--all", "--runs", runs, "--json").json()
+    assert sum(row["race"] == "first" and row["kind"] == "run" for row in rows) == 6
+    rows = velodrome("runs", "list", "--all", "--status", "interrupted", "--runs", runs, "--json").json()
+    assert [row["run"] for row in rows] == ["left"]
+    assert "no runs" in velodrome("runs", "list", "--runs", runs / "nowhere").out
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b'{"status": "odd"}', b'{\n  "run": "a",\n  "status": "fi'])
+def test_a_broken_run_is_named_and_hides_no_other(velodrome, runs: Path, content: bytes) -> None:
+    store_run(runs, "whole")
+    (store_run(runs, "broken") / "result.json").write_bytes(content)
+    done = velodrome("runs", "list", "--runs", runs)
+    assert done.code == 0
+    assert "broken: its result.json" in done.err
+    assert "whole" in done.out
+    rows = {row["run"]: row["status"] for row in velodrome("runs", "list", "--runs", runs, "--json").json()}
+    assert rows == {"whole": "finished", "broken": "unreadable"}
+
+
+def test_a_result_that_somebody_else_wrote_is_read_the_same(velodrome, runs: Path) -> None:
+    path = store_run(runs, "a")
+    before = velodrome("runs", "list", "--runs", runs, "--json").json()
+    (path / "result.json").write_text(json.dumps(result()))
+    assert velodrome("runs", "list", "--runs", runs, "--json").json() == before
+
+
+def test_ten_thousand_runs_take_less_than_two_seconds_of_a_core(runs: Path) -> None:
+    text = json.dumps(result("parameter-server", 6, servers=2, epochs=25, engine="tensorflow"), indent=2) + "\n"
+    for number in range(10_000):
+        folder = runs / f"run-{number:05d}"
+        folder.mkdir(parents=True)
+        (folder / "job.yaml").write_text("dataset: digits\n")
+        (folder / "result.json").write_text(text)
+    before = os.times()
+    done = subprocess.run([sys.executable, "-m", "velodrome", "runs", "list", "--runs", runs], capture_output=True)
+    after = os.times()
+    assert done.stdout.count(b"\n") == 10_001
+    # A busy machine stretches the clock, not the work.
+    used = (after.children_user - before.children_user) + (after.children_system - before.children_system)
+    assert used < 2.0
+
+
+def test_a_run_within_a_race_and_a_race_are_shown(velodrome, runs: Path, race: Path) -> None:
+    name = sorted(path.parent.name for path in race.glob("*/result.json"))[0]
+    assert "0.9500" in velodrome("runs", "show", f"first/{name}", "--runs", runs).out
+    told = velodrome("runs", "show", "first", "--runs", runs, "--json").json()
+    assert (told["kind"], len(told["rows"])) == ("race", 6)
+    assert "velodrome report first" in velodrome("runs", "show", "first", "--runs", runs).out
+
+
+@pytest.mark.parametrize("name", ["nothing", "../outside", "a/b/c", "first/nothing", "/etc"])
+def test_what_is_no_run_is_refused(velodrome, runs: Path, race: Path, name: str) -> None:
+    for command in ("show", "rm", "export"):
+        words = [command, name, "--runs", runs, *(["--yes"] if command == "rm" else [])]
+        assert velodrome("runs", *words).code == 2
+
+
+# compare
+
+
+def test_two_runs_are_compared_with_their_repetitions(velodrome, runs: Path, race: Path) -> None:
+    names = sorted(path.parent.name for path in race.glob("*/result.json"))
+    fast = next(name for name in names if "2w" in name)
+    slow = next(name for name in names if "single" in name)
+    told = velodrome("runs", "compare", f"first/{fast}", f"first/{slow}", "--runs", runs, "--json").json()
+    assert [len(side) for side in told["repetitions"]] == [3, 3]
+    assert told["differing"]["workers"] == [2, 1]
+    rate = next(one for one in told["measures"] if one["name"] == "examples_per_second")
+    assert rate["values"] == [1900, 1000]
+    assert rate["interval"][0] > 1.5
+    assert f"throughput: first/{fast} beats first/{slow}" in " ".join(told["sentences"])
+    shown = velodrome("runs", "compare", f"first/{slow}", f"first/{fast}", "--runs", runs).out
+    assert "beats" in shown
+    assert "The same for both: dataset digits" in shown
+
+
+def test_one_run_of_each_beats_nobody(velodrome, runs: Path) -> None:
+    write_race(runs, [result(rate=1000), result(workers=2, rate=9000)], "two")
+    names = sorted(path.parent.name for path in runs.glob("two/*/result.json"))
+    told = velodrome("runs", "compare", *(f"two/{name}" for name in names), "--runs", runs, "--json").json()
+    assert "beats" not in " ".join(told["sentences"]).replace("beats the other", "")
+    assert "Not enough runs" in told["sentences"][0]
+
+
+def test_an_unfinished_run_and_a_race_cannot_be_compared(velodrome, runs: Path, race: Path) -> None:
+    Store(runs).create("left", Job()).close()
+    store_run(runs, "whole")
+    assert "cannot be compared" in velodrome("runs", "compare", "left", "whole", "--runs", runs).err
+    assert "is a race" in velodrome("runs", "compare", "first", "whole", "--runs", runs).err
+
+
+# rm
+
+
+def test_removing_asks_and_removes_nothing_else(velodrome, runs: Path, race: Path) -> None:
+    store_run(runs, "a")
+    store_run(runs, "b")
+    done = velodrome("runs", "rm", "a", "--runs", runs)
+    assert done.code == 2
+    assert "--yes" in done.err
+    assert (runs / "a").is_dir()
+    done = velodrome("runs", "rm", "a", "first", "--yes", "--runs", runs, "--json")
+    assert done.json() == {"removed": ["a", "first"]}
+    assert [path.name for path in runs.iterdir()] == ["b"]
+
+
+def test_a_person_may_say_no(runs: Path) -> None:
+    store_run(runs, "a")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "velodrome", "runs", "rm", "a", "--runs", runs]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    os.write(ours, b"n\n")
+    assert process.wait(60) == 1
+    os.close(ours)
+    assert (runs / "a").is_dir()
+
+
+def test_a_running_run_and_its_race_are_not_removed(velodrome, runs: Path, race: Path) -> None:
+    run = Store(race).create("now", Job())
+    for name in ("first/now", "first"):
+        done = velodrome("runs", "rm", name, "--yes", "--runs", runs)
+        assert done.code == 2
+        assert "running at this moment" in done.err
+    run.close()
+    assert velodrome("runs", "rm", "first", "--yes", "--runs", runs).code == 0
+
+
+def test_links_are_never_followed_out_of_the_store(velodrome, runs: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "precious"
+    outside.mkdir()
+    (outside / "job.yaml").write_text("dataset: digits\n")
+    path = store_run(runs, "a")
+    (path / "model").symlink_to(outside)
+    (runs / "link").symlink_to(outside)
+    done = velodrome("runs", "rm", "link", "--yes", "--runs", runs)
+    assert done.code == 2
+    assert "is a link" in done.err
+    assert velodrome("runs", "rm", "a", "--yes", "--runs", runs).code == 0
+    assert (outside / "job.yaml").exists()
+    assert velodrome("runs", "list", "--runs", runs, "--json").json() == []
+
+
+# export
+
+
+def test_a_race_is_packed_without_checkpoints_locks_and_links(
+    velodrome, runs: Path, race: Path, tmp_path: Path
+) -> None:
+    run = next(race.glob("*/result.json")).parent
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "epoch-1.safetensors").write_bytes(b"x")
+    (run / "controller.lock").write_text("")
+    (run / "secret").symlink_to("/etc/passwd")
+    out = tmp_path / "first.zip"
+    told = velodrome("runs", "export", "first", "--out", out, "--runs", runs, "--json").json()
+    names = zipfile.ZipFile(out).namelist()
+    assert told["files"] == len(names)
+    assert f"first/{run.name}/result.json" in names
+    assert not any(word in name for name in names for word in ("checkpoints", "lock", "secret"))
+    done = velodrome("runs", "export", "first", "--out", out, "--runs", runs)
+    assert done.code == 2
+    assert "--force" in done.err
+    packed = tmp_path / "first.tar.gz"
+    assert velodrome("runs", "export", "first", "--out", packed, "--checkpoints", "--runs", runs).code == 0
+    with tarfile.open(packed) as archive:
+        assert f"first/{run.name}/checkpoints/epoch-1.safetensors" in archive.getnames()
+
+
+def test_results_are_written_as_a_table_that_spreadsheets_read(
+    velodrome, runs: Path, race: Path, tmp_path: Path
+) -> None:
+    (race / "broken").mkdir()
+    (race / "broken" / "job.yaml").write_text("")
+    out = tmp_path / "first.csv"
+    done = velodrome("runs", "export", "first", "--out", out, "--runs", runs)
+    assert done.out.strip() == str(out)
+    assert "broken: it has no readable result" in done.err
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 6
+    assert {float(row["examples_per_second"]) for row in rows} == {1000, 1010, 990, 1900, 1910, 1880}
+    assert {row["strategy"] for row in rows} == {"single", "ddp"}
+
+
+@pytest.mark.parametrize("words", [("--format", "rar"), ("--out", "first.rar"), ("--out", "nowhere/first.zip")])
+def test_a_form_or_place_that_cannot_be_is_refused(
+    velodrome, runs: Path, race: Path, words, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert velodrome("runs", "export", "first", *words, "--runs", runs).code == 2
+
+
+def test_an_export_unpacks_to_a_run_that_checks(velodrome, runs: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = velodrome("train", "--dataset", "digits", "--epochs", 2, "--threads", 1, "--name", "real", "--runs", runs)
+    assert done.code == 0
+    assert velodrome("runs", "export", "real", "--runs", runs).out.strip() == "real.zip"
+    zipfile.ZipFile("real.zip").extractall("elsewhere")
+    done = velodrome("runs", "check", "elsewhere/real", "--runs", runs, "--json")
+    assert done.code == 0
+    assert done.json()["runs"][0]["events"] > 10
+    lines = (tmp_path / "elsewhere/real/events.jsonl").read_text().splitlines()
+    (tmp_path / "elsewhere/real/events.jsonl").write_text("\n".join(lines[:-2]))
+    done = velodrome("runs", "check", "elsewhere/real", "--runs", runs)
+    assert done.code == 1
+    assert "no event says a result" in done.out
+    assert yaml.safe_load((tmp_path / "elsewhere/real/job.yaml").read_text())["dataset"] == "digits"
