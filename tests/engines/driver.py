@@ -80,6 +80,18 @@ def write_data(path: Path, *, examples: int = 90, shape: tuple[int, int, int] = 
     return path
 
 
+def write_text(path: Path, *, words: int = 400, vocabulary: int = 30) -> Path:
+    """A random but learnable text: words come round in turn, with some thrown in at random."""
+    random = np.random.default_rng(7)
+    parts = {}
+    for name, count in (("train", words), ("validation", 70), ("test", 90)):
+        text = np.arange(count) % vocabulary
+        text[random.random(count) < 0.3] = random.integers(0, vocabulary)
+        parts[name] = text.astype(np.int32)
+    np.savez(path, vocabulary=[f"word{number}" for number in range(vocabulary)], **parts)
+    return path
+
+
 def free_ports(hosts: list[str]) -> list[int]:
     sockets = [socket.create_server((host, 0)) for host in hosts]
     ports = [int(one.getsockname()[1]) for one in sockets]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from velodrome.data.splits import Part, Splits
+from velodrome.data.text import Text
 from velodrome.engines.registry import engine_of
 from velodrome.errors import VelodromeError
 from velodrome.spec.job import Job
@@ -32,6 +33,12 @@ def read_data(path: str) -> Splits:
         return Splits(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
 
 
+def read_text(path: str) -> Text:
+    with np.load(path) as stored:
+        vocabulary = [str(word) for word in stored["vocabulary"]]
+        return Text("driven", stored["train"], stored["validation"], stored["test"], vocabulary)
+
+
 def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) -> int:
     """Be one process of a job; events go to what stdout was, everything else to stderr."""
     events = Emitter(os.dup(1), role, int(rank))
@@ -40,7 +47,10 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
         job=Job.model_validate_json(job), role=role, rank=int(rank), folder=Path(folder), events=events, threads=1,
         resume=resume == "1",
     )
-    context.data = read_data(data)
+    if context.is_text:
+        context.text = read_text(data)
+    else:
+        context.data = read_data(data)
     try:
         import_module(engine_of(context.job).worker).train(context)
     except BaseException as error:
