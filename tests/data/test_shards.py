@@ -284,6 +284,40 @@ def test_gathering_at_random_does_not_let_the_process_grow(tmp_path):
     assert int(done.stdout) < 96
 
 
+_LARGE = """
+import resource, sys
+import numpy as np
+from velodrome.data.gather import Gather
+from velodrome.data.shards import load_shards
+found = load_shards(sys.argv[1], memory_budget=256 << 20)
+gather, random = Gather(found.train.images), np.random.default_rng(0)
+for _ in range(2000):
+    chosen = random.integers(0, len(found.train), 128)
+    assert np.array_equal(gather(chosen)[:, 0, 0, 0], found.train.labels[chosen])
+print(found.train.images.nbytes >> 20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_a_set_of_4_gib_is_read_at_random_within_one_and_a_half(tmp_path):
+    count, shape = 1 << 20, (64, 64, 1)
+    with (tmp_path / "pixels").open("wb") as stream:
+        stream.truncate(count * 64 * 64)
+    pixels = np.memmap(tmp_path / "pixels", np.uint8, "r+", shape=(count, *shape))
+    labels = np.random.default_rng(0).integers(0, 100, count)
+    pixels[:, 0, 0, 0] = labels
+    some = Part(np.asarray(pixels[:10]), labels[:10])
+    splits = Splits("large", Part(np.asarray(pixels), labels), some, some, classes=100, scale=1 / 255)
+    store = open_store(str(tmp_path / "s"))
+    shard_write.write_shards(splits, ABOUT, store, shards=16, encoding="raw", seed=1, validation=0.1)
+    done = subprocess.run(
+        [sys.executable, "-c", _LARGE, str(tmp_path / "s")], capture_output=True, text=True, timeout=280, check=True
+    )
+    size, resident = map(int, done.stdout.split())
+    assert size == 4096
+    assert resident < 1536
+
+
 def test_gathering_equals_indexing(tmp_path):
     images = np.random.default_rng(3).integers(0, 256, (1000, 7, 5, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)

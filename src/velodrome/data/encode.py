@@ -116,7 +116,7 @@ def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
                     f"its image is {picture.height}×{picture.width} {picture.mode} instead of {height}×{width} with "
                     f"{channels} channels"
                 )
-            return np.asarray(picture, np.uint8).reshape(shape)
+            return np.frombuffer(picture.tobytes(), np.uint8).reshape(shape)
     except ValueError:
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder
