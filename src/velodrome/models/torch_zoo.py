@@ -1,6 +1,6 @@
 """The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with Keras' own initial distribution.
 
-Images come as (channels, height, width) with values from 0 to 1; logits go out.
+Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary; logits go out.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from velodrome.models.zoo import check_shape
+from velodrome.errors import BadRequest
+from velodrome.models.zoo import check_shape, zoo_model
 
 Shape = tuple[int, int, int]
+#: What an LSTM remembers of every row: h and c, each (layers, rows, units).
+Memory = tuple[torch.Tensor, torch.Tensor]
 
 
 class Flatten(nn.Module):
@@ -22,6 +25,64 @@ class Flatten(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.permute(0, 2, 3, 1).flatten(1)
+
+
+class Augment(nn.Module):
+    """In training, every image is mirrored or not, moved by up to a tenth and made up to a tenth brighter or darker."""
+
+    def __init__(self, shift: float = 0.1, brightness: float = 0.1) -> None:
+        super().__init__()
+        self.shift, self.brightness = shift, brightness
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return images
+        count, _, height, width = images.shape
+        device = images.device
+        rows = self._moved(count, height, device)
+        columns = self._moved(count, width, device)
+        mirrored = torch.rand(count, 1, device=device) < 0.5
+        columns = torch.where(mirrored, width - 1 - columns, columns)
+        each = torch.arange(count, device=device)
+        moved = images.permute(0, 2, 3, 1)[each[:, None, None], rows[:, :, None], columns[:, None, :]]
+        light = (torch.rand(count, 1, 1, 1, device=device, dtype=images.dtype) * 2 - 1) * self.brightness
+        return moved.add_(light).clamp_(0.0, 1.0).permute(0, 3, 1, 2)
+
+    def _moved(self, count: int, size: int, device: torch.device) -> torch.Tensor:
+        """Which pixel comes to each place; the outermost ones are repeated."""
+        most = int(size * self.shift)
+        by = torch.randint(-most, most + 1, (count, 1), device=device)
+        return (torch.arange(size, device=device) + by).clamp_(0, size - 1)
+
+
+class LanguageModel(nn.Module):
+    """Words (rows, columns) and what is remembered of every row go in; logits of the words after them (rows, columns,
+    vocabulary) and what is remembered then come out.
+
+    All weights begin uniform, the biases too. Each LSTM layer has one bias as in Keras: PyTorch's second stays zero.
+    """
+
+    def __init__(self, vocabulary: int, units: int, layers: int, limit: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, units)
+        self.lstm = nn.LSTM(units, units, layers)
+        self.softmax = nn.Linear(units, vocabulary)
+        for name, parameter in self.named_parameters():
+            if "bias_hh" in name:
+                nn.init.zeros_(parameter.requires_grad_(False))
+            else:
+                nn.init.uniform_(parameter, -limit, limit)
+
+    def forward(self, words: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, Memory]:
+        outputs, memory = self.lstm(self.embedding(words.t()), memory)
+        # Column by column in memory, as the LSTM says them: the words of all steps in one multiplication.
+        return self.softmax(outputs).transpose(0, 1), memory
+
+    def fresh(self, rows: int) -> Memory:
+        """With what a text is begun."""
+        like = self.softmax.weight
+        h, c = (like.new_zeros(self.lstm.num_layers, rows, self.lstm.hidden_size) for _ in range(2))
+        return h, c
 
 
 def _dense(*widths: int) -> OrderedDict[str, nn.Module]:
@@ -64,11 +125,28 @@ def _lenet5(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
     )
 
 
+def _fruit_cnn(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
+    channels, height, width = shape
+    layers: OrderedDict[str, nn.Module] = OrderedDict(augment=Augment())
+    for number, filters in enumerate((16, 32, 64, 64), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
+        # The largest of a window is the same before and after relu, which never falls.
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU()
+        channels, height, width = filters, height // 2, width // 2
+    layers["flatten"] = Flatten()
+    layers["dense1"] = nn.Linear(channels * height * width, 128)
+    layers["relu5"] = nn.ReLU()
+    layers["dense2"] = nn.Linear(128, classes)
+    return layers
+
+
 _LAYERS: dict[str, Callable[[Shape, int], OrderedDict[str, nn.Module]]] = {
     "linear": _linear,
     "dense-128": _dense_128,
     "dense-300-100": _dense_300_100,
     "lenet5": _lenet5,
+    "fruit-cnn": _fruit_cnn,
 }
 
 
@@ -82,6 +160,13 @@ def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
     return model
+
+
+def build_text(name: str, vocabulary: int) -> LanguageModel:
+    """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name."""
+    if zoo_model(name).kind != "text":
+        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
+    return LanguageModel(vocabulary, units=200, layers=2, limit=0.1)
 
 
 def _pixels(shape: Shape) -> int:

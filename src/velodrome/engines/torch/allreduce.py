@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from velodrome.engines.torch.learner import TorchLearner
@@ -28,8 +30,11 @@ def flatten(parameters: list[torch.nn.Parameter]) -> tuple[torch.Tensor, torch.T
 class AllReduceLearner(TorchLearner):
     """Each process computes its part of the gradient; one sum over MPI makes it whole everywhere."""
 
+    collective_seconds: float
+
     def _optimized(self) -> list[torch.Tensor]:
         self._flat, self._gradient, self._views = flatten(self._trained)
+        self.collective_seconds = 0.0
         self._on_host = torch.empty_like(self._gradient, device="cpu") if self._device.type != "cpu" else self._gradient
         self._buffer = self._on_host.numpy()
         return [self._flat]
@@ -43,7 +48,9 @@ class AllReduceLearner(TorchLearner):
             self._on_host.copy_(self._gradient)
         status = self._context.status
         status.waiting = True
+        began = time.perf_counter()
         self._transport.all_reduce(self._buffer)
+        self.collective_seconds += time.perf_counter() - began
         status.waiting = False
         if self._on_host is not self._gradient:
             self._gradient.copy_(self._on_host)

@@ -1,13 +1,25 @@
-"""Examples as the network takes them: bytes held once as a tensor, gathered and scaled batch by batch."""
+"""Examples as the network takes them: bytes held once as a tensor, or read from disk a little ahead of their use.
+
+Either way they are gathered and scaled batch by batch.
+"""
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 
-from velodrome.data.splits import Part
+from velodrome.data.gather import Gather
+from velodrome.data.splits import Part, Splits
+from velodrome.engines.torch.network import dtype_of
+from velodrome.spec.job import Job
+from velodrome.worker.schedule import Indices
+
+#: Bytes of images that are read at a time from data that is not in memory.
+WINDOW_BYTES = 8 << 20
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -17,25 +29,91 @@ def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
 
-class Examples:
-    """One part of a data set on a device."""
+class Examples(ABC):
+    """One part of a data set, gone through in one order after the other."""
 
-    def __init__(
-        self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
-    ) -> None:
-        # Our own networks take channels-last memory, which convolutions on a CPU want; a user's may not (`view` fails).
-        images = part.images if channels_last else np.ascontiguousarray(part.images.transpose(0, 3, 1, 2))
-        self._images = _tensor(np.ascontiguousarray(images), device)
+    def __init__(self, part: Part, scale: float, dtype: torch.dtype, device: torch.device) -> None:
         self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
-        self._scale, self._dtype, self._channels_last = scale, dtype, channels_last
+        self._scale, self._dtype, self._device = scale, dtype, device
+        height, width, channels = part.images.shape[1:]
+        self._shape = channels, height, width
 
     def __len__(self) -> int:
         return len(self._labels)
 
-    def images(self, indices: torch.Tensor) -> torch.Tensor:
-        """Images (count, channels, height, width) with values from 0 to 1."""
-        chosen = self._images.index_select(0, indices).to(self._dtype).mul_(self._scale)
+    def begin(self, indices: Indices, offsets: Indices) -> torch.Tensor:
+        """Take over an order, cut into steps; gives the labels in it."""
+        self._indices = torch.from_numpy(indices).to(self._device)
+        return self._labels.index_select(0, self._indices)
+
+    @abstractmethod
+    def images(self, low: int, high: int) -> torch.Tensor:
+        """Images (count, channels, height, width) with values from 0 to 1, of a step that runs from place `low` of the
+        order up to, not including, `high`. Steps are asked for one after the other."""
+
+    def any_image(self) -> torch.Tensor:
+        """One image, for who has none."""
+        return torch.zeros(1, *self._shape, dtype=self._dtype, device=self._device)
+
+
+class Held(Examples):
+    """All of it in memory, or in that of the device."""
+
+    def __init__(
+        self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+    ) -> None:
+        super().__init__(part, scale, dtype, device)
+        # Our own networks take channels-last memory, which convolutions on a CPU want; a user's may not (`view` fails).
+        images = part.images if channels_last else part.images.transpose(0, 3, 1, 2)
+        self._images = _tensor(np.ascontiguousarray(images), device)
+        self._channels_last = channels_last
+
+    def images(self, low: int, high: int) -> torch.Tensor:
+        chosen = self._images.index_select(0, self._indices[low:high]).to(self._dtype).mul_(self._scale)
         return chosen.permute(0, 3, 1, 2) if self._channels_last else chosen
 
-    def labels(self, indices: torch.Tensor) -> torch.Tensor:
-        return self._labels.index_select(0, indices)
+
+class Streamed(Examples):
+    """Mapped from disk: some steps at a time are copied out by a thread while the ones before are trained on."""
+
+    def __init__(
+        self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+    ) -> None:
+        super().__init__(part, scale, dtype, device)
+        self._gather, self._channels_last = Gather(part.images), channels_last
+        self._bytes = int(np.prod(part.images.shape[1:]))
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="examples")
+
+    def begin(self, indices: Indices, offsets: Indices) -> torch.Tensor:
+        self._order, self._window = indices, (0, 0)
+        longest = int(np.diff(offsets).max(initial=1))
+        steps = max(1, WINDOW_BYTES // max(1, longest * self._bytes))
+        # Windows end where steps do.
+        self._ends = np.unique(np.append(offsets[::steps], offsets[-1:])).tolist()
+        self._number = 0
+        self._next = self._read(0)
+        return super().begin(indices, offsets)
+
+    def _read(self, number: int) -> Future[np.ndarray] | None:
+        if number + 1 >= len(self._ends):
+            return None
+        return self._reader.submit(self._gather, self._order[self._ends[number] : self._ends[number + 1]])
+
+    def images(self, low: int, high: int) -> torch.Tensor:
+        while low >= self._window[1]:
+            assert self._next is not None, "steps are asked for in their order"
+            self._held = self._next.result()
+            self._window = self._ends[self._number], self._ends[self._number + 1]
+            self._number += 1
+            self._next = self._read(self._number)
+        first = self._window[0]
+        chosen = torch.from_numpy(self._held[low - first : high - first]).to(self._device)
+        chosen = chosen.to(self._dtype).mul_(self._scale).permute(0, 3, 1, 2)
+        return chosen if self._channels_last else chosen.contiguous()
+
+
+def examples_of(data: Splits, part: str, job: Job, device: torch.device, *, channels_last: bool) -> Examples:
+    """A part of the data set: held in memory unless its images are mapped from a file."""
+    chosen: Part = getattr(data, part)
+    kind = Streamed if isinstance(chosen.images, np.memmap) else Held
+    return kind(chosen, data.scale, dtype_of(job), device, channels_last=channels_last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,13 @@ import torch
 from torch import nn
 
 from velodrome.engines.torch import saved
-from velodrome.engines.torch.examples import Examples
-from velodrome.engines.torch.network import Network, dtype_of
-from velodrome.engines.torch.optimizer import Optimizer
+from velodrome.engines.torch.network import Network
+from velodrome.engines.torch.optimizer import Optimizer, shorten
+from velodrome.engines.torch.task import Place, Task
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, Part, State
-from velodrome.worker.schedule import Schedule, Share, share_of
-
-EVALUATION_BATCH = 512
 
 
 class TorchLearner(Learner):
@@ -36,10 +34,9 @@ class TorchLearner(Learner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self._broadcast_model()
-        self._optimizer = Optimizer(context.job, self._optimized())
-        self._forward: nn.Module = self._wrapped()
-        self._parts: dict[str, Examples] = {}
-        self._train_examples = self._examples("train")
+        self._optimizer, self._clip_norm = Optimizer(context.job, self._optimized()), context.job.clip_norm
+        self.forward: nn.Module = self._wrapped()
+        self._task = _task(context, network, Place(transport.rank, transport.size, device))
         self._epochs = 0
 
     # -- what a strategy may change
@@ -59,11 +56,8 @@ class TorchLearner(Learner):
 
     # -- training
 
-    def begin_epoch(self, schedule: Schedule) -> None:
-        share: Share = schedule.share(self._transport.rank)
-        self._offsets, self._batches = share.offsets.tolist(), share.batch.tolist()
-        self._indices = torch.from_numpy(share.indices).to(self._device)
-        self._labels = self._train_examples.labels(self._indices)
+    def begin_epoch(self, schedule: Any) -> None:
+        self._task.begin_epoch(schedule)
         self._epochs += 1
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
         seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._transport.rank])
@@ -74,34 +68,14 @@ class TorchLearner(Learner):
         self._optimizer.rate = rate
 
     def train(self, first: int, last: int) -> Counts:
-        """The steps of a chunk. Nothing is read back from the device before its end."""
-        start, end = self._offsets[first], self._offsets[last]
-        predicted = torch.empty(end - start, dtype=torch.int64, device=self._device)
-        losses: list[torch.Tensor] = []
-        examples, loss_of, fewest = self._train_examples, self._network.loss, self._network.fewest
-        offsets, forward, optimizer = self._offsets, self._forward, self._optimizer
-        for step in range(first, last):
-            low, high = offsets[step], offsets[step + 1]
-            count = high - low
-            if count >= fewest:
-                outputs = forward(examples.images(self._indices[low:high]))
-            elif count or self.always_computes:
-                outputs = forward(examples.images(self._padded(low, high)))[:count]
-            else:
-                optimizer.step(self._gradients(None))
-                continue
-            loss = loss_of(outputs, self._labels[low:high])
-            optimizer.step(self._gradients(loss * (self.loss_factor / self._batches[step])))
-            losses.append(loss.detach())
-            torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
-        correct = (predicted == self._labels[start:end]).sum()
-        loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
-        return Counts(int(correct), end - start, float(loss_sum))
+        return self._task.train(first, last, self)
 
-    def _padded(self, low: int, high: int) -> torch.Tensor:
-        """At least as many examples as the model needs: its own repeated, or any; those too many do not count."""
-        chosen = self._indices[low:high] if high > low else torch.zeros(1, dtype=torch.int64, device=self._device)
-        return chosen.repeat(self._network.fewest)
+    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+        """One step by the summed loss of this process's examples, None if it has none, out of a batch over all."""
+        gradients = self._gradients(None if loss is None else loss * (self.loss_factor / batch))
+        if self._clip_norm is not None:
+            shorten(gradients, self._clip_norm)
+        self._optimizer.step(gradients)
 
     def _local_gradients(self, loss: torch.Tensor) -> list[torch.Tensor]:
         """Back-propagate. A parameter that the loss does not reach has the gradient zero, as in any sum."""
@@ -129,35 +103,19 @@ class TorchLearner(Learner):
                 offset += buffer.numel()
 
     def evaluate(self, part: Part) -> Counts:
-        examples = self._examples(part)
-        mine = torch.from_numpy(share_of(len(examples), self._transport.rank, self._transport.size)).to(self._device)
-        correct = torch.zeros((), dtype=torch.int64, device=self._device)
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._model.eval()
-        with torch.inference_mode():
-            for indices in mine.split(EVALUATION_BATCH):
-                if not len(indices):
-                    continue
-                labels = examples.labels(indices)
-                outputs = self._model(examples.images(indices))
-                correct += (outputs.argmax(1) == labels).sum()
-                loss_sum += self._network.loss(outputs, labels)
-        self._model.train()
-        return self.total(Counts(int(correct), len(mine), float(loss_sum)))
+        seen = self._task.evaluate(part)
+        if seen.confusion is None:
+            return self.total(seen.counts)
+        vector = np.concatenate([seen.counts.vector(), seen.confusion])
+        self._transport.all_reduce(vector)
+        classes = math.isqrt(len(seen.confusion))
+        self.confusion = vector[3:].round().astype(np.int64).reshape(classes, classes)
+        return Counts.of(vector[:3])
 
     def total(self, counts: Counts) -> Counts:
         vector = counts.vector()
         self._transport.all_reduce(vector)
         return Counts.of(vector)
-
-    def _examples(self, part: str) -> Examples:
-        if part not in self._parts:
-            data = self._context.data
-            self._parts[part] = Examples(
-                getattr(data, part), data.scale, dtype_of(self._context.job), self._device,
-                channels_last=self._network.from_zoo,
-            )
-        return self._parts[part]
 
     # -- state
 
@@ -183,21 +141,11 @@ class TorchLearner(Learner):
         self._epochs = int(state["epochs"])
 
     def save(self, folder: Path) -> None:
-        saved.save(folder, self._model, self._description())
-
-    def _description(self) -> dict[str, Any]:
-        job, data = self._context.job, self._context.data
-        height, width, channels = data.input_shape
-        return {
-            "engine": "torch",
-            "model": job.model,
-            "model_args": job.model_args,
-            "input_shape": [channels, height, width],
-            "classes": data.classes,
-            "dtype": job.dtype,
-            "dataset": data.name,
-            "scale": data.scale,
-        }
+        job = self._context.job
+        told = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.dtype}
+        folder.mkdir(parents=True, exist_ok=True)
+        self._task.write_beside(folder)
+        saved.save(folder, self._model, told | self._task.description())
 
     def close(self) -> None:
         self._transport.close()
@@ -217,3 +165,13 @@ class TorchLearner(Learner):
                 part = everything[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
                 value.copy_(torch.from_numpy(part))
                 offset += array.nbytes
+
+
+def _task(context: Context, network: Network, place: Place) -> Task:
+    if context.is_text:
+        from velodrome.engines.torch.language import TextTask
+
+        return TextTask(context, network, place)
+    from velodrome.engines.torch.images import ImageTask
+
+    return ImageTask(context, network, place)

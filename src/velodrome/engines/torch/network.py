@@ -17,6 +17,7 @@ from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
 from velodrome.models.zoo import is_own
 from velodrome.spec.job import Job
+from velodrome.worker.context import Context
 
 PROBED_EXAMPLES = 4
 #: Probabilities are kept this far from zero before their logarithm is taken.
@@ -72,6 +73,13 @@ def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int
     return built
 
 
+def of_job(context: Context, device: torch.device) -> Network:
+    """The network of a job, checked against its data."""
+    if context.is_text:
+        return build_text(context.job, len(context.text.vocabulary), device)
+    return build(context.job, context.data, device)
+
+
 def build(job: Job, data: Splits, device: torch.device) -> Network:
     """The job's network with the weights that its seed decides, or `BadRequest`."""
     height, width, channels = data.input_shape
@@ -92,6 +100,13 @@ def build(job: Job, data: Splits, device: torch.device) -> Network:
         from_zoo=from_zoo,
         fewest=2 if normalised else 1,
     )
+
+
+def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
+    """The job's language model with the weights that its seed decides."""
+    seed_everything(job.seed)
+    model = torch_zoo.build_text(job.model, vocabulary).to(device=device, dtype=dtype_of(job))
+    return Network(model=model, loss=loss_of_logits, from_zoo=True, fewest=1)
 
 
 def _probe(name: str, model: nn.Module, data: Splits, dtype: torch.dtype, device: torch.device) -> np.ndarray:

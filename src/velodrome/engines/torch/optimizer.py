@@ -43,3 +43,11 @@ class Optimizer:
         """Everything that the next step depends on, by name."""
         slots = {f"{name}.{index}": slot for name, all_ in self._slots.items() for index, slot in enumerate(all_)}
         return {"steps": self._steps, **slots}
+
+
+@torch.no_grad()
+def shorten(gradients: list[torch.Tensor], longest: float) -> None:
+    """Shorten the gradient as a whole to a norm, in place, where it is longer."""
+    norm = float(torch.stack(torch._foreach_norm(gradients)).norm())
+    if norm > longest:
+        torch._foreach_mul_(gradients, longest / norm)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from velodrome.engines.torch import network
+from velodrome.models import torch_zoo
 
 WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.json"
@@ -39,8 +40,13 @@ def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> nn.Module:
-    """The model as it was saved, ready to answer: takes (count, channels, height, width) with values from 0 to 1."""
+    """The model as it was saved, ready to answer: takes (count, channels, height, width) with values from 0 to 1, or
+    words and memory if it is a language model."""
     told = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    if told.get("kind") == "text":
+        language = torch_zoo.build_text(told["model"], told["vocabulary"]).to(getattr(torch, told["dtype"]))
+        language.load_state_dict(load_file(folder / WEIGHTS))
+        return language.eval()
     model = network.make(told["model"], told["model_args"], tuple(told["input_shape"]), told["classes"])
     model = model.to(torch.float64 if told["dtype"] == "float64" else torch.float32)
     with torch.no_grad():  # one call, because lazy layers take their shape from it

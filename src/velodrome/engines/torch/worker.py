@@ -23,9 +23,9 @@ def train(context: Context) -> None:
         torch.cuda.set_device(device)
     with context.events.phase("connect"), context.waiting():
         transport, learner_class = _connect(context, gpus)
-    data = context.data
+    _ = context.text if context.is_text else context.data  # a phase of its own
     with context.events.phase("build"):
-        learner = learner_class(context, network.build(context.job, data, device), transport, device)
+        learner = learner_class(context, network.of_job(context, device), transport, device)
     loop.run(context, learner)
 
 

@@ -1,0 +1,102 @@
+"""Training on images with labels: batches by the epoch's order, evaluation with a confusion matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from velodrome.engines.torch.examples import Examples, examples_of
+from velodrome.engines.torch.network import Network
+from velodrome.engines.torch.task import Place, Seen, Stepper, Task
+from velodrome.worker.context import Context
+from velodrome.worker.counts import Counts
+from velodrome.worker.learner import Part
+from velodrome.worker.schedule import Schedule, share_of
+
+EVALUATION_BATCH = 512
+#: With more classes nobody reads a confusion matrix.
+MOST_CONFUSED = 100
+
+
+class ImageTask(Task):
+    """The images that this process sees."""
+
+    def __init__(self, context: Context, network: Network, place: Place) -> None:
+        super().__init__(context, network, place)
+        self._parts: dict[str, Examples] = {}
+        self._train = self._examples("train")
+
+    def _examples(self, part: str) -> Examples:
+        if part not in self._parts:
+            self._parts[part] = examples_of(
+                self._context.data, part, self._context.job, self._place.device, channels_last=self._network.from_zoo
+            )
+        return self._parts[part]
+
+    def begin_epoch(self, schedule: Schedule) -> None:
+        share = schedule.share(self._place.rank)
+        self._offsets, self._batches = share.offsets.tolist(), share.batch.tolist()
+        self._labels = self._train.begin(share.indices, share.offsets)
+
+    def train(self, first: int, last: int, stepper: Stepper) -> Counts:
+        device = self._place.device
+        start, end = self._offsets[first], self._offsets[last]
+        predicted = torch.empty(end - start, dtype=torch.int64, device=device)
+        losses: list[torch.Tensor] = []
+        images, loss_of, fewest = self._train.images, self._network.loss, self._network.fewest
+        offsets, batches, labels, forward, step_with = (
+            self._offsets, self._batches, self._labels, stepper.forward, stepper.step
+        )
+        for step in range(first, last):
+            low, high = offsets[step], offsets[step + 1]
+            count = high - low
+            if count >= fewest:
+                outputs = forward(images(low, high))
+            elif count or stepper.always_computes:
+                outputs = forward(self._padded(low, high))[:count]
+            else:
+                step_with(None, batches[step])
+                continue
+            loss = loss_of(outputs, labels[low:high])
+            step_with(loss, batches[step])
+            losses.append(loss.detach())
+            torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
+        correct = (predicted == labels[start:end]).sum()
+        loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
+        return Counts(int(correct), end - start, float(loss_sum))
+
+    def _padded(self, low: int, high: int) -> torch.Tensor:
+        """At least as many images as the model needs: its own repeated, or any; those too many do not count."""
+        chosen = self._train.images(low, high) if high > low else self._train.any_image()
+        return chosen.repeat(self._network.fewest, 1, 1, 1)
+
+    def evaluate(self, part: Part) -> Seen:
+        data, device, model = self._context.data, self._place.device, self._network.model
+        examples = self._examples(part)
+        mine = share_of(len(examples), self._place.rank, self._place.size)
+        offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))
+        labels = examples.begin(mine, offsets)
+        predicted = torch.empty(len(mine), dtype=torch.int64, device=device)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        model.eval()
+        with torch.inference_mode():
+            for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+                outputs = model(examples.images(low, high))
+                torch.argmax(outputs, 1, out=predicted[low:high])
+                loss_sum += self._network.loss(outputs, labels[low:high])
+        model.train()
+        counts = Counts(int((predicted == labels).sum()), len(mine), float(loss_sum))
+        if data.classes > MOST_CONFUSED:
+            return Seen(counts)
+        pairs = torch.bincount(labels * data.classes + predicted, minlength=data.classes**2)
+        return Seen(counts, pairs.double().cpu().numpy())
+
+    def description(self) -> dict[str, Any]:
+        data = self._context.data
+        height, width, channels = data.input_shape
+        return {
+            "input_shape": [channels, height, width], "classes": data.classes, "dataset": data.name,
+            "scale": data.scale,
+        }
