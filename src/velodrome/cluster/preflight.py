@@ -15,9 +15,9 @@ from velodrome.data.base import Description
 from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.errors import BadRequest
 from velodrome.models.own import split_name
-from velodrome.models.zoo import check_shape, is_own, zoo_model
+from velodrome.models.zoo import check_shape, is_own, is_text, zoo_model
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import check_batch
+from velodrome.spec.resolve import check_batch, check_text
 
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 #: Limit, use and details of our container's memory, in both generations of control groups.
@@ -46,8 +46,16 @@ def check_job(job: Job) -> None:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
     about = _about(job)
-    if about.kind == "text":
-        raise BadRequest(f"--dataset {job.dataset!r} is text, and model {job.model!r} takes images: choose another one")
+    if about.kind == "text" and not is_text(job.model):
+        raise BadRequest(f"--dataset {job.dataset!r} is text, and model {job.model!r} takes images: choose lstm-small")
+    if is_text(job.model):
+        if about.kind != "text":
+            raise BadRequest(
+                f"--model {job.model!r} reads text, and {job.dataset!r} is images: choose a text, such as ptb"
+            )
+        if about.train is not None:
+            check_text(job, about.train)
+        return
     # What only the user's code can tell, the workers check when they have loaded it.
     if about.input_shape is not None and not is_own(job.model):
         check_shape(job.model, about.input_shape)

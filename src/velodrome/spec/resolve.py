@@ -50,6 +50,16 @@ def check_batch(job: Job, examples: int) -> None:
         )
 
 
+def check_text(job: Job, words: int) -> None:
+    """Refuse a resolved job of a language model whose text is too short for one step."""
+    rows = batch_of_step(job, strategy_of(job))
+    if words // rows <= job.unroll:
+        raise BadRequest(
+            f"--batch-size {job.batch_size}: {rows:,} rows of more than {job.unroll} words need more than the "
+            f"{words:,} words of {job.dataset}; choose a smaller batch or a smaller --unroll"
+        )
+
+
 def batch_of_step(job: Job, strategy: Strategy) -> int:
     """Examples behind one update of the weights: of all workers for synchronous strategies, of one for others."""
     if strategy.synchronous:

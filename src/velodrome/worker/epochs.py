@@ -9,7 +9,7 @@ import numpy as np
 
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step
+from velodrome.spec.resolve import batch_of_step, check_text
 from velodrome.worker.context import Context
 from velodrome.worker.schedule import Schedule, by_data, by_file, off
 from velodrome.worker.text_schedule import TextSchedule
@@ -45,12 +45,8 @@ def epochs_of(context: Context) -> Callable[[int], Steps]:
     batch = batch_of_step(job, strategy)
     if context.is_text:
         workers = job.workers if strategy.synchronous else 1
+        check_text(job, len(context.text.train))
         text = TextSchedule(len(context.text.train), batch, job.unroll, workers)
-        if text.steps < 1:
-            raise BadRequest(
-                f"--batch-size {job.batch_size}: {job.dataset} has {len(context.text.train):,} words, too few for rows "
-                f"of more than {job.unroll} of them; choose a smaller batch or --unroll"
-            )
         return lambda epoch: text
     files = context.data.files
     policy = sharding_of(job, len(files), synchronous=strategy.synchronous)
