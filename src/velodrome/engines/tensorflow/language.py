@@ -30,7 +30,7 @@ class LanguageNetwork(FlatModel):
         keras.config.set_floatx(job.dtype)
         keras.utils.set_random_seed(job.seed)
         super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary)))
-        self.vocabulary = text.vocabulary
+        self.vocabulary, self._name = text.vocabulary, text.name
         #: Units of each LSTM layer: half of its weights belong to them.
         self.units = [shape[0] for shape in self.shapes[2:-2:3]]
 
@@ -82,8 +82,11 @@ class LanguageNetwork(FlatModel):
     def save(self, folder: Path, flat: Array, statistics: Sequence[Array]) -> None:
         self._put(flat)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False) + "\n")
-        self._write(folder, {"vocabulary": len(self.vocabulary), "outputs": "logits"})
+        (folder / "vocabulary.json").write_text(
+            json.dumps(self.vocabulary, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+        told = {"kind": "text", "dataset": self._name, "vocabulary": len(self.vocabulary), "outputs": "logits"}
+        self._write(folder, told)
 
 
 def _lstm(
