@@ -22,6 +22,7 @@ from velodrome.cluster.plan import make_plan
 from velodrome.engines.registry import engines
 from velodrome.models.zoo import MODELS
 from velodrome.run.outcome import Failure, make_result
+from velodrome.run.published import abbreviations
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race
 from velodrome.spec.resolve import resolve
@@ -233,12 +234,41 @@ def run_page() -> str:
     ])
 
 
+# Names
+
+
+def names_page() -> str:
+    letters = [[f"`{short}`", engine, f"`{strategy}`"] for (engine, strategy), short in abbreviations().items()]
+    parts = [
+        ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits that "
+         "tells runs apart whose names would else be the same: repetitions count it up"],
+        ["data size", "`33000d`", "examples to train on; words of a text; 0 if not known before it is loaded"],
+        ["label", "`artType`", "what is told apart: the variant of a data set, or its name (`fashionMnist`)"],
+        ["instances", "`2i`", "processes of the job: workers, servers and a chief"],
+        ["batch", "`128b`", "as asked for"],
+        ["instance type", "`m5-4xlarge`", "what it ran on; `local-2c` is this machine with two cores"],
+        ["epochs", "`10e`", "as asked for"],
+        ["time stamp", "`230713-102652`", "begin of the race, local time: year, month, day, hour, minute, second"],
+    ]
+    return "\n".join([
+        NOTE,
+        "# Published names\n",
+        "With `--naming published`, or `naming: published` in a race file, the runs of a race are named by the scheme\n"
+        "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
+        table(["part", "example", "meaning"], parts),
+        "A race that is gone on with keeps the time stamp of its first begin. `velodrome.run.published.parse` turns a\n"
+        "name back into its parts.\n",
+        table(["letters", "engine", "strategy"], letters),
+    ])
+
+
 PAGES = {
     "commands.md": commands_page,
     "job.md": job_page,
     "engines.md": engines_page,
     "events.md": events_page,
     "run-folder.md": run_page,
+    "names.md": names_page,
 }
 
 

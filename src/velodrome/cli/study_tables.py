@@ -29,7 +29,7 @@ def _counted(count: int) -> str:
 
 def differences(plan: StudyPlan, cores: int) -> list[str]:
     """What a reader must know before comparing."""
-    lines = [f"Machines: published {plan.study.machines}; ours is one machine with {cores} cores."]
+    lines = [f"Machines: theirs {plan.study.machines}; ours one machine with {cores} cores."]
     changes = Counter(change for setting in plan.settings for change in setting.changes)
     if changes:
         ran = sum(setting.ours is not None for setting in plan.settings)

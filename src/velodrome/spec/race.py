@@ -48,7 +48,9 @@ def parse_race(content: dict[str, Any]) -> Race:
     try:
         return Race.model_validate(content)
     except ValidationError as error:
-        parts = [f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors()]
+        parts = [
+            f"{'.'.join(map(str, part['loc']))} {str(part['input'])[:60]!r}: {part['msg']}" for part in error.errors()
+        ]
         raise BadRequest(f"this is no race: {'; '.join(parts)}") from None
 
 

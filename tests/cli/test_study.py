@@ -1,0 +1,71 @@
+"""The study commands as a user types them; one study really runs at its smallest scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from velodrome.run.published import parse
+
+
+@pytest.mark.unit
+def test_studies_are_listed_and_shown_without_fetching_anything(velodrome, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("VELODROME_DATA_MIRROR", raising=False)
+    listed = velodrome("study", "list", "--json").json()
+    assert len({study["name"] for study in listed}) == 5
+    assert "kouskouras-2022" in velodrome("study", "list").out
+    told = velodrome("study", "show", "kouskouras-2022", "--json").json()
+    assert told["configurations"][0]["published"]["accuracy"] == 0.9804
+    shown = velodrome("study", "show", "aws-2023", "--scale", "small").out
+    assert "velodrome data prepare fashion-products" in shown
+    shown = velodrome("study", "show", "jaeger-2018").out
+    assert "Published finding: MXNet has the higher throughput" in shown
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("words", "shown"), [
+    (("nobody",), "'nobody'"), (("zipperle-2018", "--scale", "huge"), "'huge'"),
+    (("zipperle-2018", "--data-url", "hdfs://h:1/x"), "did not read from stored shards"),
+    (("zipperle-2018", "--naming", "odd"), "odd"),
+])
+def test_what_cannot_be_is_refused(velodrome, runs: Path, words, shown: str) -> None:
+    done = velodrome("study", "run", *words, "--runs", runs)
+    assert done.code == 2
+    assert shown in done.err
+    assert not runs.exists()
+
+
+@pytest.mark.unit
+def test_a_study_whose_data_is_missing_says_how_to_get_it_and_runs_on_other_data(
+    velodrome, runs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("VELODROME_DATA_MIRROR", raising=False)
+    done = velodrome("study", "run", "aws-2023", "--runs", runs)
+    assert done.code == 1
+    assert "put styles.csv and images/ into" in done.err
+    assert "nothing of aws-2023 can run here yet" in done.err
+    done = velodrome("study", "run", "aws-2023", "--dataset", "fashion-mnist", "--dry-run", "--runs", runs, "--json")
+    assert done.code == 0
+    names = [word for line in done.err.splitlines() for word in line.split() if word.startswith(("SGL", "MWM", "PSS"))]
+    assert {parse(name).label for name in names} == {"fashionMnist"}
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(180)
+def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodrome, runs: Path, no_strays) -> None:
+    done = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs)
+    assert done.code == 0, done.err
+    assert "92.45" in done.out
+    assert "steps 1000 → 120" in done.out
+    assert "Machines: theirs one node for each worker and server; ours one machine" in done.out
+    told = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs, "--json").json()
+    ours = {row["configuration"].split(",")[1].split()[1]: row for row in told["configurations"]}
+    assert ours["1+1"]["ours"]["steps_per_worker"] == 120
+    assert ours["2+1"]["ours"]["steps_per_worker"] == 60
+    assert all(row["ours"]["total"] > 0 for row in ours.values())
+    assert "all jobs are done" not in done.out
+    assert (runs / "zipperle-2018-smoke" / "race.yaml").is_file()
