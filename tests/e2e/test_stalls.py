@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 slow = pytest.mark.slow
 #: Seconds without progress. A busy machine takes some to trace a model, in which nothing is said.
-LIMIT = {"torch": 6, "tensorflow": 20}
+LIMIT = {"torch": 12, "tensorflow": 20}
 
 
 def check_named(done, scene: Scene, name: str, seconds: int, option: str = "--stall-timeout") -> dict:
@@ -120,7 +120,7 @@ def test_a_module_that_hangs_at_its_import_is_found(velodrome, scene: Scene, tmp
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    done = velodrome(*scene.words("torch", "ddp", "--model", "hanging_nets:build", "--stall-timeout", 6))
-    error = check_named(done, scene, "worker 1", 6)
+    done = velodrome(*scene.words("torch", "ddp", "--model", "hanging_nets:build", "--stall-timeout", LIMIT["torch"]))
+    error = check_named(done, scene, "worker 1", LIMIT["torch"])
     assert "'phase build begin'" in error["message"]
     assert "hanging_nets.py:3" in error["stack"]
