@@ -36,17 +36,22 @@ class Optimizer:
 
     def apply(self, weights: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, rate: tf.Tensor,
               powers: tuple[tf.Tensor, ...]) -> tf.Operation:
-        """Update one buffer in place. `weights` and `slots` are variable handles on one device."""
+        """Update one buffer in place. `weights` and `slots` are variable handles on one device.
+
+        Locked, so that two workers who push to a server at the same time do not mix their updates of one buffer.
+        """
         if self.kind == "sgd":
-            return tf.raw_ops.ResourceApplyGradientDescent(var=weights, alpha=rate, delta=gradient)
+            return tf.raw_ops.ResourceApplyGradientDescent(var=weights, alpha=rate, delta=gradient, use_locking=True)
         if self.kind == "momentum":
             return tf.raw_ops.ResourceApplyKerasMomentum(
-                var=weights, accum=slots[0], lr=rate, grad=gradient, momentum=tf.constant(MOMENTUM, self.dtype)
+                var=weights, accum=slots[0], lr=rate, grad=gradient, momentum=tf.constant(MOMENTUM, self.dtype),
+                use_locking=True,
             )
         beta1, beta2 = (tf.constant(beta, self.dtype) for beta in ADAM_BETAS)
         return tf.raw_ops.ResourceApplyAdam(
             var=weights, m=slots[0], v=slots[1], beta1_power=powers[0], beta2_power=powers[1], lr=rate,
             beta1=beta1, beta2=beta2, epsilon=tf.constant(ADAM_EPSILON, self.dtype), grad=gradient,
+            use_locking=True,
         )
 
 
