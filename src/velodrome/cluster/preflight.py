@@ -17,7 +17,7 @@ from velodrome.errors import BadRequest
 from velodrome.models.own import split_name
 from velodrome.models.zoo import check_shape, is_own, is_text, zoo_model
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import check_batch, check_text
+from velodrome.spec.resolve import check_batch, check_text, sharding_of
 
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 #: Limit, use and details of our container's memory, in both generations of control groups.
@@ -61,6 +61,7 @@ def check_job(job: Job) -> None:
         check_shape(job.model, about.input_shape)
     if about.train is not None:
         check_batch(job, about.train)
+        sharding_of(job, about.files, synchronous=strategy_of(job).synchronous)
 
 
 def _about(job: Job) -> Description:
@@ -98,6 +99,8 @@ def needed_memory(job: Job) -> int:
     examples = sum(part or 0 for part in (about.train, about.validation, about.test))
     # Bytes as they were read and as the framework's own tensor.
     data = 2 * examples * math.prod(about.input_shape or ())
+    if about.files:  # what does not fit stays on disk
+        data = min(data, available_memory() // (2 * len(roles_of(job))))
     return len(roles_of(job)) * (engine.memory_bytes + data)
 
 

@@ -51,6 +51,8 @@ class Description:
     class_names: tuple[str, ...] = ()
     #: What was left out or changed when it was prepared, as sentences.
     notes: tuple[str, ...] = ()
+    #: Files that the training part lies in; 0 for data that does not lie in files of examples.
+    files: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,17 @@ class DataSet(Entry, Protocol):
     """Images with labels."""
 
     def load(self, seed: int, validation: float) -> Splits: ...
+
+
+@runtime_checkable
+class FileSet(DataSet, Protocol):
+    """Images in files of which a worker may load its own alone."""
+
+    def files(self) -> tuple[int, ...]:
+        """Examples of each training file."""
+
+    def load_files(self, numbers: Sequence[int], validation: float) -> Splits:
+        """Only these files of the training part, and the whole of the others."""
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from velodrome.data.base import BadData, Checked, DataSet, Description, Kept, Progress, TextSet
+from velodrome.data.base import BadData, Checked, DataSet, Description, FileSet, Kept, Progress, TextSet
 from velodrome.data.functions import FunctionSet, is_function
 from velodrome.errors import BadRequest
 
@@ -67,6 +67,20 @@ def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail")
     if isinstance(found, DataSet):
         return found.load(seed, validation)
     raise BadRequest(f"data set {name!r} is text, for a language model: choose a data set of images for this model")
+
+
+def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
+    """Examples of each file that the training part lies in; none for data that does not lie in files."""
+    found = data_set(name, bad_data)
+    return found.files() if isinstance(found, FileSet) else ()
+
+
+def load_files(name: str, numbers: Sequence[int], *, validation: float, bad_data: BadData = "fail") -> Splits:
+    """Only these files of the training part, and the whole of the others."""
+    found = data_set(name, bad_data)
+    if isinstance(found, FileSet):
+        return found.load_files(numbers, validation)
+    raise BadRequest(f"data set {name!r} does not lie in files: `velodrome data shard` makes some")
 
 
 def load_text(name: str, *, bad_data: BadData = "fail") -> Text:

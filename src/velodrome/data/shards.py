@@ -94,13 +94,18 @@ class ShardSet:
         Several processes may ask at once; one decodes, the others wait for it.
         """
         chosen = self._chosen(part, files)
-        source = f"shards {self.store.url} {part} {'all' if files is None else ','.join(map(str, files))}"
         kept = decoded.keep(
-            source, hashlib.sha256(f"1 {self.index.key}".encode()).hexdigest(),
-            lambda folder: self._decode(folder, chosen, progress),
+            self._source(part, files), self._key, lambda folder: self._decode(folder, chosen, progress)
         )
         labels: Any = kept.array("labels")
         return LocalPart(kept.folder, labels)
+
+    def _source(self, part: PartName, files: Sequence[int] | None) -> str:
+        return f"shards {self.store.url} {part} {'all' if files is None else ','.join(map(str, files))}"
+
+    @property
+    def _key(self) -> str:
+        return hashlib.sha256(f"1 {self.index.key}".encode()).hexdigest()
 
     def _chosen(self, part: PartName, files: Sequence[int] | None) -> tuple[ShardFile, ...]:
         every = self.index.files(part)
@@ -133,8 +138,13 @@ class ShardSet:
         np.save(folder / "labels.npy", labels)
         return {"url": self.store.url}
 
-    def splits(self, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
-        """The set as training sees it: arrays in memory if all fit the budget (bytes), else mapped from disk."""
+    def splits(
+        self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
+    ) -> Splits:
+        """The set as training sees it: arrays in memory if all fit the budget (bytes), else mapped from disk.
+
+        With `files`, only the training files so numbered, in increasing order, are loaded.
+        """
         from velodrome.data.splits import Splits
 
         if not self.index.examples("train") or not self.index.examples("test"):
@@ -143,15 +153,35 @@ class ShardSet:
                 f"{self.store.url!r} has no {missing} part: write it again with --part train,validation,test"
             )
         height, width, channels = self.index.shape
-        size = height * width * channels * sum(self.index.examples(part) for part in PARTS)
-        fits = size <= (_budget() if memory_budget is None else memory_budget)
-        train, validation, test = (
-            self.local_part(part, progress=progress).part(in_memory=fits) for part in PARTS
+        chosen = sum(file.examples for file in self._chosen("train", files))
+        examples = chosen + self.index.examples("validation") + self.index.examples("test")
+        fits = height * width * channels * examples <= (_budget() if memory_budget is None else memory_budget)
+        validation, test = (
+            self.local_part(part, progress=progress).part(in_memory=fits) for part in PARTS if part != "train"
         )
+        if files is None or decoded.find(self._source("train", None), self._key) is None:
+            train, own = self.local_part("train", files, progress).part(in_memory=fits), files is not None
+        else:
+            # All of it lies decoded on this machine: nothing needs to be decoded twice.
+            train, own = self._out_of_all(files, in_memory=fits), fits
         return Splits(
             self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
-            class_names=self.index.class_names,
+            class_names=self.index.class_names, files=tuple(file.examples for file in self.index.files("train")),
+            own_files=own,
         )
+
+    def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> Part:
+        """Some training files, copied out of the whole part; the whole of it, mapped, where they do not fit."""
+        import numpy as np
+
+        from velodrome.data.splits import Part
+
+        whole = self.local_part("train")
+        if not in_memory:
+            return whole.part(in_memory=False)
+        count = len(self.index.files("train"))
+        mine = np.flatnonzero(np.isin(np.arange(len(whole)) % count, files))
+        return Part(whole.gather(mine), np.asarray(whole.labels)[mine])
 
 
 def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
@@ -195,6 +225,7 @@ class ShardedData:
             name=self.name, title=f"{index.title}, in {len(index.files('train'))} {index.encoding} shards",
             licence=index.licence, homepage=index.homepage, train=train, validation=validated, test=test,
             input_shape=index.shape, classes=index.classes, bytes=index.bytes, class_names=index.class_names,
+            files=len(index.files("train")),
         )
 
     def prepare(self, progress: Progress | None) -> None:
@@ -203,6 +234,9 @@ class ShardedData:
             shards.local_part(part, progress=progress)
 
     def load(self, seed: int, validation: float) -> Splits:
+        return self.load_files(None, validation)
+
+    def load_files(self, numbers: Sequence[int] | None, validation: float) -> Splits:
         from dataclasses import replace
 
         from velodrome.data.stored import DEFAULT_VALIDATION
@@ -212,7 +246,10 @@ class ShardedData:
         notes: tuple[str, ...] = ()
         if validation not in (DEFAULT_VALIDATION, kept):
             notes = (f"--validation {validation:g} is not used: the shards at {self.url!r} were divided with {kept:g}",)
-        return replace(shards.splits(), name=self.name, notes=notes)
+        return replace(shards.splits(files=numbers), name=self.name, notes=notes)
+
+    def files(self) -> tuple[int, ...]:
+        return tuple(file.examples for file in ShardSet.open(self.url).index.files("train"))
 
     def verify(self) -> Sequence[Checked]:
         """Every file of the set, read where it is and compared with its checksum."""

@@ -33,7 +33,8 @@ class Splits:
     class_names: tuple[str, ...] = ()
     #: What was left out or changed on the way, as sentences for the reader of a run.
     notes: tuple[str, ...] = ()
-    #: Examples of each file that the training part lies in; empty for data that does not lie in files.
+    #: Examples of each file that the training part lies in; empty for data that does not lie in files. In the order of
+    #: the part, files take turns, one example each.
     files: tuple[int, ...] = ()
     #: Whether `train` holds only the files of this worker.
     own_files: bool = False

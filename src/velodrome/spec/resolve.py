@@ -52,12 +52,30 @@ def check_batch(job: Job, examples: int) -> None:
 
 def check_text(job: Job, words: int) -> None:
     """Refuse a resolved job of a language model whose text is too short for one step."""
+    if job.sharding in ("file", "off"):
+        raise BadRequest(f"--sharding {job.sharding}: a text is divided by its rows; leave sharding out")
     rows = batch_of_step(job, strategy_of(job))
     if words // rows <= job.unroll:
         raise BadRequest(
             f"--batch-size {job.batch_size}: {rows:,} rows of more than {job.unroll} words need more than the "
             f"{words:,} words of {job.dataset}; choose a smaller batch or a smaller --unroll"
         )
+
+
+def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
+    """What `auto` means for a job: whole files if every worker of a synchronous strategy gets one, else examples.
+
+    `files` is 0 for data that does not lie in files.
+    """
+    if job.sharding == "file" and files < job.workers:
+        has = f"has {files}" if files else "does not lie in files"
+        raise BadRequest(
+            f"--sharding file: {job.workers} workers need at least {job.workers} files, and {job.dataset} {has}; "
+            f"`velodrome data shard` makes more, or use --sharding data"
+        )
+    if job.sharding != "auto":
+        return job.sharding
+    return "file" if synchronous and job.workers > 1 and files >= job.workers else "data"
 
 
 def batch_of_step(job: Job, strategy: Strategy) -> int:

@@ -14,8 +14,9 @@ from velodrome.engines.base import Strategy
 from velodrome.engines.registry import strategy_of
 from velodrome.models.zoo import check_shape, is_own, is_text
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import check_batch
+from velodrome.spec.resolve import check_batch, sharding_of
 from velodrome.worker.events import Emitter
+from velodrome.worker.schedule import files_of
 
 
 @dataclass
@@ -52,18 +53,32 @@ class Context:
     @cached_property
     def data(self) -> Splits:
         """The data set, loaded at first use."""
-        from velodrome.data.catalogue import load
+        from velodrome.data.catalogue import load, load_files
 
         with self.events.phase("data"):
             job = self.job
-            data = load(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
+            numbers = self._own_files()
+            if numbers is None:
+                data = load(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
+            else:
+                data = load_files(job.dataset, numbers, validation=job.validation, bad_data=job.bad_data)
         for note in data.notes if self.is_chief else ():
             self.events.emit("warning", message=note)
         # The controller may not have known: it never runs the user's code, and does not decode to count.
-        check_batch(job, len(data.train))
+        check_batch(job, sum(data.files) or len(data.train))
         if not is_own(job.model):
             check_shape(job.model, data.input_shape)
         return data
+
+    def _own_files(self) -> range | None:
+        """The files that this process alone trains on; None if it needs all of the data."""
+        from velodrome.data.catalogue import files
+
+        job, strategy = self.job, self.strategy
+        if not strategy.synchronous or strategy.one_process or job.workers == 1 or job.sharding in ("data", "off"):
+            return None
+        count = len(files(job.dataset, bad_data=job.bad_data))
+        return files_of(self.rank, count, job.workers) if sharding_of(job, count, synchronous=True) == "file" else None
 
     @property
     def is_text(self) -> bool:

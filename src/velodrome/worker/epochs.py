@@ -7,9 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, check_text
+from velodrome.spec.resolve import batch_of_step, check_text, sharding_of
 from velodrome.worker.context import Context
 from velodrome.worker.schedule import Schedule, by_data, by_file, off
 from velodrome.worker.text_schedule import TextSchedule
@@ -24,21 +22,6 @@ class Steps(Protocol):
     def examples(self, first: int, last: int) -> int: ...
 
 
-def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
-    """What `auto` means for a job: whole files if every worker of a synchronous strategy gets one, else examples.
-
-    `files` is 0 for data that does not lie in files.
-    """
-    if job.sharding == "file" and files < job.workers:
-        raise BadRequest(
-            f"--sharding file: {job.workers} workers need at least {job.workers} files, and {job.dataset} has {files}; "
-            f"`velodrome data shard` makes more, or use --sharding data"
-        )
-    if job.sharding != "auto":
-        return job.sharding
-    return "file" if synchronous and job.workers > 1 and files >= job.workers else "data"
-
-
 def epochs_of(context: Context) -> Callable[[int], Steps]:
     """The schedule of an epoch, counted from 1."""
     job, strategy = context.job, context.strategy
@@ -47,10 +30,22 @@ def epochs_of(context: Context) -> Callable[[int], Steps]:
         workers = job.workers if strategy.synchronous else 1
         check_text(job, len(context.text.train))
         text = TextSchedule(len(context.text.train), batch, job.unroll, workers)
+        left_out = len(context.text.train) - 1 - text.examples(0, text.steps)
+        if left_out and context.is_chief:
+            context.events.emit("warning", message=(
+                f"{left_out:,} of {len(context.text.train):,} words are left out in every epoch: {batch} rows of equal "
+                f"length, read {job.unroll} words at a time, do not hold them"
+            ))
         return lambda epoch: text
     files = context.data.files
     policy = sharding_of(job, len(files), synchronous=strategy.synchronous)
     if strategy.synchronous:
+        first = _synchronous(context, policy, batch, 1)
+        if policy == "file" and first.unequal() and context.is_chief:
+            context.events.emit("warning", message=(
+                f"{first.unequal()} of {first.steps} steps of an epoch leave a worker without examples: {len(files)} "
+                f"files are not the same for each of {job.workers} workers; nothing is dropped"
+            ))
         return lambda epoch: _synchronous(context, policy, batch, epoch)
     return lambda epoch: _handed_out(context, policy, batch, epoch)
 

@@ -92,18 +92,25 @@ def files_of(rank: int, files: int, workers: int) -> range:
     return range(rank, files, workers)
 
 
+def _file_of_each(files: Sequence[int]) -> Indices:
+    """Which file every example lies in, where the files take turns, one example each, as long as they last."""
+    numbers = np.repeat(np.arange(len(files)), files)
+    turns = np.concatenate([np.arange(count) for count in files])
+    dealt: Indices = numbers[np.lexsort((numbers, turns))]
+    return dealt
+
+
 def by_file(
     files: Sequence[int], batch: int, workers: int, seed: int, epoch: int, *, own: bool = False
 ) -> Schedule:
-    """Whole files to each worker, given the examples of every file.
+    """Whole files to each worker, given the examples of every file; in the data set's order they take turns.
 
     With `own`, a stream counts within its worker's own files, for a worker that holds no others.
     """
-    starts = np.concatenate([[0], np.cumsum(files)]).astype(np.int64)
+    file = _file_of_each(files)
     streams = []
     for rank in range(workers):
-        numbers = files_of(rank, len(files), workers)
-        mine = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
+        mine = np.flatnonzero(np.isin(file, files_of(rank, len(files), workers))).astype(np.int64)
         order = order_of_epoch(len(mine), seed, epoch, workers, rank)
         streams.append(order if own else mine[order])
     return Schedule(tuple(streams), _sizes(batch, workers))
