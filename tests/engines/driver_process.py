@@ -26,11 +26,18 @@ from velodrome.worker.events import Emitter
 
 
 def read_data(path: str) -> Splits:
+    """From an `.npz` file into memory, or from a folder of `.npy` files that stay on disk."""
+    if Path(path).is_dir():
+        return _splits({file.stem: np.load(file, mmap_mode="r") for file in Path(path).glob("*.npy")})
     with np.load(path) as stored:
-        parts = {
-            name: Part(stored[f"{name}_images"], stored[f"{name}_labels"]) for name in ("train", "validation", "test")
-        }
-        return Splits(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
+        return _splits(stored)
+
+
+def _splits(stored: Any) -> Splits:
+    parts = {
+        name: Part(stored[f"{name}_images"], stored[f"{name}_labels"]) for name in ("train", "validation", "test")
+    }
+    return Splits(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
 
 
 def read_text(path: str) -> Text:

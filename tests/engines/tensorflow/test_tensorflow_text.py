@@ -1,4 +1,4 @@
-"""A language model trains under every strategy: as one process does where it is synchronous, each word once otherwise."""
+"""A language model trains under every strategy: synchronously as one process does, otherwise each word once."""
 
 from __future__ import annotations
 

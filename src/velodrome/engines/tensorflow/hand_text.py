@@ -92,8 +92,8 @@ class HandsText(ParameterServer):
         cut = TextSchedule(schedule.words, schedule.batch * workers, schedule.unroll, workers)
         if not cut.steps:
             raise BadRequest(
-                f"--workers {workers}: each reads {schedule.batch} rows of a text, and {schedule.words:,} words are too "
-                f"few for rows of more than {schedule.unroll}; choose fewer workers or a smaller --batch-size"
+                f"--workers {workers}: each reads {schedule.batch} rows of a text, and {schedule.words:,} words are "
+                f"too few for rows of more than {schedule.unroll}; choose fewer workers or a smaller --batch-size"
             )
         self._groups = [self._group(training_rows(cut.rows(text, rank), schedule.batch)) for rank in range(workers)]
         self._handed, self._each = 0, self._steps_in_closure(cut.steps * workers)

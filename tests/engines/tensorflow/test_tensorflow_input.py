@@ -1,0 +1,107 @@
+"""Data larger than memory trains as any other; a server's workers read their own copies; what is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from driver import largest_difference, run
+from driver_process import read_data
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="session")
+def on_disk(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same data with its images in `.npy` files, which the driver maps instead of reading them."""
+    folder = tmp_path_factory.mktemp("mapped")
+    with np.load(data) as stored:
+        for name in stored.files:
+            np.save(folder / f"{name}.npy", stored[name])
+    return folder
+
+
+PLACES = [
+    ("single", {}), ("multi-worker-mirrored", {"workers": 2}), ("parameter-server", {"workers": 1}),
+    *(pytest.param(strategy, {"workers": 3}, marks=pytest.mark.slow)
+      for strategy in ("mirrored", "central-storage", "allreduce")),
+]
+
+
+@pytest.mark.parametrize(("strategy", "place"), PLACES)
+def test_data_on_disk_trains_like_data_in_memory(
+    train: Any, make_job: Any, on_disk: Path, tmp_path: Path, strategy: str, place: dict[str, Any]
+) -> None:
+    in_memory = train(strategy="single")
+    streamed = run(make_job(strategy=strategy, **place), on_disk, tmp_path)
+    assert largest_difference(in_memory.state, streamed.state) < 1e-9
+    assert streamed.result["test"]["correct"] == in_memory.result["test"]["correct"]
+    assert streamed.result["confusion"] == in_memory.result["confusion"]
+
+
+def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    from concurrent.futures import ThreadPoolExecutor
+
+    from velodrome.data.gather import Gather
+    from velodrome.data.splits import Part
+    from velodrome.engines.tensorflow import feeds
+    from velodrome.worker.schedule import by_data
+
+    images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    part = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
+    schedule = by_data(50, 8, 3, 1, 1)
+    shares = [schedule.share(rank) for rank in range(3)]
+    seen: list[list[int]] = [[] for _ in shares]
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
+        patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
+        streamed = feeds.Streamed(part, Gather(part.images), shares, reader)
+        for first, last in ((0, 1), (1, 5), (5, 7)):
+            for window in streamed.windows(first, last):
+                for mine, hand in zip(seen, window.handed, strict=True):
+                    for step in range(window.first, window.last):
+                        batch = feeds.decks.deal(hand, step)
+                        if int(batch.real):
+                            assert (np.asarray(batch.inputs)[:, 0, 0, 0] == np.asarray(batch.targets)).all()
+                            mine += np.asarray(batch.targets).tolist()
+    assert [share.indices.tolist() for share in shares] == seen
+
+
+@pytest.mark.parametrize(("strategy", "place"), [
+    ("multi-worker-mirrored", {"workers": 2}), ("parameter-server", {"workers": 2}), ("mirrored", {"workers": 3}),
+])
+def test_the_confusion_counts_every_test_example(
+    train: Any, data: Path, strategy: str, place: dict[str, Any]
+) -> None:
+    result = train(strategy=strategy, optimizer="momentum", dtype="float64", **place).result
+    confusion = np.array(result["confusion"])
+    labels = read_data(str(data)).test.labels
+    assert confusion.sum(axis=1).tolist() == np.bincount(labels, minlength=10).tolist()
+    assert np.trace(confusion) == result["test"]["correct"]
+
+
+@pytest.mark.parametrize(("strategy", "place"), [
+    ("single", {}), ("allreduce", {"workers": 2}), ("parameter-server", {"workers": 1, "servers": 2}),
+    *(pytest.param(strategy, {"workers": 2}, marks=pytest.mark.slow)
+      for strategy in ("mirrored", "central-storage", "multi-worker-mirrored")),
+])
+def test_a_step_is_no_longer_than_the_norm_allows(train: Any, strategy: str, place: dict[str, Any]) -> None:
+    asked = {"optimizer": "sgd", "learning_rate": 1.0, "steps": 1, "epochs": 1, "dtype": "float64"}
+    free, clipped = (train(strategy="single", clip_norm=norm, **asked).state["weights"] for norm in (1e9, 0.01))
+    here = train(strategy=strategy, clip_norm=0.01, **asked, **place).state["weights"]
+    assert np.abs(here - clipped).max() < 1e-9
+    still = train(strategy="single", **(asked | {"learning_rate": 1e-12})).state["weights"]
+    assert np.linalg.norm(clipped - still) == pytest.approx(0.01, rel=1e-6)
+    # Shortened, and in the same direction.
+    moved, shortened = free - still, clipped - still
+    assert np.dot(moved, shortened) == pytest.approx(np.linalg.norm(moved) * np.linalg.norm(shortened), rel=1e-6)
+
+
+def test_allreduce_tells_how_long_it_was_in_collectives(train: Any) -> None:
+    ran = train(strategy="allreduce", workers=2, optimizer="sgd", dtype="float32")
+    shares = [share for process in ran.processes for share in process.of_kind("shares")]
+    assert len(shares) == 2
+    assert all(0 < share["collective_seconds"] < share["train_seconds"] for share in shares)
