@@ -43,3 +43,30 @@ def test_kernels_begin_uniform_within_glorots_limit_and_biases_at_zero(zoo: Any)
 def test_images_that_are_too_small_are_refused(zoo: Any) -> None:
     with pytest.raises(BadRequest, match="at least 16×16"):
         zoo.build("lenet5", input_shape=(8, 8, 1), classes=10)
+
+
+def test_the_network_for_photos_augments_in_training_only(zoo: Any) -> None:
+    model = zoo.build("fruit-cnn", input_shape=(100, 100, 3), classes=15)
+    convolutions = (27 * 16 + 16) + (144 * 32 + 32) + (288 * 64 + 64) + (576 * 64 + 64)
+    assert sum(int(np.prod(each.shape)) for each in model.trainable_variables) == (
+        convolutions + (6 * 6 * 64 * 128 + 128) + (128 * 15 + 15)
+    )
+    images = np.random.default_rng(1).random((4, 100, 100, 3), np.float32)
+    calm, again, lively = (np.asarray(model(images, training=training)) for training in (False, False, True))
+    assert (calm == again).all()
+    assert np.abs(calm - lively).max() > 1e-4
+
+
+def test_the_language_model_has_the_published_size_and_begins_uniform(zoo: Any) -> None:
+    model = zoo.build_text("lstm-small", 10_000)
+    lstm = (200 + 200) * 800 + 800
+    assert model.count_params() == 10_000 * 200 + 2 * lstm + 200 * 10_000 + 10_000 == 4_651_600
+    for variable in model.trainable_variables:
+        value = np.asarray(variable)
+        assert np.abs(value).max() <= 0.1
+        assert value.std() == pytest.approx(0.1 / np.sqrt(3), rel=0.1)
+
+
+def test_a_network_of_images_reads_no_text(zoo: Any) -> None:
+    with pytest.raises(BadRequest, match="reads images"):
+        zoo.build_text("lenet5", 10_000)

@@ -51,7 +51,7 @@ def _lenet5(classes: int) -> list[keras.Layer]:
 def _fruit_cnn(classes: int) -> list[keras.Layer]:
     return [
         layers.RandomFlip("horizontal"),
-        layers.RandomTranslation(0.1, 0.1, fill_mode="nearest"),
+        layers.RandomTranslation(0.1, 0.1, fill_mode="nearest", interpolation="nearest"),
         layers.RandomBrightness(0.1, value_range=(0.0, 1.0)),
         *(layer for filters in (16, 32, 64, 64) for layer in (
             # The largest of a window is the same before and after relu, which never falls.
