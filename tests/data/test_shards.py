@@ -259,18 +259,26 @@ def test_the_command_writes_digits_and_says_what_it_wrote(velodrome, tmp_path):
     assert "1,294 examples in   2 files" in plain.out
 
 
-_GATHERS = """
-import resource, sys
+#: Of this program alone: what `getrusage` tells goes back to the process that started it.
+_PEAK = """
+import re
+from pathlib import Path
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10
+"""
+
+_GATHERS = _PEAK + """
+import sys
 import numpy as np
 from velodrome.data.gather import Gather
 images = np.memmap(sys.argv[1], np.uint8, "r", shape=(400_000, 28, 28, 1))
 random = np.random.default_rng(0)
 gather = Gather(images, window=32 << 20)
 gather(np.arange(10))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 for _ in range(400):
     gather(random.integers(0, len(images), 500))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(peak() - before)
 """
 
 
@@ -284,8 +292,8 @@ def test_gathering_at_random_does_not_let_the_process_grow(tmp_path):
     assert int(done.stdout) < 96
 
 
-_LARGE = """
-import resource, sys
+_LARGE = _PEAK + """
+import sys
 import numpy as np
 from velodrome.data.gather import Gather
 from velodrome.data.shards import load_shards
@@ -294,11 +302,12 @@ gather, random = Gather(found.train.images), np.random.default_rng(0)
 for _ in range(2000):
     chosen = random.integers(0, len(found.train), 128)
     assert np.array_equal(gather(chosen)[:, 0, 0, 0], found.train.labels[chosen])
-print(found.train.images.nbytes >> 20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+print(found.train.images.nbytes >> 20, peak())
 """
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_set_of_4_gib_is_read_at_random_within_one_and_a_half(tmp_path):
     count, shape = 1 << 20, (64, 64, 1)
     with (tmp_path / "pixels").open("wb") as stream:
@@ -311,20 +320,33 @@ def test_a_set_of_4_gib_is_read_at_random_within_one_and_a_half(tmp_path):
     store = open_store(str(tmp_path / "s"))
     shard_write.write_shards(splits, ABOUT, store, shards=16, encoding="raw", seed=1, validation=0.1)
     done = subprocess.run(
-        [sys.executable, "-c", _LARGE, str(tmp_path / "s")], capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, "-c", _LARGE, str(tmp_path / "s")], capture_output=True, text=True, timeout=600, check=True
     )
     size, resident = map(int, done.stdout.split())
     assert size == 4096
-    assert resident < 1536
+    assert resident < 1536, f"{resident} MiB"
 
 
 def test_gathering_equals_indexing(tmp_path):
     images = np.random.default_rng(3).integers(0, 256, (1000, 7, 5, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
-    wanted = np.random.default_rng(4).integers(0, 1000, 5000)
+    wanted = np.random.default_rng(4).integers(0, 700, 5000)
     for source, window in ((images, 1), (mapped, 1), (mapped, 10 << 20)):
         assert np.array_equal(Gather(source, window)(wanted), images[wanted])
+        assert np.array_equal(Gather(source[200:900], window)(wanted), images[200:900][wanted])
+        assert Gather(source, window)(wanted[:0]).shape == (0, 7, 5, 3)
+        with pytest.raises(IndexError):
+            Gather(source, window)(np.array([1000]))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_told(tmp_path):
+    np.save(tmp_path / "images.npy", np.zeros((100, 8, 8, 1), np.uint8))
+    gather = Gather(np.load(tmp_path / "images.npy", mmap_mode="r"), window=1)
+    with (tmp_path / "images.npy").open("r+b") as stream:
+        stream.truncate(1000)
+    with pytest.raises(DataError, match=r"images.npy' was cut short while it was read"):
+        gather(np.array([99]))
 
 
 def test_relative_folders_and_file_addresses_are_the_same(tmp_path, monkeypatch):

@@ -1,51 +1,52 @@
-"""Picks examples out of images that may be larger than memory, without the process growing by what it has read."""
+"""Picks examples out of images that may be larger than memory, without the process growing by what it has read.
+
+A large file is read place by place rather than through its mapping: a touched place of a mapping may bring two
+megabytes into the process, and letting go of them again costs ten times the reading.
+"""
 
 from __future__ import annotations
 
-import mmap
-from typing import Any
+import os
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Bytes of a mapped file that may lie in the process before they are let go; the system's own cache keeps them.
+from velodrome.data.base import DataError
+
+#: Mapped files up to this size may come into the process whole.
 WINDOW = 128 << 20
-#: What the kernel maps around a place that is touched.
-_AROUND = 64 << 10
 
 
 class Gather:
-    """Images by their places, as a copy. Memory stays within the window, whatever the size of the file."""
+    """Images by their places, as a copy: from memory, from a small mapped file, or from a large one by reading."""
 
     def __init__(self, images: NDArray[np.uint8], window: int = WINDOW) -> None:
-        self._images = images
-        mapped: Any = getattr(images, "_mmap", None)
-        self._mapped: mmap.mmap | None = mapped if isinstance(mapped, mmap.mmap) else None
-        self._touched, self._window = 0, window
-        self._each = int(np.prod(images.shape[1:])) + _AROUND
-        if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_RANDOM)
+        self._images: NDArray[np.uint8] = np.asarray(images)
+        self._stream: IO[bytes] | None = None
+        if isinstance(images, np.memmap) and images.nbytes > window and images.flags.c_contiguous:
+            self._stream, self._start = _opened(images)
+        self._each = int(np.prod(images.shape[1:]))
 
     def __call__(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        if self._mapped is None:
+        if self._stream is None:
             return self._images.take(indices, axis=0)
-        step = max(1, self._window // self._each)
-        if len(indices) <= step:
-            return self._some(indices)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self._images):
+            raise IndexError(f"images {indices.min()} to {indices.max()} of {len(self._images)} were asked for")
         out = np.empty((len(indices), *self._images.shape[1:]), np.uint8)
-        for first in range(0, len(indices), step):
-            out[first : first + step] = self._some(indices[first : first + step])
+        rows, file = out.reshape(len(indices), self._each), self._stream.fileno()
+        for row, place in zip(rows, indices.tolist(), strict=True):
+            if os.preadv(file, [row.data], self._start + place * self._each) != self._each:
+                raise DataError(f"{self._stream.name!r} was cut short while it was read: prepare the data set again")
         return out
 
-    def _some(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        chosen = np.asarray(self._images).take(indices, axis=0)
-        self._touched += len(indices) * self._each
-        if self._touched >= self._window:
-            self.release()
-        return chosen
 
-    def release(self) -> None:
-        """Let go of everything that was read."""
-        self._touched = 0
-        if self._mapped is not None:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+def _opened(images: np.memmap[tuple[int, ...], np.dtype[np.uint8]]) -> tuple[IO[bytes], int]:
+    """The file behind a mapped array, and where in it the array begins; a slice begins later than its file's array."""
+    whole = images
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    if images.filename is None:
+        raise DataError("images are mapped from no file that has a name")
+    return Path(images.filename).open("rb"), images.offset + images.ctypes.data - whole.ctypes.data
