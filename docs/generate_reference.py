@@ -240,8 +240,8 @@ def run_page() -> str:
 def names_page() -> str:
     letters = [[f"`{short}`", engine, f"`{strategy}`"] for (engine, strategy), short in abbreviations().items()]
     parts = [
-        ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits that "
-         "tells runs apart whose names would else be the same: repetitions count it up"],
+        ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits "
+         "that tells runs apart whose names would else be the same: repetitions count it up"],
         ["data size", "`33000d`", "examples to train on; words of a text; 0 if not known before it is loaded"],
         ["label", "`artType`", "what is told apart: the variant of a data set, or its name (`fashionMnist`)"],
         ["instances", "`2i`", "processes of the job: workers, servers and a chief"],

@@ -141,7 +141,8 @@ def run(
     error_console.print(words, soft_wrap=True)
     failed: list[str] = []
     if not dry_run:
-        folder.begin(race)
+        # What was missing at the last time may be there now.
+        folder.begin(race, grown=True)
         results = run_on_board(folder, entries, expected, warm=True)
         failed = [result["run"] for result in results if result["status"] != "finished"]
     _conclude(plan, folder.path, failed, ran=not dry_run, as_json=json)

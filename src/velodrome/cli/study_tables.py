@@ -48,22 +48,22 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
         title=f"{plan.study.name}: {same}" + (f"; published, and ours at scale {plan.scale} below" if ours else ""),
     )
-    for field in fields:
-        table.add_column(field, no_wrap=True)
-    table.add_column("", overflow="fold")
+    table.add_column("configuration", overflow="fold")
     for name in names:
-        table.add_column(QUANTITIES[name].heading, justify="right")
+        table.add_column(QUANTITIES[name].heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
     seen: list[object] = []
     for row in rows:
-        cells = [escape(_FIELDS[field](row.setting.published)) for field in fields]
-        theirs = [_cell(name, row.theirs.get(name)) for name in names]
-        below = f"\n{_state(row, seen)}" if ours or row.setting.missing else ""
-        cells.append(("not in the study" if row.setting.added else "published") + below)
-        if ours and row.setting.ours is not None and row.setting.ours not in seen:
-            mine = [f"[bold]{_cell(name, row.ours.get(name))}[/bold]" for name in names]
-            theirs = [f"{above}\n{under}" for above, under in zip(theirs, mine, strict=True)]
+        label = escape(" ".join(_FIELDS[field](row.setting.published) for field in fields) or same)
+        lines = [[f"[bold]{label}[/bold]" + (" (not in the study)" if row.setting.added else ""), *([""] * len(names))]]
+        if row.theirs:
+            lines.append(["  published", *(_cell(name, row.theirs.get(name)) for name in names)])
+        if row.setting.missing or (ours and row.setting.ours in seen):
+            lines.append([f"  [yellow]{_state(row, seen)}[/yellow]", *([""] * len(names))])
+        elif ours:
+            lines.append([f"  {_state(row, seen)}", *(_cell(name, row.ours.get(name)) for name in names)])
         seen.append(row.setting.ours)
-        table.add_row(*cells, *theirs)
+        for line in lines:
+            table.add_row(*line)
     return table
 
 
@@ -81,9 +81,9 @@ def _state(row: Beside, seen: Sequence[object]) -> str:
     """What stands below a published configuration."""
     setting = row.setting
     if setting.ours is None:
-        return "[yellow]not here[/yellow]"
+        return "not here"
     if setting.ours in seen:
-        return f"[yellow]as {size_of(setting.ours)}[/yellow]"
+        return f"ours is the run with {size_of(setting.ours)} above"
     smaller = size_of(setting.ours) != size_of(setting.published)
     return "ours" + (f" ({size_of(setting.ours)})" if smaller else "")
 

@@ -40,14 +40,16 @@ class RaceFolder:
         except (OSError, ValueError, yaml.YAMLError):
             return None
 
-    def begin(self, race: Race) -> None:
-        """Write the race down; refuse another race under the same name."""
+    def begin(self, race: Race, *, grown: bool = False) -> None:
+        """Write the race down; refuse another race under the same name, unless it is the same one `grown` by jobs."""
         text = yaml.safe_dump(race.model_dump(), sort_keys=False)
         file = self.path / "race.yaml"
         if file.exists():
-            if self._written() != race:
+            written = self._written()
+            if written == race:
+                return
+            if not (grown and written is not None and _contains(race, written)):
                 raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
-            return
         if (self.path / "job.yaml").exists():
             raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
         try:
@@ -64,6 +66,15 @@ class RaceFolder:
             if result is not None and result["status"] == "finished":
                 found[run.name] = result
         return found
+
+
+def _contains(race: Race, other: Race) -> bool:
+    """Whether every job of the other race is one of this race, under the same name."""
+    try:
+        mine = {entry.name: entry.job for entry in expand(race)}
+        return all(mine.get(entry.name) == entry.job for entry in expand(other))
+    except BadRequest:
+        return False
 
 
 def check(race: Race) -> list[Entry]:

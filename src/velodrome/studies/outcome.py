@@ -43,6 +43,12 @@ def _steps_per_worker(row: Row, cores: int) -> float | None:
     return steps[0] / row.workers if steps else None
 
 
+def _speedup(row: Row, cores: int) -> float | None:
+    """Over the engine's `single`, or over the strategy's own one-worker run where a study has no `single`."""
+    place = row.speedup or row.scaling
+    return place.estimate if place else None
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A published quantity: its heading, how it is written, and how ours is read."""
@@ -61,7 +67,7 @@ QUANTITIES: dict[str, Quantity] = {
     "memory": Quantity("memory GB", ",.2f", _median("memory_bytes", 1e9)),
     "network": Quantity("network MB", ",.1f", _network),
     "batches_per_second": Quantity("batches/s", ",.1f", _median("batches_per_second")),
-    "speedup": Quantity("speedup", ".2f", lambda row, cores: row.scaling.estimate if row.scaling else None),
+    "speedup": Quantity("speedup", ".2f", _speedup),
 }
 
 
