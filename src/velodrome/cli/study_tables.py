@@ -46,13 +46,18 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
     same = ", ".join(_FIELDS[field](rows[0].setting.published) for field in _FIELDS if field not in fields)
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
-        title=f"{plan.study.name}: {same}" + (f"; published, and ours at scale {plan.scale} below" if ours else ""),
+        title=": ".join(filter(None, [plan.study.name, same])) + (f"; ours at scale {plan.scale}" if ours else ""),
     )
     table.add_column("configuration", overflow="fold")
     for name in names:
         table.add_column(QUANTITIES[name].heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
     seen: list[object] = []
+    untold = 0
     for row in rows:
+        # Nothing published of it and nothing of ours: what is missing or made smaller is told in sentences.
+        if not row.theirs and ours and (row.setting.missing or row.setting.ours in seen):
+            untold += 1
+            continue
         label = escape(" ".join(_FIELDS[field](row.setting.published) for field in fields) or same)
         lines = [[f"[bold]{label}[/bold]" + (" (not in the study)" if row.setting.added else ""), *([""] * len(names))]]
         if row.theirs:
@@ -64,6 +69,8 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
         seen.append(row.setting.ours)
         for line in lines:
             table.add_row(*line)
+    if untold:
+        table.add_row(f"[yellow]and {_counted(untold)} without figures, theirs or ours[/yellow]", *([""] * len(names)))
     return table
 
 

@@ -75,6 +75,8 @@ class Study(_Part):
     stored: Literal["hdfs"] | None = None
     naming: Literal["plain", "published"] = "plain"
     notes: list[str] = Field(default_factory=list)
+    #: What is shown of our runs where no numbers were published.
+    measures: list[str] = ["accuracy", "seconds", "batches_per_second", "speedup"]
     races: list[Block]
     scales: dict[ScaleName, Scale]
     figures: list[Figure] = Field(default_factory=list)

@@ -60,6 +60,7 @@ class Quantity:
 
 QUANTITIES: dict[str, Quantity] = {
     "accuracy": Quantity("test accuracy", ".4f", _median("accuracy")),
+    "perplexity": Quantity("test perplexity", ",.1f", _median("perplexity")),
     "seconds": Quantity("training s", ",.1f", _median("train_seconds")),
     "total": Quantity("in all s", ",.2f", _median("total_seconds")),
     "steps_per_worker": Quantity("steps a worker", ",.0f", _steps_per_worker),
@@ -89,9 +90,8 @@ class Beside:
 
 
 def quantities_of(study: Study) -> list[str]:
-    """What the study published, and throughput and speedup where it published no numbers."""
-    named = list(dict.fromkeys(name for figure in study.figures for name in figure.values))
-    return named or ["accuracy", "seconds", "batches_per_second", "speedup"]
+    """What the study published numbers of; where it published none, what it measured."""
+    return list(dict.fromkeys(name for figure in study.figures for name in figure.values)) or study.measures
 
 
 def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
@@ -144,7 +144,10 @@ def _judge(claim: Claim, plan: StudyPlan, rows: Sequence[Row], cores: int) -> Fi
     ]
     verdicts = [verdict for verdict, _ in parts]
     verdict: Verdict = "does not hold" if "does not hold" in verdicts else CANNOT if CANNOT in verdicts else "holds"
-    return Finding(claim.text, verdict, "; ".join(dict.fromkeys(why for _, why in parts)))
+    told = list(dict.fromkeys(why for _, why in parts))
+    if verdict == CANNOT and claim.to > cores:
+        told.append(f"{claim.to} workers with a core each are needed, and there are {cores} cores")
+    return Finding(claim.text, verdict, "; ".join(told))
 
 
 def _series(
@@ -163,7 +166,7 @@ def _series(
         early = [row for count, row in mine.items() if count <= points[0] and _scaling(row) < LINEAR * count]
         if claim.kind == "scales" and early and claim.to <= cores:
             return "does not hold", told
-        return CANNOT, f"{told}; {claim.to} workers with a core each are needed, and there are {cores} cores"
+        return CANNOT, told
     if claim.kind == "scales":
         holds = all(_scaling(row) >= LINEAR * count for count, row in mine.items() if count <= claim.to)
     else:
