@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from rich.table import Table
 
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import strategy_of
+from velodrome.models.zoo import is_text
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.resolve import batch_of_step
@@ -34,7 +36,7 @@ class JobProgress:
     def __init__(self, label: str = "") -> None:
         self._label = label
         self._epochs = self._per_epoch = 0
-        self._accuracy: float | None = None
+        self._text, self._reached = False, ""
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -46,6 +48,7 @@ class JobProgress:
 
     def begin(self, plan: Plan, run: OpenRun) -> None:
         self._epochs = plan.job.epochs
+        self._text = is_text(plan.job.model)
         if not self._label:
             error_console.print(_announce(plan, run), soft_wrap=True)
         self._bar.start()
@@ -73,7 +76,7 @@ class JobProgress:
             total = self._epochs * event["steps"]
             done = (event["epoch"] - 1) * event["steps"] + event["step"]
             rate = event["examples"] / event["seconds"] if event["seconds"] else 0.0
-            accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.4f}"
+            accuracy = f"  {self._reached}" if self._reached else ""
             label = self._label or f"epoch {event['epoch']} of {self._epochs}"
             self._bar.update(
                 self._task, description=label, total=total, completed=done, note=f"{rate:,.0f} examples/s{accuracy}"
@@ -84,16 +87,23 @@ class JobProgress:
             error_console.print(f"{kind}: {event['message']}", soft_wrap=True, markup=False)
 
     def _take_epoch(self, event: dict[str, Any]) -> None:
-        validation = event["validation"]
-        if validation["total"]:
-            self._accuracy = validation["correct"] / validation["total"]
+        self._reached = self._read(event["validation"])
         if not self._label:
-            shown = "" if self._accuracy is None else f"  validation accuracy {self._accuracy:.4f}"
-            train = event["train"]["correct"] / max(1, event["train"]["total"])
+            shown = f"  validation {self._reached}" if self._reached else ""
             error_console.print(
-                f"epoch {event['epoch']:>3} of {self._epochs}  train accuracy {train:.4f}{shown}  "
+                f"epoch {event['epoch']:>3} of {self._epochs}  train {self._read(event['train'])}{shown}  "
                 f"{event['seconds']:.1f} s"
             )
+
+    def _read(self, counts: dict[str, Any]) -> str:
+        """Counts as what people read; nothing if nothing was counted."""
+        if not counts["total"]:
+            return ""
+        if self._text:
+            if counts["loss_sum"] is None:
+                return "perplexity not finite"
+            return f"perplexity {math.exp(min(counts['loss_sum'] / counts['total'], 700)):.2f}"
+        return f"accuracy {counts['correct'] / counts['total']:.4f}"
 
     def end(self) -> None:
         if self._download is not None:
@@ -127,8 +137,14 @@ def summary(result: dict[str, Any]) -> Table:
     table.add_column()
     test, seconds, rate = result["test"], result["seconds"], result["throughput"]
     if test:
-        table.add_row("test accuracy", f"{test['accuracy']:.4f}  ({test['correct']:,} of {test['total']:,})")
+        if test["accuracy"] is None:
+            shown = "not finite" if test["perplexity"] is None else f"{test['perplexity']:.2f}"
+            table.add_row("test perplexity", f"{shown}  ({test['total']:,} words)")
+        else:
+            table.add_row("test accuracy", f"{test['accuracy']:.4f}  ({test['correct']:,} of {test['total']:,})")
         table.add_row("test loss", "not finite" if test["loss"] is None else f"{test['loss']:.4f}")
+    if pair := _most_confused(result.get("confusion")):
+        table.add_row("most confused", pair)
     table.add_row("parameters", f"{result['parameters']:,}")
     table.add_row(
         "seconds", f"start-up {seconds['startup']:.1f}, training {seconds['train']:.1f}, "
@@ -151,6 +167,18 @@ def summary(result: dict[str, Any]) -> Table:
             )
     table.add_row("stored in", result["path"])
     return table
+
+
+def _most_confused(confusion: list[list[int]] | None) -> str | None:
+    """The class that was taken for another most often."""
+    pairs = [
+        (count, true, taken) for true, row in enumerate(confusion or []) for taken, count in enumerate(row)
+        if true != taken and count
+    ]
+    if not pairs or confusion is None:
+        return None
+    count, true, taken = max(pairs, key=lambda pair: pair[0])
+    return f"class {true} taken for {taken}: {count:,} of {sum(confusion[true]):,} times"
 
 
 def show_failure(error: JobFailed) -> None:

@@ -10,6 +10,9 @@ import torch
 
 from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM, Job
 
+#: Numbers of a gradient whose squares are summed at a time.
+_PIECE = 1 << 15
+
 
 class Optimizer:
     """Changes tensors in place by their gradients, which must lie in memory as the tensors do."""
@@ -48,6 +51,8 @@ class Optimizer:
 @torch.no_grad()
 def shorten(gradients: list[torch.Tensor], longest: float) -> None:
     """Shorten the gradient as a whole to a norm, in place, where it is longer."""
-    norm = float(torch.stack(torch._foreach_norm(gradients)).norm())
+    # In pieces, because a float32 sum of millions of squares is wrong in the fourth digit.
+    pieces = [piece for gradient in gradients for piece in gradient.reshape(-1).split(_PIECE)]
+    norm = float(torch.stack(torch._foreach_norm(pieces)).double().norm())
     if norm > longest:
         torch._foreach_mul_(gradients, longest / norm)
