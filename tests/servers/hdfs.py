@@ -48,7 +48,7 @@ _FROM_DEBIAN = (
 _DEBIAN_JARS = Path("/usr/share/java")
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-_UP_SECONDS = 60.0
+_UP_SECONDS = 150.0
 
 
 def unavailable() -> str:
