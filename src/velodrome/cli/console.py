@@ -193,7 +193,9 @@ def show_failure(error: JobFailed) -> None:
 
 def mention_interrupted(store: Store) -> None:
     """Tell of runs whose controller was killed, so that nobody wonders what became of them."""
-    names = [run.name for run in store.runs() if run.result() is None and run.status() == "interrupted"]
+    # A look for the file is enough for the many that ended; only the others are asked.
+    without = [run for run in store.runs() if not (run.path / "result.json").exists()]
+    names = [run.name for run in without if run.status() == "interrupted"]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         where = "" if store.path == default_runs() else f" --runs {store.path}"
