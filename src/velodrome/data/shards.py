@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Share of the free memory that a data set may take before it is left on disk.
 _MEMORY_SHARE = 0.25
+#: Says in bytes what a data set may take instead.
+MEMORY_VARIABLE = "VELODROME_DATA_MEMORY"
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,11 @@ def load_shards(url: str, *, memory_budget: int | None = None, progress: Progres
 
 
 def _budget() -> int:
+    said = os.environ.get(MEMORY_VARIABLE)
+    if said is not None:
+        if not said.isdecimal():
+            raise BadRequest(f"{MEMORY_VARIABLE}={said!r}: give a number of bytes")
+        return int(said)
     import psutil
 
     return int(psutil.virtual_memory().available * _MEMORY_SHARE)

@@ -112,7 +112,7 @@ def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
 def _probe(name: str, model: nn.Module, data: Splits, dtype: torch.dtype, device: torch.device) -> np.ndarray:
     """What the model answers to a few training examples; also gives lazy layers their shape."""
     pixels = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
-    images = torch.from_numpy(np.ascontiguousarray(pixels)).to(device=device, dtype=dtype).mul_(data.scale)
+    images = torch.from_numpy(np.array(pixels, order="C")).to(device=device, dtype=dtype).mul_(data.scale)
     model.eval()
     with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False):
         outputs = model(images)

@@ -1,0 +1,105 @@
+"""The table and the figure of a language model's run, made from its folder: perplexity epoch by epoch.
+
+    velodrome train --dataset ptb --model lstm-small --threads 1 --seed 1 --runs runs --name ptb-lstm-small
+    .venv/bin/python benchmarks/language_model.py runs/ptb-lstm-small \\
+        --figure docs/images/ptb-lstm-small.svg --page docs/results-language-model.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+from velodrome.spec.read import make_job, read_yaml
+
+#: Published for this model: about 115; what this benchmark has to reach.
+PUBLISHED, TO_REACH = 115.0, 120.0
+
+
+def table(result: dict[str, Any], rates: list[float]) -> str:
+    columns = ["epoch", "learning rate", "training perplexity", "validation perplexity", "seconds"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for entry, rate in zip(result["history"], rates, strict=True):
+        lines.append(
+            f"| {entry['epoch']} | {rate:.4g} | {entry['train_perplexity']:.1f} "
+            f"| {entry['validation_perplexity']:.1f} | {entry['seconds']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def page(result: dict[str, Any], curve: str) -> str:
+    """The run as a page of the documentation."""
+    test, seconds, versions = result["test"], result["seconds"], result["versions"]
+    frameworks = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return f"""# {result["model"]} on {result["dataset"]}: a full run
+
+One run, made once and written down by `benchmarks/language_model.py`:
+
+```text
+velodrome train --dataset {result["dataset"]} --model {result["model"]} --engine {result["engine"]} \\
+    --strategy {result["strategy"]} --threads 1 --seed {result["seed"]}
+```
+
+**Test perplexity {test["perplexity"]:.2f}** over {test["total"]:,} words; published for this model: about
+{PUBLISHED:.0f}. Training took {seconds["train"]:,.0f} s and everything together {seconds["total"]:,.0f} s, at
+{result["throughput"]["examples_per_second"]:,.0f} words per second. Perplexities repeat up to rounding; seconds depend
+on the machine and on what else it does. Versions: {frameworks}.
+
+{curve}
+"""
+
+
+def figure(result: dict[str, Any], path: Path) -> None:
+    epochs = [entry["epoch"] for entry in result["history"]]
+    drawing, axes = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
+    for name, style in (("train", "--"), ("validation", "-")):
+        values = [entry[f"{name}_perplexity"] for entry in result["history"]]
+        axes.plot(epochs, values, style, marker="o", markersize=3, label={"train": "training"}.get(name, name))
+    test = result["test"]["perplexity"]
+    axes.axhline(test, color="black", linewidth=0.8, label=f"test at the end: {test:.1f}")
+    axes.axhline(PUBLISHED, color="grey", linewidth=0.8, linestyle=":", label=f"published: about {PUBLISHED:.0f}")
+    axes.set(xlabel="epoch", ylabel="perplexity", yscale="log", xticks=epochs)
+    axes.yaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+    axes.yaxis.set_minor_formatter(matplotlib.ticker.ScalarFormatter())
+    axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a finished run")
+    parser.add_argument("--figure", type=Path, help="SVG or PNG to draw")
+    parser.add_argument("--page", type=Path, help="Markdown to write")
+    options = parser.parse_args()
+    try:
+        result = json.loads((options.run / "result.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        parser.error(f"{str(options.run)!r} has no result ({error.strerror}): wait for the run to finish")
+    if not result.get("test") or result["test"].get("perplexity") is None:
+        parser.error(f"{str(options.run)!r} is no finished run of a language model")
+    job = make_job(read_yaml(options.run / "job.yaml"))
+    text = page(result, table(result, [job.rate_of(entry["epoch"]) for entry in result["history"]]))
+    print(text)
+    if options.figure:
+        figure(result, options.figure)
+    if options.page:
+        drawn = ""
+        if options.figure:
+            where = os.path.relpath(options.figure, options.page.parent)
+            drawn = f"\n![perplexity by epoch, in training and on the validation text]({where})\n"
+        options.page.write_text(text + drawn, encoding="utf-8")
+    return int(result["test"]["perplexity"] > TO_REACH)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
