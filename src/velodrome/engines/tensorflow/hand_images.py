@@ -1,4 +1,7 @@
-"""What a parameter server's chief hands out of images: numbers of examples, looked up in the worker's own copy."""
+"""What a parameter server's chief hands out of images: numbers of examples, looked up in the worker's own copy.
+
+Of a data set that is larger than memory no worker has a copy: there the chief sends the examples along.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from velodrome.data.gather import Gather
+from velodrome.data.splits import Part as Examples
 from velodrome.engines.tensorflow import nearby
 from velodrome.engines.tensorflow.cluster import Watch
-from velodrome.engines.tensorflow.deck import EVALUATION_BATCH
+from velodrome.engines.tensorflow.deck import EVALUATION_BATCH, Pixels
 from velodrome.engines.tensorflow.flat import Batch, FlatModel
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Part, State
-from velodrome.worker.schedule import Schedule
+from velodrome.worker.schedule import Indices, Schedule
 
 _SEED_STRIDE = 7919
+#: Most bytes of images that go along with a closure, as far as one step does not need more.
+_SENT_BYTES = 16 << 20
 
 
 class HandsImages(ParameterServer):
@@ -26,24 +33,34 @@ class HandsImages(ParameterServer):
     def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: Watch) -> None:
         super().__init__(context, network, strategy, watch)
         self._copies: dict[str, Any] = {}
-        self._train = tf.function(self._train_steps, autograph=False)
-        self._count = tf.function(self._count_examples, autograph=False)
+        self._gathers: dict[str, Gather] = {}
+        # Sent examples differ in number from closure to closure, which is no reason to trace anew.
+        self._train = tf.function(self._train_steps, autograph=False, reduce_retracing=True)
+        self._count = tf.function(self._count_examples, autograph=False, reduce_retracing=True)
         self._schedule: Schedule
         self._handed, self._each, self._salt = 0, 0, 0
 
-    def _copy(self, part: str) -> Any:
-        """An iterator over a part on every worker."""
+    def _give(self, part: str, indices: Indices) -> tuple[Any, Indices]:
+        """Where a worker finds examples, and their numbers there: in its copy of a part, or in what is sent along."""
+        examples: Examples = getattr(self._context.data, part)
+        if isinstance(examples.images, np.memmap):
+            if part not in self._gathers:
+                self._gathers[part] = Gather(examples.images)
+            images, labels = self._gathers[part](indices), np.asarray(examples.labels).take(indices)
+            return Pixels(tf.constant(images), tf.constant(labels, tf.int64)), np.arange(len(indices), dtype=np.int64)
         if part not in self._copies:
-            examples = getattr(self._context.data, part)
             held = self._closures.coordinator.create_per_worker_dataset(lambda: nearby.pixels(part, examples))
             self._copies[part] = iter(held)
-        return self._copies[part]
+        return self._copies[part], indices
+
+    def _given(self, given: Any) -> Pixels:
+        return Pixels(*given) if isinstance(given, tuple) else next(given)
 
     def _train_steps(
-        self, copy: Any, indices: tf.Tensor, size: tf.Tensor, salt: tf.Tensor, rate: tf.Tensor
+        self, given: Any, indices: tf.Tensor, size: tf.Tensor, salt: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor]:
         """Steps over the examples so numbered; counts, then the sum and the largest of updates by others, the steps."""
-        pixels, examples = next(copy), tf.cast(tf.size(indices), tf.int64)
+        pixels, examples = self._given(given), tf.cast(tf.size(indices), tf.int64)
         states = [
             value + tf.cast(tf.stack([salt * _SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
@@ -68,9 +85,9 @@ class HandsImages(ParameterServer):
     def _read_statistics(self) -> list[tf.Tensor]:
         return [variable.read_value() for variable in self._statistics]
 
-    def _count_examples(self, copy: Any, first: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        pixels = next(copy)
-        batch = Batch(pixels.images[first:last], pixels.labels[first:last], last - first, last - first)
+    def _count_examples(self, given: Any, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        pixels, number = self._given(given), tf.size(indices, tf.int64)
+        batch = Batch(tf.gather(pixels.images, indices), tf.gather(pixels.labels, indices), number, number)
         seen = self._network.count(self._layers(self._pull()), self._read_statistics(), batch)
         return (seen.tally,) if seen.confusion is None else (seen.tally, seen.confusion)
 
@@ -78,14 +95,18 @@ class HandsImages(ParameterServer):
         super().begin_epoch(schedule)
         self._schedule, self._handed = schedule, 0
         self._each = self._steps_in_closure(schedule.steps)
+        images = self._context.data.train.images
+        if isinstance(images, np.memmap):
+            self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.sizes[0])))
 
     def _hand_out(self, last: int) -> None:
         """One closure: the steps from where we are up to, not including, `last`."""
         size = self._schedule.sizes[0]
         indices = self._schedule.streams[0][self._handed * size : last * size]
         self._salt += 1
+        given, numbers = self._give("train", indices)
         self._closures.schedule(
-            None, self._train, self._copy("train"), tf.constant(indices, tf.int64), tf.constant(size, tf.int64),
+            None, self._train, given, tf.constant(numbers, tf.int64), tf.constant(size, tf.int64),
             tf.constant(self._salt, tf.int64), tf.constant(self._rate, self._network.dtype),
         )
         self._handed = last
@@ -109,10 +130,8 @@ class HandsImages(ParameterServer):
         examples, results = len(getattr(self._context.data, part)), []
         for first in range(0, examples, EVALUATION_BATCH):
             results += self._closures.results(self._closures.enough)
-            bounds = first, min(first + EVALUATION_BATCH, examples)
-            self._closures.schedule(
-                None, self._count, self._copy(part), *(tf.constant(bound, tf.int64) for bound in bounds)
-            )
+            given, numbers = self._give(part, np.arange(first, min(first + EVALUATION_BATCH, examples)))
+            self._closures.schedule(None, self._count, given, tf.constant(numbers, tf.int64))
         results += self._closures.results(0)
         if classes := self._network.confused:
             counted = np.sum([confusion for _, (_, confusion) in results], axis=0)

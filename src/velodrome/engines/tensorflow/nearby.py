@@ -1,8 +1,8 @@
 """The examples of a parameter-server worker, where that worker is: closures carry only numbers of examples.
 
 A worker opens its data as files with the same descriptor numbers as every other worker, and the graph that the chief
-hands out maps them there. Nothing has a name on disk, so nothing is left behind; whether the data lies in memory or in
-a file larger than memory, the graph is the same.
+hands out reads them there, once. What lies in memory gets no name on disk, so nothing is left behind. This is for data
+that fits into a worker's memory; of what does not, the chief sends the examples along.
 """
 
 from __future__ import annotations
@@ -38,21 +38,18 @@ def offer(data: Splits) -> None:
 
 
 def pixels(part: str, examples: Examples) -> tf.data.Dataset:
-    """For the chief to hand out: a data set whose every element is a whole part, as the worker that runs it has it.
-
-    What fits into memory stays mapped; of a larger file only what a closure touches is, and only while it runs.
-    """
-    def mapped(_: Any) -> Pixels:
+    """For the chief to hand out: a data set whose every element is a whole part, as the worker that runs it has it."""
+    def read(_: Any) -> Pixels:
         return Pixels(
-            _mapped(_descriptor(part, "images"), tf.uint8, examples.images.shape),
-            _mapped(_descriptor(part, "labels"), tf.int64, examples.labels.shape),
+            _read(_descriptor(part, "images"), tf.uint8, examples.images.shape),
+            _read(_descriptor(part, "labels"), tf.int64, examples.labels.shape),
         )
 
-    found = tf.data.Dataset.from_tensors(0).map(mapped, num_parallel_calls=None)
-    return (found if isinstance(examples.images, np.memmap) else found.cache()).repeat()
+    # Cached, the one element is handed out again and again without being copied.
+    return tf.data.Dataset.from_tensors(0).map(read).cache().repeat()
 
 
-def _mapped(descriptor: int, dtype: Any, shape: tuple[int, ...]) -> tf.Tensor:
+def _read(descriptor: int, dtype: Any, shape: tuple[int, ...]) -> tf.Tensor:
     head = _HEAD // dtype.size
     flat = tf.raw_ops.ImmutableConst(
         dtype=dtype, shape=[head + int(np.prod(shape))], memory_region_name=f"/proc/self/fd/{descriptor}"
