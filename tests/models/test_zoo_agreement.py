@@ -29,3 +29,42 @@ def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int
         images = np.random.default_rng(2).random((6, *shape), np.float32)
         answers = torch_model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
     assert np.abs(np.asarray(keras_model(images)) - answers).max() < 1e-5
+
+
+def test_the_photo_networks_compute_the_same_function() -> None:
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    keras_model = keras_zoo.build("fruit-cnn", input_shape=(36, 40, 3), classes=7)
+    torch_model = torch_zoo.build("fruit-cnn", input_shape=(3, 36, 40), classes=7).eval()
+    with torch.no_grad():
+        for variable, parameter in zip(keras_model.trainable_variables, torch_model.parameters(), strict=True):
+            value = np.asarray(variable)
+            turned = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(turned)))
+        images = np.random.default_rng(2).random((6, 36, 40, 3), np.float32)
+        answers = torch_model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    assert np.abs(np.asarray(keras_model(images, training=False)) - answers).max() < 1e-5
+
+
+def test_the_language_models_compute_the_same_function() -> None:
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    keras_model = keras_zoo.build_text("lstm-small", 60)
+    torch_model = torch_zoo.build_text("lstm-small", 60)
+    theirs = {name: value for name, value in torch_model.named_parameters() if value.requires_grad}
+    ours = [np.asarray(variable) for variable in keras_model.trainable_variables]
+    names = ["embedding.weight", *(f"lstm.{kind}_l{layer}" for layer in (0, 1) for kind in
+             ("weight_ih", "weight_hh", "bias_ih")), "softmax.weight", "softmax.bias"]  # fmt: skip
+    assert sorted(names) == sorted(theirs)
+    words = np.random.default_rng(1).integers(0, 60, (3, 11)).astype(np.int32)
+    with torch.no_grad():
+        for name, value in zip(names, ours, strict=True):
+            theirs[name].copy_(torch.from_numpy(value if name.startswith("embedding") else value.T.copy()))
+        answers, (h, _) = torch_model(torch.from_numpy(words), torch_model.fresh(3))
+    logits, *state = keras_model([words, *[np.zeros((3, 200), np.float32)] * 4])
+    assert np.abs(np.asarray(logits) - answers.numpy()).max() < 1e-5
+    assert np.abs(np.asarray(state[2]) - h[1].numpy()).max() < 1e-5
