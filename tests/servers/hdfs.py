@@ -124,8 +124,8 @@ class Cluster:
         classes = f"{self.folder / name}:{HOME / 'webroot'}:{HOME / 'lib'}/*"
         # With setpriv it ends with us, even if we are killed.
         with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        return [*with_us, "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true",
-                "-cp", classes, *words]
+        small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [*with_us, "java", *small, "-Djava.net.preferIPv4Stack=true", "-cp", classes, *words]
 
     def _configure(self, name: str, settings: dict[str, object]) -> None:
         conf = self.folder / name
