@@ -43,7 +43,7 @@ def descriptors() -> int:
 def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: str, strategy: str, taken: int) -> None:
     """And neither try leaves a descriptor or a child behind."""
     asked: list[int] = []
-    before = descriptors()
+    before, children = descriptors(), set(psutil.Process().children(recursive=True))
     with socket.socket() as other:
         other.bind(("127.0.0.1", free_port()))
         other.listen()
@@ -56,7 +56,7 @@ def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: 
         result = execute(job, store=Store(scene.runs), name=scene.name, port=port)
     assert result["status"] == "finished"
     assert descriptors() == before
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= children
     warnings = [event["message"] for event in scene.events() if event["kind"] == "warning"]
     assert any("trying again with other ports" in message and str(asked[taken]) in message for message in warnings)
 
