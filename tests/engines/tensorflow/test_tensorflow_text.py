@@ -62,7 +62,8 @@ def test_steps_are_those_of_plain_arithmetic(read: Any, text: Path) -> None:
     from velodrome.models import keras_zoo
 
     ours = read(strategy="single")
-    keras.config.set_floatx("float64")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(3)
     model = keras_zoo.build_text("lstm-small", 30)
     words = read_text(str(text)).train
@@ -80,7 +81,7 @@ def test_steps_are_those_of_plain_arithmetic(read: Any, text: Path) -> None:
             norm = np.sqrt(sum(float(tf.reduce_sum(gradient**2)) for gradient in gradients))
             for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
                 variable.assign(variable - gradient * min(1.0, 5.0 / norm))  # the recipe: rate 1, clipped at 5
-    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(before)
     theirs = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
     assert np.abs(theirs - ours.state["weights"]).max() < 1e-9
 
