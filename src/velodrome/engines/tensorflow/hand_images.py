@@ -59,28 +59,26 @@ class HandsImages(ParameterServer):
     def _train_steps(
         self, given: Any, indices: tf.Tensor, size: tf.Tensor, salt: tf.Tensor, rate: tf.Tensor
     ) -> tuple[tf.Tensor]:
-        """Steps over the examples so numbered; counts, then the sum and the largest of updates by others, the steps."""
+        """Steps over the examples so numbered, and their counts."""
         pixels, examples = self._given(given), tf.cast(tf.size(indices), tf.int64)
         states = [
             value + tf.cast(tf.stack([salt * _SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
         ]
 
-        def body(first: tf.Tensor, tally: tf.Tensor, late: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def body(first: tf.Tensor, tally: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
             last = tf.minimum(first + size, examples)
             mine = indices[first:last]
             batch = Batch(tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine), last - first, last - first)
-            seen, late = self._step(now, batch, rate, late)
-            return last, tally + seen.tally, late, *seen.after
+            seen = self._step(now, batch, rate)
+            return last, tally + seen.tally, *seen.after
 
-        zeros = tf.zeros([3], tf.float64)
-        _, tally, late, *states = tf.while_loop(
-            lambda first, *_: first < examples, body, (tf.constant(0, tf.int64), zeros, zeros, *states)
-        )
+        start = tf.constant(0, tf.int64), tf.zeros([3], tf.float64), *states
+        _, tally, *states = tf.while_loop(lambda first, *_: first < examples, body, start)
         for variable, value, random in zip(self._statistics, states, self._network.random_states(), strict=True):
             if not random:
                 variable.assign(value)
-        return (tf.concat([tally, late], 0),)
+        return (tally,)
 
     def _read_statistics(self) -> list[tf.Tensor]:
         return [variable.read_value() for variable in self._statistics]
@@ -112,7 +110,7 @@ class HandsImages(ParameterServer):
         self._handed = last
 
     def _taken(self, left: int) -> Counts:
-        return sum((self._take(tally) for _, (tally,) in self._closures.results(left)), Counts())
+        return sum((Counts.of(tally) for _, (tally,) in self._closures.results(left)), Counts())
 
     def train(self, first: int, last: int) -> Counts:
         counts, self._asked = Counts(), last

@@ -58,13 +58,12 @@ class HandsText(ParameterServer):
         self._handed, self._each = 0, 0
 
     def _train_steps(self, rows: Rows, rate: tf.Tensor, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        """Counts and lateness, and the state after the last word."""
-        def body(step: tf.Tensor, tally: tf.Tensor, late: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            seen, late = self._step(now, deal_words(rows, step, self._context.job.unroll), rate, late)
-            return step + 1, tally + seen.tally, late, *seen.after
+        """Counts, and the state after the last word."""
+        def body(step: tf.Tensor, tally: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            seen = self._step(now, deal_words(rows, step, self._context.job.unroll), rate)
+            return step + 1, tally + seen.tally, *seen.after
 
-        tally, late, *after = self._over(rows, body, [tf.zeros([3], tf.float64)] * 2, state)
-        return tf.concat([tally, late], 0), *after
+        return tuple(self._over(rows, body, state))
 
     def _count_steps(self, rows: Rows, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
         weights = self._layers(self._pull())
@@ -73,17 +72,17 @@ class HandsText(ParameterServer):
             seen = self._network.count(weights, now, deal_words(rows, step, self._context.job.unroll))
             return step + 1, tally + seen.tally, *seen.after
 
-        return tuple(self._over(rows, body, [tf.zeros([3], tf.float64)], state))
+        return tuple(self._over(rows, body, state))
 
     def _over(
-        self, rows: Rows, body: Callable[..., tuple[tf.Tensor, ...]], counted: list[tf.Tensor], state: list[tf.Tensor]
+        self, rows: Rows, body: Callable[..., tuple[tf.Tensor, ...]], state: list[tf.Tensor]
     ) -> list[tf.Tensor]:
+        """All steps of the rows: what they count, and the state after them."""
         steps = tf.shape(rows.inputs)[1] // self._context.job.unroll
         free = [tf.TensorShape([None, units]) for units in self._network.units for _ in range(2)]
-        shapes = [tf.TensorShape([]), *(value.shape for value in counted), *free]
-        _, *after = tf.while_loop(
-            lambda step, *_: step < steps, body, (tf.constant(0), *counted, *state), shape_invariants=tuple(shapes)
-        )
+        shapes = tf.TensorShape([]), tf.TensorShape([3]), *free
+        start = tf.constant(0), tf.zeros([3], tf.float64), *state
+        _, *after = tf.while_loop(lambda step, *_: step < steps, body, start, shape_invariants=shapes)
         return after
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
@@ -126,7 +125,7 @@ class HandsText(ParameterServer):
         counts = Counts()
         self._hand_out(last)
         while self._handed < last and self._under_way:
-            counts += sum((self._take(tally) for tally in self._take_back(len(self._under_way) - 1)), Counts())
+            counts += sum((Counts.of(tally) for tally in self._take_back(len(self._under_way) - 1)), Counts())
             self._hand_out(last)
         return counts
 
@@ -137,7 +136,7 @@ class HandsText(ParameterServer):
 
     def _rest(self) -> Counts:
         counts = self._until(self._asked)
-        return counts + sum((self._take(tally) for tally in self._take_back(0)), Counts())
+        return counts + sum((Counts.of(tally) for tally in self._take_back(0)), Counts())
 
     def evaluate(self, part: Part) -> Counts:
         workers, text = self._context.job.workers, getattr(self._context.text, part)

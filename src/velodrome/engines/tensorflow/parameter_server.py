@@ -58,14 +58,14 @@ class ParameterServer(Learner):
         self._weights = list(getattr(weights, "variables", [weights]))
         self._slots = [self._slots_of(part) for part in self._weights]
         with tf.device(servers[0]):
-            self._iterations = tf.Variable(0, dtype=tf.int64)
+            # Updates, and how many of others came between pull and push of each: their sum and the most, this epoch.
+            self._iterations, self._late, self._latest = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
         self._statistics = []
         for index, value in enumerate([] if network.carries else network.initial_statistics(0)):
             with tf.device(servers[index % len(servers)]):
                 self._statistics.append(tf.Variable(value))
         self._closures = Closures(tf.distribute.coordinator.ClusterCoordinator(strategy), watch, context)
-        self._asked, self._epoch = 0, 0
-        self._stale = np.zeros(3)
+        self._asked, self._epoch, self._before = 0, 0, 0
 
     def _slots_of(self, part: Any) -> list[Any]:
         with tf.device(part.device):
@@ -80,25 +80,31 @@ class ParameterServer(Learner):
         """Each layer's weights from the parts of the buffer."""
         return self._network.unpack(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
 
-    def _push(self, gradient: list[tf.Tensor], rate: tf.Tensor) -> tf.Tensor:
-        """Apply a gradient where the weights live; returns the number of updates then."""
-        # Nothing else makes the count wait for the gradient, and counted early it would hide what others did meanwhile.
-        with tf.control_dependencies(gradient), tf.device(self._iterations.device):
+    def _push(self, gradient: list[tf.Tensor], rate: tf.Tensor, before: tf.Tensor) -> None:
+        """Apply a gradient where the weights live, and note how many others were applied since `before`."""
+        arrived = []
+        for part, piece in zip(self._weights, gradient, strict=True):
+            with tf.device(part.device):
+                arrived.append(tf.identity(piece))
+        # Counted early, it would hide what others did meanwhile. What has arrived on the server is waited for: every
+        # word between processes costs more time than the sums that it is about.
+        with tf.control_dependencies(arrived[:1]), tf.device(self._iterations.device):
             done = self._iterations.assign_add(1).read_value()
             powers = self._optimizer.powers(done)
-        for part, slots, piece in zip(self._weights, self._slots, gradient, strict=True):
+            behind = done - before - 1
+            self._late.assign_add(behind)
+            self._latest.assign(tf.maximum(self._latest.read_value(), behind))
+        for part, slots, piece in zip(self._weights, self._slots, arrived, strict=True):
             with tf.device(part.device):
                 self._optimizer.apply(part.handle, [slot.handle for slot in slots], piece, rate, powers)
-        return done
 
-    def _step(
-        self, statistics: Sequence[tf.Tensor], batch: Batch, rate: tf.Tensor, late: tf.Tensor
-    ) -> tuple[Seen, tf.Tensor]:
-        """Pull, compute, push; adds to `late`: updates by others meanwhile, their most, and the steps."""
-        before = self._iterations.read_value()
+    def _step(self, statistics: Sequence[tf.Tensor], batch: Batch, rate: tf.Tensor) -> Seen:
+        """Pull, compute, push."""
+        with tf.device(self._iterations.device):
+            before = self._iterations.read_value()
         gradient, seen = self._network.gradient(self._pull(), self._layers, statistics, batch)
-        behind = tf.cast(self._push(clipped(gradient, self._context.job.clip_norm), rate) - before - 1, tf.float64)
-        return seen, tf.stack([late[0] + behind, tf.maximum(late[1], behind), late[2] + 1.0])
+        self._push(clipped(gradient, self._context.job.clip_norm), rate, before)
+        return seen
 
     # In the chief.
 
@@ -106,24 +112,20 @@ class ParameterServer(Learner):
         return max(1, min(STEPS, steps // (SHARES * self._context.job.workers)))
 
     def begin_epoch(self, schedule: Any) -> None:
-        self._asked = 0
-        self._stale = np.zeros(3)
+        self._asked, self._before = 0, int(self._iterations.numpy())
+        self._late.assign(0)
+        self._latest.assign(0)
         self._epoch += 1
-
-    def _take(self, tally: NDArray[np.float64]) -> Counts:
-        """Counts of a closure out of its counts and lateness."""
-        self._stale += [tally[3], 0.0, tally[5]]
-        self._stale[1] = max(self._stale[1], tally[4])
-        return Counts.of(tally[:3])
 
     def set_rate(self, rate: float) -> None:
         self._rate = rate
 
     def end_epoch(self) -> Counts:
         counts = self._rest()
-        total, most, steps = self._stale
-        if steps:
-            self._context.events.emit("staleness", epoch=self._epoch, mean=total / steps, max=most, updates=int(steps))
+        late, most, done = (int(each.numpy()) for each in (self._late, self._latest, self._iterations))
+        if updates := done - self._before:
+            events = self._context.events
+            events.emit("staleness", epoch=self._epoch, mean=late / updates, max=float(most), updates=updates)
         return counts
 
     @abstractmethod
