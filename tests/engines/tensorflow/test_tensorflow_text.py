@@ -37,7 +37,9 @@ def read(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         key = repr(sorted(asked.items()))
         if key not in done:
             usual = {"engine": "tensorflow", "dataset": "driven", "model": "lstm-small", "batch_size": 7, "unroll": 10,
-                     "seed": 3, "epochs": 2, "dtype": "float64", "start_timeout": 60}
+                     "seed": 3, "epochs": 2, "dtype": "float64", "start_timeout": 60,
+                     # The paper's rate of 1 throws so small a text about, and rounding with it.
+                     "learning_rate": 0.2, "clip_norm": 1.0}
             done[key] = run(Job(**(usual | asked)), text, tmp_path_factory.mktemp("run"))
         return done[key]
 
@@ -80,7 +82,8 @@ def test_steps_are_those_of_plain_arithmetic(read: Any, text: Path) -> None:
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
             norm = np.sqrt(sum(float(tf.reduce_sum(gradient**2)) for gradient in gradients))
             for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
-                variable.assign(variable - gradient * min(1.0, 5.0 / norm))  # the recipe: rate 1, clipped at 5
+                variable.assign(variable - 0.2 * gradient * min(1.0, 1.0 / norm))
+            assert norm > 1
     keras.config.set_dtype_policy(before)
     theirs = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
     assert np.abs(theirs - ours.state["weights"]).max() < 1e-9
@@ -96,7 +99,7 @@ def test_one_worker_of_a_parameter_server_ends_with_the_weights_of_one_process(r
 
 
 def test_two_workers_of_a_parameter_server_read_each_word_once_an_epoch(read: Any) -> None:
-    ran = read(strategy="parameter-server", workers=2, servers=1, batch_size=3, learning_rate=0.2)
+    ran = read(strategy="parameter-server", workers=2, servers=1, batch_size=3)
     (chief,) = [process for process in ran.processes if process.role == "chief"]
     # Two groups of three rows of 66 words, of which 60 are predicted: six steps each.
     assert [epoch["train"]["total"] for epoch in chief.of_kind("epoch")] == [360, 360]
