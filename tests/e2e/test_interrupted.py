@@ -52,7 +52,7 @@ def test_after_a_kill_of_the_controller_nothing_runs_and_the_next_command_tells(
 @pytest.mark.parametrize(
     ("signals", "code", "sentence"),
     [
-        pytest.param([signal.SIGINT, signal.SIGINT], 130, "interrupted by Ctrl-C", id="ctrl-c-twice"),
+        pytest.param([signal.SIGINT] * 200, 130, "interrupted by Ctrl-C", id="ctrl-c-held-down"),
         pytest.param([signal.SIGINT], 130, "interrupted by Ctrl-C", id="ctrl-c", marks=pytest.mark.slow),
         pytest.param([signal.SIGTERM], 143, "ended by SIGTERM", id="sigterm", marks=pytest.mark.slow),
         pytest.param([signal.SIGHUP], 129, "ended by SIGHUP", id="sighup", marks=pytest.mark.slow),
@@ -65,7 +65,7 @@ def test_an_interrupted_run_ends_everything_and_says_so(
     scene.until(training)
     for number in signals:
         controller.send_signal(number)
-        time.sleep(0.05)
+        time.sleep(0.02)
     text, _ = controller.communicate(timeout=20)
     assert controller.returncode == code, text
     assert f"velodrome: {sentence}; nothing is left running" in text

@@ -60,12 +60,23 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
+class _Interrupt:
+    """What Ctrl-C does: the first one ends the command; those after it do not disturb the putting in order."""
+
+    came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self.came:
+            self.came = True
+            raise KeyboardInterrupt
+
+
 def main(words: list[str] | None = None) -> None:
     """Run a command; its exit code is 0, 1 for a failed run, 2 for a bad request, 130 for Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
     # A shell that starts us in the background may have us ignore Ctrl-C; whoever sends it means it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _Interrupt())
     try:
         app(words, standalone_mode=True)
     except VelodromeError as error:
@@ -75,6 +86,9 @@ def main(words: list[str] | None = None) -> None:
     except SystemExit as end:
         # Typer has turned Ctrl-C into this code already.
         if end.code in _ENDING:
+            # Python gives signals back to the system when it ends: one that came then would change our exit code.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             print(f"velodrome: {_ENDING[end.code]}; nothing is left running", file=sys.stderr)
         raise
     except BrokenPipeError:
