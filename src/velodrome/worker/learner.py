@@ -30,6 +30,9 @@ class Learner(ABC):
     #: Seconds of training that this process spent in collectives, where the engine lets us see them.
     collective_seconds: float | None = None
 
+    #: First steps that are slower than the rest, because caches, buffers and graphs are new.
+    warmup_steps: int = 20
+
     @abstractmethod
     def begin_epoch(self, schedule: Any) -> None:
         """Take over the order of the epoch that comes: a `Schedule`, or a `TextSchedule` for a language model."""

@@ -20,7 +20,6 @@ from velodrome.worker.learner import Learner
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
-WARMUP_STEPS = 20
 
 
 @dataclass
@@ -48,7 +47,7 @@ def run(context: Context, learner: Learner) -> None:
     target = Target.parse(job.target) if job.target else None
     per_epoch = schedule_of(1).steps
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
-    pace = Pace(warmup_steps=min(WARMUP_STEPS, int(total_steps) // 4))
+    pace = Pace(warmup_steps=min(learner.warmup_steps, int(total_steps) // 4))
     history: list[dict[str, Any]] = []
     if context.resume and (saved := checkpoint.latest(context.folder)):
         learner.load(saved.state)

@@ -39,6 +39,16 @@ def test_one_worker_ends_with_the_weights_of_one_process(
     assert served.result["test"]["correct"] == alone.result["test"]["correct"]
 
 
+def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with_the_same_weights(train: Any) -> None:
+    """13 steps an epoch, handed out by threes: four closures without a loop, and one for the step that is left."""
+    asked = {"model": "dense-128", "optimizer": "momentum", "dtype": "float64", "learning_rate": 0.01,
+             "batch_size": 7, "epochs": 50}
+    alone = train(strategy="single", **asked)
+    served = train(strategy="parameter-server", workers=1, servers=1, **asked)
+    assert served.state["iterations"] == 650
+    assert largest_difference(alone.state, served.state) < 1e-9
+
+
 def test_large_weights_are_split_over_the_servers_and_small_ones_are_not() -> None:
     tf = pytest.importorskip("tensorflow")
     from velodrome.engines.tensorflow.parameter_server import partitioner

@@ -5,6 +5,7 @@ Of a data set that is larger than memory no worker has a copy: there the chief s
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ from velodrome.worker.learner import Part, State
 from velodrome.worker.schedule import Indices, Schedule
 
 _SEED_STRIDE = 7919
+#: A graph holds the steps of a closure one after the other, without a loop, if the network has at most so many weight
+#: tensors and the job at least so many steps: what is sent is then asked for early, and no word goes around for a loop,
+#: but a graph so long takes a second or two to build.
+_SMALL_NETWORK = 24
+_LONG_JOB = 600
 #: Most bytes of images that go along with a closure, as far as one step does not need more.
 _SENT_BYTES = 16 << 20
 
@@ -38,7 +44,7 @@ class HandsImages(ParameterServer):
         self._train = tf.function(self._train_steps, autograph=False, reduce_retracing=True)
         self._count = tf.function(self._count_examples, autograph=False, reduce_retracing=True)
         self._schedule: Schedule
-        self._handed, self._each, self._salt = 0, 0, 0
+        self._handed, self._each, self._salt, self._straight = 0, 0, 0, False
 
     def _give(self, part: str, indices: Indices) -> tuple[Any, Indices]:
         """Where a worker finds examples, and their numbers there: in its copy of a part, or in what is sent along."""
@@ -56,11 +62,14 @@ class HandsImages(ParameterServer):
     def _given(self, given: Any) -> Pixels:
         return Pixels(*given) if isinstance(given, tuple) else next(given)
 
-    def _train_steps(
-        self, given: Any, indices: tf.Tensor, size: tf.Tensor, salt: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[tf.Tensor]:
-        """Steps over the examples so numbered, and their counts."""
-        pixels, examples = self._given(given), tf.cast(tf.size(indices), tf.int64)
+    def _train_steps(self, given: Any, order: tf.Tensor, straight: int) -> tuple[tf.Tensor]:
+        """Steps over the examples that are numbered, and their counts.
+
+        `order` holds the size of a batch, what sets the closure's random numbers apart, and the examples' numbers.
+        `straight` says how many steps these are, if the graph is to be made for so many; else it loops.
+        """
+        size, salt, indices = order[0], order[1], order[2:]
+        pixels, examples = self._given(given), tf.size(indices, tf.int64)
         states = [
             value + tf.cast(tf.stack([salt * _SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
@@ -70,11 +79,15 @@ class HandsImages(ParameterServer):
             last = tf.minimum(first + size, examples)
             mine = indices[first:last]
             batch = Batch(tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine), last - first, last - first)
-            seen = self._step(now, batch, rate)
+            seen = self._step(now, batch)
             return last, tally + seen.tally, *seen.after
 
-        start = tf.constant(0, tf.int64), tf.zeros([3], tf.float64), *states
-        _, tally, *states = tf.while_loop(lambda first, *_: first < examples, body, start)
+        done: tuple[tf.Tensor, ...] = tf.constant(0, tf.int64), tf.zeros([3], tf.float64), *states
+        if not straight:
+            done = tf.while_loop(lambda first, *_: first < examples, body, done)
+        for _ in range(straight):
+            done = body(*done)
+        _, tally, *states = done
         for variable, value, random in zip(self._statistics, states, self._network.random_states(), strict=True):
             if not random:
                 variable.assign(value)
@@ -96,6 +109,8 @@ class HandsImages(ParameterServer):
         images = self._context.data.train.images
         if isinstance(images, np.memmap):
             self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.sizes[0])))
+        steps = min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf)
+        self._straight = steps >= _LONG_JOB and len(self._network.sizes) <= _SMALL_NETWORK
 
     def _hand_out(self, last: int) -> None:
         """One closure: the steps from where we are up to, not including, `last`."""
@@ -103,10 +118,9 @@ class HandsImages(ParameterServer):
         indices = self._schedule.streams[0][self._handed * size : last * size]
         self._salt += 1
         given, numbers = self._give("train", indices)
-        self._closures.schedule(
-            None, self._train, given, tf.constant(numbers, tf.int64), tf.constant(size, tf.int64),
-            tf.constant(self._salt, tf.int64), tf.constant(self._rate, self._network.dtype),
-        )
+        order = tf.constant(np.concatenate([[size, self._salt], numbers]), tf.int64)
+        straight = self._each if self._straight and last - self._handed == self._each else 0
+        self._closures.schedule(None, self._train, given, order, straight)
         self._handed = last
 
     def _taken(self, left: int) -> Counts:

@@ -50,17 +50,16 @@ class HandsText(ParameterServer):
     def __init__(self, context: Context, network: LanguageNetwork, strategy: Any, watch: Watch) -> None:
         super().__init__(context, network, strategy, watch)
         state = [tf.TensorSpec([None, units], network.dtype) for units in network.units for _ in range(2)]
-        rate = tf.TensorSpec([], network.dtype)
-        self._train = tf.function(self._train_steps, autograph=False, input_signature=[ROWS, rate, state])
+        self._train = tf.function(self._train_steps, autograph=False, input_signature=[ROWS, state])
         self._count = tf.function(self._count_steps, autograph=False, input_signature=[ROWS, state])
         self._groups: list[_Group] = []
         self._under_way: set[int] = set()
         self._handed, self._each = 0, 0
 
-    def _train_steps(self, rows: Rows, rate: tf.Tensor, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    def _train_steps(self, rows: Rows, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
         """Counts, and the state after the last word."""
         def body(step: tf.Tensor, tally: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            seen = self._step(now, deal_words(rows, step, self._context.job.unroll), rate)
+            seen = self._step(now, deal_words(rows, step, self._context.job.unroll))
             return step + 1, tally + seen.tally, *seen.after
 
         return tuple(self._over(rows, body, state))
@@ -107,8 +106,7 @@ class HandsText(ParameterServer):
             group = self._groups[number]
             steps = min(self._each, last - self._handed, group.steps - group.read)
             if steps > 0:
-                rate = tf.constant(self._rate, self._network.dtype)
-                self._closures.schedule(number, self._train, group.next(steps), rate, _tensors(group.state))
+                self._closures.schedule(number, self._train, group.next(steps), _tensors(group.state))
                 self._under_way.add(number)
                 self._handed += steps
 

@@ -26,7 +26,7 @@ from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, State
 
 #: Steps in a closure: enough that handing out costs little, few enough that the last ones of an epoch end together.
-STEPS = 10
+STEPS = 20
 #: Closures of an epoch that each worker gets at least, as far as there are steps.
 SHARES = 4
 #: Weights of fewer bytes than this are not split over servers.
@@ -50,13 +50,14 @@ class ParameterServer(Learner):
 
     def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: Watch) -> None:
         self._context, self._network = context, network
-        self._optimizer, self._rate = optimizer_of(context.job), context.job.rate
+        self._optimizer = optimizer_of(context.job)
         self.parameters = network.parameters
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
         with strategy.scope():
             weights = tf.Variable(network.weights())
         self._weights = list(getattr(weights, "variables", [weights]))
         self._slots = [self._slots_of(part) for part in self._weights]
+        self._rates = [self._rate_of(part) for part in self._weights]
         with tf.device(servers[0]):
             # Updates, and how many of others came between pull and push of each: their sum and the most, this epoch.
             self._iterations, self._late, self._latest = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
@@ -66,10 +67,16 @@ class ParameterServer(Learner):
                 self._statistics.append(tf.Variable(value))
         self._closures = Closures(tf.distribute.coordinator.ClusterCoordinator(strategy), watch, context)
         self._asked, self._epoch, self._before = 0, 0, 0
+        # A worker's first closure makes it prepare the graph: each has had some when these are done.
+        self.warmup_steps = 4 * STEPS * context.job.workers
 
     def _slots_of(self, part: Any) -> list[Any]:
         with tf.device(part.device):
             return [tf.Variable(np.zeros(part.shape, self._context.job.dtype)) for _ in range(self._optimizer.slots)]
+
+    def _rate_of(self, part: Any) -> Any:
+        with tf.device(part.device):
+            return tf.Variable(self._context.job.rate, dtype=self._network.dtype)
 
     # In the graph of a closure.
 
@@ -80,7 +87,7 @@ class ParameterServer(Learner):
         """Each layer's weights from the parts of the buffer."""
         return self._network.unpack(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
 
-    def _push(self, gradient: list[tf.Tensor], rate: tf.Tensor, before: tf.Tensor) -> None:
+    def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
         """Apply a gradient where the weights live, and note how many others were applied since `before`."""
         arrived = []
         for part, piece in zip(self._weights, gradient, strict=True):
@@ -94,16 +101,17 @@ class ParameterServer(Learner):
             behind = done - before - 1
             self._late.assign_add(behind)
             self._latest.assign(tf.maximum(self._latest.read_value(), behind))
-        for part, slots, piece in zip(self._weights, self._slots, arrived, strict=True):
+        for part, slots, rate, piece in zip(self._weights, self._slots, self._rates, arrived, strict=True):
             with tf.device(part.device):
-                self._optimizer.apply(part.handle, [slot.handle for slot in slots], piece, rate, powers)
+                handles = [slot.handle for slot in slots]
+                self._optimizer.apply(part.handle, handles, piece, rate.read_value(), powers)
 
-    def _step(self, statistics: Sequence[tf.Tensor], batch: Batch, rate: tf.Tensor) -> Seen:
+    def _step(self, statistics: Sequence[tf.Tensor], batch: Batch) -> Seen:
         """Pull, compute, push."""
         with tf.device(self._iterations.device):
             before = self._iterations.read_value()
         gradient, seen = self._network.gradient(self._pull(), self._layers, statistics, batch)
-        self._push(clipped(gradient, self._context.job.clip_norm), rate, before)
+        self._push(clipped(gradient, self._context.job.clip_norm), before)
         return seen
 
     # In the chief.
@@ -118,7 +126,8 @@ class ParameterServer(Learner):
         self._epoch += 1
 
     def set_rate(self, rate: float) -> None:
-        self._rate = rate
+        for held in self._rates:
+            held.assign(rate)
 
     def end_epoch(self) -> Counts:
         counts = self._rest()
