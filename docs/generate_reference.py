@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
-import typer
-
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from reference_words import EVENTS, FOLDER, RESULT
 
-from velodrome.cli.main import app
+from velodrome.cli.commands import COMMANDS, loaded
 from velodrome.cluster.plan import make_plan
 from velodrome.engines.registry import engines
 from velodrome.models.zoo import MODELS
@@ -49,13 +47,13 @@ def same_names(what: str, code: set[str], words: set[str]) -> None:
 # Commands
 
 
-def commands(group: typer.Typer, above: str = "velodrome") -> Iterator[tuple[str, Any]]:
-    """Every command with its full name, as registered with typer."""
-    for command in group.registered_commands:
-        yield f"{above} {command.name}", command.callback
-    for below in group.registered_groups:
-        if below.typer_instance is not None:
-            yield from commands(below.typer_instance, f"{above} {below.name}")
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, as registered with typer; those that stand alone first."""
+    groups = {name: loaded(name).registered_commands for name in COMMANDS}
+    for name, held in sorted(groups.items(), key=lambda item: len(item[1]) > 1):
+        for command in held:
+            below = "" if command.name == name else f" {command.name}"
+            yield f"velodrome {name}{below}", command.callback
 
 
 def spelling(parameter: inspect.Parameter) -> list[str]:
@@ -79,7 +77,7 @@ def option_rows(callback: Any, *, of_job: bool) -> list[list[str]]:
 
 def commands_page() -> str:
     parts = [NOTE, "# Commands\n", "Every command has `--help` with examples, and `--json` for scripts.\n"]
-    for name, callback in commands(app):
+    for name, callback in commands():
         about = inspect.cleandoc(callback.__doc__ or "")
         parts.append(f"## `{name}`\n\n{about}\n")
         parts.append(table(["argument or option", "meaning"], option_rows(callback, of_job=False)))
@@ -131,7 +129,7 @@ def job_page() -> str:
 
 
 def _job_parameters() -> dict[str, inspect.Parameter]:
-    train = dict(commands(app))["velodrome train"]
+    train = dict(commands())["velodrome train"]
     parameters = inspect.signature(train, eval_str=True).parameters
     return {name: parameter for name, parameter in parameters.items() if name in Job.model_fields}
 

@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+from velodrome.cli.commands import COMMANDS, loaded
 
 pytestmark = pytest.mark.unit
 
@@ -107,3 +110,21 @@ def test_shell_completion_is_there(shell: str) -> None:
         env={"_VELODROME_COMPLETE": f"source_{shell}", "PATH": "/usr/bin"},
     )
     assert "velodrome" in done.stdout
+
+
+def test_what_lists_a_command_is_how_its_own_help_begins() -> None:
+    for name, sentence in COMMANDS.items():
+        command = typer.main.get_command(loaded(name))
+        assert (command.help or "").split("\n\n")[0].replace("\n", " ").startswith(sentence), name
+
+
+def test_help_loads_no_command_and_a_misspelled_one_is_told_the_right_name(velodrome) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "velodrome", "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "pydantic" not in done.stderr
+    assert all(name in done.stdout for name in COMMANDS)
+    wrong = velodrome("trian")
+    assert wrong.code == 2
+    assert "train" in wrong.err

@@ -8,11 +8,12 @@ from types import FrameType
 
 import typer
 
-from velodrome.cli import data, engines, plan, race, recommend, report, resume, runs, study, train
+from velodrome.cli.commands import Commands, register
 from velodrome.errors import VelodromeError
 
 app = typer.Typer(
     name="velodrome",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -37,16 +38,7 @@ def _root(
     pass
 
 
-app.command("train")(train.command)
-app.command("resume")(resume.command)
-app.command("race")(race.command)
-app.command("report")(report.command)
-app.command("recommend")(recommend.command)
-app.command("plan")(plan.command)
-app.command("engines")(engines.command)
-app.add_typer(data.app, name="data")
-app.add_typer(runs.app, name="runs")
-app.add_typer(study.app, name="study")
+register(app)
 
 
 _ENDING: dict[object, str] = {
