@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
-from velodrome.run.race import RaceFolder
-from velodrome.spec.race import Race, expand, parse_race
+from velodrome.report.load import load_race
+from velodrome.run.check import check_run
+from velodrome.run.execute import JobFailed
+from velodrome.run.race import RaceFolder, check, run_race
+from velodrome.spec.race import Entry, Race, expand, parse_race
 
 pytestmark = pytest.mark.unit
 
@@ -46,3 +53,105 @@ def test_a_race_of_several_data_sets_and_models_names_them() -> None:
         "digits-dense-128-torch-single-1w-128b-1", "mnist-dense-128-torch-single-1w-128b-1",
         "path-my-photos-linear-torch-single-1w-128b-1",
     ]
+
+
+def test_the_order_is_random_and_follows_from_the_seed() -> None:
+    def order(seed: int) -> list[str]:
+        return [entry.name for entry in check(race(ONE, TWO, seed=seed).model_copy(update={"repeat": 6}))]
+
+    assert order(1) == order(1)
+    assert order(1) != sorted(order(1))
+    assert sorted(order(1)) == sorted(order(2))
+    assert order(1) != order(2)
+
+
+def begun(runs: Path, *entries: dict[str, Any], **more: Any) -> tuple[RaceFolder, list[Entry]]:
+    folder, asked = RaceFolder(runs, "first"), race(*entries, **more)
+    folder.begin(asked)
+    return folder, check(asked)
+
+
+def run_all(folder: RaceFolder, entries: list[Entry]) -> dict[str, str]:
+    """Why each job failed, by its name."""
+    told: dict[str, str] = {}
+
+    def ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+        assert error is not None
+        assert error.result is result
+        told[entry.name] = str(error)
+
+    results = run_race(folder, entries, lambda entry: {}, ended)
+    assert [result["status"] for result in results] == ["failed"] * len(entries)
+    assert [result["run"] for result in results] == [entry.name for entry in entries]
+    return told
+
+
+def test_jobs_that_cannot_begin_any_more_are_recorded_and_the_race_goes_on(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, entries = begun(runs, ONE, TWO)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 0)
+    told = run_all(folder, entries)
+    assert len(told) == 2
+    record = load_race(runs, "first")
+    assert {failure.run: failure.message for failure in record.failures} == told
+    assert all("GiB of memory" in message for message in told.values())
+    for entry in entries:
+        assert check_run(folder.path / entry.name).problems == []
+    run_all(folder, entries)
+    assert load_race(runs, "first").aside == 2
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"no arrays at all")])
+def test_data_that_is_gone_since_the_race_was_checked_ends_no_more_than_its_jobs(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "set.npz"
+    images, labels = np.zeros((60, 4, 4), np.uint8), np.arange(60) % 3
+    np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    folder, entries = begun(runs, ONE, {**ONE, "epochs": 2}, dataset=f"path:{file}", batch_size=8)
+    harm(file)
+    told = run_all(folder, entries)
+    assert all("set.npz" in message for message in told.values())
+    assert [failure.status for failure in load_race(runs, "first").failures] == ["failed", "failed"]
+
+
+def test_a_race_that_is_being_run_is_refused_and_nothing_of_it_is_moved(runs: Path) -> None:
+    folder, entries = begun(runs, ONE)
+    (folder.path / entries[0].name).mkdir()
+    with folder.held():
+        with pytest.raises(BadRequest, match="'first': this race is running at this moment"):
+            run_race(RaceFolder(runs, "first"), entries, lambda entry: {}, lambda *told: None)
+        with pytest.raises(BadRequest, match="running at this moment"):
+            folder.refuse_running()
+        assert [path.name for path in folder.path.iterdir() if path.is_dir()] == [entries[0].name]
+    folder.refuse_running()
+    assert not (folder.path / "controller.lock").exists()
+
+
+def test_a_run_of_it_that_somebody_resumes_is_not_put_aside(runs: Path) -> None:
+    folder, entries = begun(runs, ONE)
+    run = folder.store.create(entries[0].name, entries[0].job)
+    with pytest.raises(BadRequest, match=f"run '{entries[0].name}' is running at this moment"):
+        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    run.close()
+    assert run.path.is_dir()
+
+
+def test_whoever_runs_a_race_and_is_killed_holds_it_no_longer(runs: Path) -> None:
+    folder, _ = begun(runs, ONE)
+    code = (
+        "import sys, time; from pathlib import Path; from velodrome.run.race import RaceFolder\n"
+        f"with RaceFolder(Path({str(runs)!r}), 'first').held(): print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(BadRequest):
+        folder.refuse_running()
+    process.kill()
+    process.communicate()
+    assert (folder.path / "controller.lock").exists()
+    with folder.held():
+        pass

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,13 @@ import yaml
 
 from velodrome.cluster import local, preflight
 from velodrome.cluster.launch import Launch
-from velodrome.errors import BadRequest
+from velodrome.cluster.plan import Plan
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run import published
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.names import check_name
-from velodrome.run.store import RunFolder, Store, write_whole
+from velodrome.run.outcome import Failure, make_result
+from velodrome.run.store import LOCK_SECONDS, RunFolder, Store, write_whole
 from velodrome.spec.race import Entry, Race, expand
 
 
@@ -57,6 +63,49 @@ class RaceFolder:
             write_whole(file, text)
         except OSError as error:
             raise BadRequest(f"--runs {str(self.path.parent)!r}: cannot write there: {error.strerror}") from None
+
+    def refuse_running(self) -> None:
+        """Refuse if somebody runs this race at this moment."""
+        if RunFolder(self.path).is_locked():
+            raise BadRequest(self._running())
+
+    def refuse_resumed(self, entries: Sequence[Entry]) -> None:
+        """Refuse if somebody goes on with a single run of this race: what is being written cannot be put aside."""
+        for entry in entries:
+            if RunFolder(self.path / entry.name).is_locked():
+                raise BadRequest(f"--name {self.path.name!r}: run {entry.name!r} is running at this moment; wait for "
+                                 "its end")
+
+    def _running(self) -> str:
+        return (f"--name {self.path.name!r}: this race is running at this moment in {self.path}; wait for its end, or "
+                "choose another name")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the race: nobody else may run it meanwhile. The lock goes with the process, however that ends."""
+        file = self.path / "controller.lock"
+        self.path.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            lock = file.open("a", encoding="utf-8")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(file.stat(), os.fstat(lock.fileno())):
+                    break
+            except FileNotFoundError:
+                pass  # whoever held it before removed the file between our opening and our locking it
+            except BlockingIOError:
+                if time.monotonic() > deadline:  # who only looks whether it is locked holds it for a moment
+                    lock.close()
+                    raise BadRequest(self._running()) from None
+            lock.close()
+            time.sleep(0.02)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+            lock.close()
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """Results of the runs that are whole, by name."""
@@ -101,19 +150,47 @@ def run_race(
     launch: Launch = local.start,
 ) -> list[dict[str, Any]]:
     """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
-    results = folder.finished()
-    for entry in entries:
-        if entry.name in results:
-            continue
-        _put_aside(RunFolder(folder.path / entry.name))
-        failure: JobFailed | None = None
-        try:
-            result = execute(entry.job, store=folder.store, name=entry.name, launch=launch, **show(entry))
-        except JobFailed as error:
-            failure, result = error, error.result
-        results[entry.name] = result
-        ended(entry, result, failure)
-    return [results[entry.name] for entry in entries]
+    with folder.held():
+        folder.refuse_resumed(entries)
+        results = folder.finished()
+        for entry in entries:
+            if entry.name in results:
+                continue
+            _put_aside(RunFolder(folder.path / entry.name))
+            failure: JobFailed | None = None
+            started = time.time()
+            try:
+                result = execute(entry.job, store=folder.store, name=entry.name, launch=launch, **show(entry))
+            except JobFailed as error:
+                failure, result = error, error.result
+            except VelodromeError as error:
+                failure = _recorded(folder.store, entry, error, started)
+                result = failure.result
+            results[entry.name] = result
+            ended(entry, result, failure)
+        return [results[entry.name] for entry in entries]
+
+
+def _recorded(store: Store, entry: Entry, error: VelodromeError, started: float) -> JobFailed:
+    """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
+
+    If that cannot be written, nothing else can: the race ends with what says so.
+    """
+    cause = "request" if isinstance(error, BadRequest) else "start"
+    failure = Failure(str(error), cause=cause)
+    folder = RunFolder(store.path / entry.name)
+    if (told := folder.result()) is not None:
+        return JobFailed(failure, told)
+    run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
+    try:
+        result = make_result(
+            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=started,
+            ended=time.time(), failure=failure,
+        )
+        run.finish(result)
+    finally:
+        run.close()
+    return JobFailed(failure, result)
 
 
 def _put_aside(run: RunFolder) -> None:
