@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
+from velodrome.analysis.compare import compare
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.report.load import load_race
 from velodrome.report.series import Span, merged, run_series, totals
@@ -47,13 +49,68 @@ def test_broken_runs_are_named_and_passed_over(race: Written) -> None:
 def test_why_a_run_failed_is_kept_and_earlier_attempts_are_not_counted(runs: Path) -> None:
     failed = {**result(status="failed"), "error": {"message": "the loss became nan"}, "test": None}
     race = write_race(runs, [failed, result(seed=2)])
-    run = next(path for path in race.path.iterdir() if path.is_dir())
-    run.rename(run.with_name("torch-ddp-1w-128b-1.attempt-1"))
+    record = load_race(runs, "made")
+    assert [(failure.run, failure.message) for failure in record.failures] == [
+        ("torch-ddp-1w-64b-1-0", "the loss became nan")
+    ]
+    run = race.path / "torch-ddp-1w-64b-1-0"
+    run.rename(run.with_name(f"{run.name}.attempt-1"))
     record = load_race(runs, "made")
     assert record.aside == 1
-    assert len(record.results) + record.aside == 2
-    assert all(failure.message == "the loss became nan" for failure in record.failures)
+    assert [found["run"] for found in record.results] == ["torch-ddp-1w-64b-2-1"]
+    assert record.failures == ()
     assert record.missing == ("torch-single-1w-128b-1",)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("nodes", None), ("nodes", [{"role": "worker"}]), ("history", None), ("seconds", None), ("throughput", 5),
+     ("workers", "two"), ("started", "today"), ("test", [1]), ("versions", 3)],
+)
+def test_a_result_that_is_not_what_the_reference_says_is_named_and_skipped(
+    velodrome, race: Written, field: str, value: object
+) -> None:
+    broken = race.path / "torch-ddp-2w-64b-1-2"
+    told = json.loads((broken / "result.json").read_text())
+    for content in ({**told, field: value}, {name: kept for name, kept in told.items() if name != field}):
+        (broken / "result.json").write_text(json.dumps(content))
+        failures = load_race(race.runs, "made").failures
+        assert [(failure.run, failure.status) for failure in failures] == [(broken.name, "unreadable")]
+        assert field in failures[0].message
+    assert velodrome("report", "made", "--runs", race.runs).code == 0
+    assert broken.name in (race.path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("change", [{"workers": "two"}, {"target": "good"}, {"engine": None}])
+def test_a_job_that_is_none_is_named_and_skipped(race: Written, change: dict[str, object]) -> None:
+    broken = race.path / "torch-ddp-2w-64b-1-2"
+    job = yaml.safe_load((broken / "job.yaml").read_text())
+    (broken / "job.yaml").write_text(yaml.safe_dump({**job, **change}))
+    record = load_race(race.runs, "made")
+    assert [(failure.run, failure.status) for failure in record.failures] == [(broken.name, "unreadable")]
+    assert next(iter(change)) in record.failures[0].message
+    assert len(record.results) == 3
+
+
+def test_a_race_is_named_by_where_it_lies(race: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(race.path)
+    assert load_race(Path("runs"), ".").name == "made"
+
+
+def test_failures_are_those_of_the_task(runs: Path) -> None:
+    error = {"status": "failed", "test": None, "error": {"message": "it broke"}}
+    race = write_race(runs, [
+        result(), {**result(seed=2), **error}, result(dataset="kmnist"),
+        *({**result(dataset="kmnist", seed=seed), **error} for seed in (2, 3)),
+        {**result(dataset="mnist"), **error},
+    ])
+    record = load_race(runs, "made")
+    rows = compare(record.results)
+    counts = {row.configuration.fields["dataset"]: record.failed_among([row]) for row in rows}
+    assert counts == {"digits": 1, "kmnist": 2}
+    assert record.failed_among([]) == 4
+    (race.path / "torch-ddp-1w-64b-1-0" / "result.json").write_text('{"status": "finished"}')
+    assert load_race(runs, "made").failures[0].task == rows[0].configuration.task
 
 
 def test_the_target_is_the_one_that_all_runs_share(runs: Path) -> None:
@@ -106,7 +163,3 @@ def test_totals_add_processes_and_count_a_host_once() -> None:
 def test_spans_of_one_phase_are_joined_over_small_gaps() -> None:
     spans = [Span("train", 0, 1), Span("save", 1, 1.01), Span("train", 1.01, 2), Span("train", 3, 4)]
     assert merged(spans, 0.1) == [Span("train", 0, 2), Span("save", 1, 1.01), Span("train", 3, 4)]
-
-
-def test_events_are_valid_lines() -> None:
-    assert all(json.loads(json.dumps(event)) for event in events_of(result(servers=1)))

@@ -24,6 +24,12 @@ _OF_DISTRIBUTION = frozenset({
 })
 #: What may differ between a configuration and its own one-worker run, the strictest first.
 _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
+#: What is trained on what: only configurations that agree in these are judged together.
+TASK = ("dataset", "model", "model_args", "dtype")
+#: What every table and figure says of a configuration in a place of its own.
+_SAID = frozenset({"engine", "strategy", "workers", "servers", "consistency", "batch_size"})
+#: What follows from the strategy unless somebody varies it.
+_OF_STRATEGY = frozenset({"batch_scope", "target"})
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments"}
 
 
@@ -45,6 +51,11 @@ class Configuration:
     @property
     def label(self) -> str:
         return f"{self.fields['engine']}/{self.fields['strategy']}"
+
+    @property
+    def task(self) -> str:
+        """Equal for configurations that train the same model on the same data."""
+        return _key({name: self.fields.get(name) for name in TASK})
 
     @property
     def size(self) -> str:
@@ -77,21 +88,39 @@ def varied(configurations: Iterable[Configuration]) -> dict[str, list[Any]]:
     return {name: list(values.values()) for name, values in seen.items() if len(values) > 1}
 
 
+def telling(configurations: Sequence[Configuration]) -> list[str]:
+    """Fields beside strategy, size and batch that a reader needs to tell configurations apart."""
+    within: set[str] = set()
+    for members in _by_strategy(configurations).values():
+        within.update(varied(members))
+    return [
+        name for name in varied(configurations) if name not in _SAID and (name not in _OF_STRATEGY or name in within)
+    ]
+
+
+def _by_strategy(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
+    found: dict[str, list[Configuration]] = defaultdict(list)
+    for configuration in configurations:
+        found[configuration.label].append(configuration)
+    return found
+
+
+def words_of(configuration: Configuration, names: Iterable[str]) -> list[str]:
+    """Fields of a configuration in words: `batch 64`, `rate 0.1`."""
+    return [f"{_SHORT.get(name, name.replace('_', ' '))} {text_of(configuration.fields.get(name))}" for name in names]
+
+
 def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
     """A name for each key, as short as it can be while it tells this race's configurations apart."""
-    of_strategy: dict[str, list[Configuration]] = defaultdict(list)
-    for configuration in configurations:
-        of_strategy[configuration.label].append(configuration)
     found = {}
-    for label, members in of_strategy.items():
+    for label, members in _by_strategy(configurations).items():
         differing = [name for name in varied(members) if name not in ("workers", "servers", "consistency")]
         for member in members:
             count = member.fields["workers"]
             parts = [f"{label} with {count} worker{'' if count == 1 else 's'}"]
             if servers := member.fields.get("servers"):
                 parts[0] += f" and {servers} server{'' if servers == 1 else 's'}"
-            parts += [f"{_SHORT.get(name, name)} {text_of(member.fields.get(name))}" for name in differing]
-            found[member.key] = ", ".join(parts)
+            found[member.key] = ", ".join([*parts, *words_of(member, differing)])
     return found
 
 

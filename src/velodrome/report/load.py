@@ -6,17 +6,21 @@ A run that cannot be read is named and passed over, never a crash.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from velodrome.analysis.compare import is_whole
+from velodrome.analysis.compare import Row, is_whole
+from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.run.check import wrong_fields
 from velodrome.run.store import RunFolder, Store
+from velodrome.spec.job import Job
 from velodrome.spec.race import Race, expand
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -31,6 +35,8 @@ class Failure:
     run: str
     status: str
     message: str
+    #: What it should have trained on what, as `Configuration.task`; None if its job cannot be read.
+    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,14 @@ class RaceRecord:
         targets = {result.get("target") or (result.get("job") or {}).get("target") for result in self.results}
         return targets.pop() if len(targets) == 1 else None
 
+    def failed_among(self, rows: Sequence[Row]) -> int:
+        """How many runs of the rows' tasks gave no result; a run of no known task counts where there is one task."""
+        tasks = {row.configuration.task for row in rows}
+        known = {Configuration.of(result).task for result in self.results}
+        return sum(
+            not rows or failure.task in tasks or (failure.task is None and known <= tasks) for failure in self.failures
+        )
+
 
 def load_race(runs: Path, name: str) -> RaceRecord:
     """A race by its name, or by the path of its folder."""
@@ -75,13 +89,22 @@ def load_race(runs: Path, name: str) -> RaceRecord:
             aside += 1
             continue
         names.add(folder.name)
-        result = _result(folder)
-        if result is not None:
-            results.append(result)
-        if result is None or (not is_whole(result) and result["status"] != "running"):
-            failures.append(_failure(folder.name, result))
+        try:
+            job = _job(folder)
+        except _UnreadableError as error:
+            failures.append(Failure(folder.name, "unreadable", str(error)))
+            continue
+        try:
+            result = _result(folder, job)
+        except _UnreadableError as error:
+            failures.append(Failure(folder.name, "unreadable", str(error), Configuration.of({"job": job}).task))
+            continue
+        results.append(result)
+        if not is_whole(result) and result["status"] != "running":
+            failures.append(_failure(result))
+    # A folder may be named as `.` or through a link: what it is called is said by where it lies.
     return RaceRecord(
-        path.name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside
+        path.resolve().name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside
     )
 
 
@@ -101,20 +124,41 @@ def _mapping(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _result(folder: RunFolder) -> dict[str, Any] | None:
-    """The result with its job; for a run without one, what is known of it; None if nothing can be made of it."""
-    job: dict[str, Any] = {}
-    with suppress(OSError):
-        job = _mapping((folder.path / "job.yaml").read_text(encoding="utf-8", errors="replace")) or {}
+class _UnreadableError(Exception):
+    """Nothing can be made of a run, and why."""
+
+
+def _job(folder: RunFolder) -> dict[str, Any]:
+    """The job as it is written, once it is known to be one; fields of other versions are nobody's mistake."""
+    try:
+        job = _mapping((folder.path / "job.yaml").read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise _UnreadableError(f"its job.yaml cannot be read: {error.strerror}") from error
+    if not job or not all(isinstance(name, str) for name in job):
+        raise _UnreadableError("its job.yaml is not whole")
+    try:
+        Job.model_validate({name: value for name, value in job.items() if name in Job.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = f"{first['loc'][0]!r} {str(first['input'])[:60]!r}: {first['msg']}"
+        raise _UnreadableError(f"its job.yaml has {wrong}") from error
+    if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
+        raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
+    return job
+
+
+def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
+    """The result with its job; for a run without one, what is known of it."""
     result = folder.result()
     if result is None:
-        if not {"engine", "strategy", "workers", "batch_size"} <= job.keys():
-            return None
         return {**job, "run": folder.name, "status": folder.status(), "job": job}
-    if not {"engine", "strategy", "workers", "batch_size", "seconds", "throughput", "nodes"} <= result.keys():
-        return None
+    if problem := next(wrong_fields(result), None):
+        raise _UnreadableError(f"its result.json {problem}")
     # The run may have been moved since: it is where it was found, not where it says.
-    return {**result, "run": folder.name, "job": job, "folder": folder.path, "examples_trained": _examples(folder)}
+    return {
+        **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
+        "examples_trained": _examples(folder),
+    }
 
 
 def _examples(folder: RunFolder) -> int | None:
@@ -126,17 +170,15 @@ def _examples(folder: RunFolder) -> int | None:
                 with suppress(ValueError, KeyError, TypeError):
                     event = json.loads(line)
                     if event["kind"] == "epoch":
-                        trained[event["epoch"]] = event["train"]["total"]
+                        trained[event["epoch"]] = int(event["train"]["total"])
     return sum(trained.values()) or None
 
 
-def _failure(name: str, result: Mapping[str, Any] | None) -> Failure:
-    if result is None:
-        return Failure(name, "unreadable", "its files are not whole")
+def _failure(result: Mapping[str, Any]) -> Failure:
     error = result.get("error")
     message = error.get("message") if isinstance(error, Mapping) else None
     default = "it finished without a test result" if result["status"] == "finished" else "its controller ended"
-    return Failure(name, result["status"], str(message or default))
+    return Failure(result["run"], result["status"], str(message or default), Configuration.of(result).task)
 
 
 def _missing(spec: Mapping[str, Any], names: set[str]) -> list[str]:

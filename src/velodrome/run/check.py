@@ -209,7 +209,8 @@ def _check_result(
     problems += _against_events(result, events)
 
 
-def _wrong_in_result(result: Mapping[str, Any]) -> Iterator[str]:
+def wrong_fields(result: Mapping[str, Any]) -> Iterator[str]:
+    """What does not fit in a result and in its parts, each as the end of a sentence."""
     yield from schema.RESULT.wrong(result)
     parts: list[tuple[str, Any, schema.Fields]] = [
         ("test", result.get("test"), schema.TEST), ("seconds", result.get("seconds"), schema.SECONDS_PARTS),
@@ -223,6 +224,10 @@ def _wrong_in_result(result: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{name} {problem}" for problem in fields.wrong(value))
         elif value is not None or name.endswith("]"):
             yield f"{name} is no object"
+
+
+def _wrong_in_result(result: Mapping[str, Any]) -> Iterator[str]:
+    yield from wrong_fields(result)
     if result.get("status") == "finished" and result.get("test") is None:
         yield "says finished and has no test"
     if result.get("status") != "finished" and "error" not in result:
