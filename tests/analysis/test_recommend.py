@@ -49,6 +49,28 @@ def test_a_strategy_with_one_worker_gives_way_to_an_undistributed_run_that_is_le
     assert ask([*SINGLE, *faster, *repeated([70, 71, 69], workers=2)]).best == "torch/ddp with 1 worker"
 
 
+def test_one_worker_with_a_parameter_server_is_distributed() -> None:
+    server = {"strategy": "parameter-server", "engine": "tensorflow", "servers": 1}
+    slow = [*repeated([100, 101, 99], workers=1, **server), *repeated([50, 51, 52], workers=2, **server)]
+    alone = ask(slow)
+    assert alone.decision == "use"
+    assert alone.best == "tensorflow/parameter-server with 1 worker and 1 server"
+    assert "whether distributing pays at all is not known" in alone.why
+    answer = ask([*slow, *repeated([150, 151, 149], strategy="single", engine="tensorflow")])
+    assert answer.verdict == "do not distribute this: use tensorflow/single with 1 worker."
+    assert answer.rival == "tensorflow/parameter-server with 1 worker and 1 server"
+
+
+def test_among_level_configurations_of_one_process_single_is_the_simplest() -> None:
+    answer = ask([*repeated([100, 100.1, 99.9], workers=1), *repeated([99.8, 100, 99.6], strategy="single")])
+    assert (answer.decision, answer.best) == ("level", "torch/single with 1 worker")
+
+
+def test_a_distributed_lead_too_small_to_matter_gives_way_to_single_rather_than_one_worker() -> None:
+    answer = ask([*repeated([100.6, 101.5, 99.7], workers=2), *repeated([100.3, 101.2, 99.4], workers=1), *SINGLE])
+    assert (answer.decision, answer.best) == ("do-not-distribute", "torch/single with 1 worker")
+
+
 def test_distribution_that_gains_too_little_to_show_is_advised_against() -> None:
     answer = ask([*repeated([100, 101, 99], strategy="single"), *repeated([100.5, 101.4, 99.6], workers=2)])
     assert answer.decision == "do-not-distribute"
@@ -190,6 +212,17 @@ def test_one_configuration_alone_cannot_be_compared() -> None:
 def test_nothing_finished_gives_nothing() -> None:
     assert ask([result(status="failed")], failed=1).decision == "nothing"
     assert verdict([]) == "Verdict: no run finished, so there is nothing to compare."
+
+
+def test_the_verdict_at_the_end_of_a_race_is_by_the_races_own_target() -> None:
+    slow_start = repeated([300, 303, 297], workers=2, epochs=8)
+    results = [*repeated([100, 101, 99], strategy="single", epochs=2), *slow_start]
+    target = "accuracy>=0.9"
+    rows = compare(results, Target.parse(target))
+    said = verdict(rows, target)
+    assert said == f"Verdict: {ask(results, 'time-to-accuracy', target).verdict}"
+    assert "do not distribute" in said
+    assert said != verdict(rows)
 
 
 def test_every_answer_is_three_lines() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from velodrome.analysis.configuration import Baselines, Configuration, names_of
+from velodrome.analysis.configuration import TASK, Baselines, Configuration, names_of, text_of, varied
 from velodrome.analysis.measures import BY_NAME, MEASURES, THROUGHPUT, TIME_TO_TARGET, Result, time_to_target
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 from velodrome.spec.job import Target
@@ -160,6 +160,16 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
     ]
 
 
+def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by what is trained on what: only configurations of one data set and one model are judged together."""
+    differing = [name for name in varied(row.configuration for row in rows) if name in TASK]
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        name = ", ".join(text_of(row.configuration.fields.get(field)) for field in differing)
+        found.setdefault(name, []).append(row)
+    return found or {"": []}
+
+
 def best_of(rows: Sequence[Row], measure: str) -> float | None:
     """The best median of a column, or None if none is better than another."""
     better = BY_NAME[measure].better
@@ -169,3 +179,9 @@ def best_of(rows: Sequence[Row], measure: str) -> float | None:
     if better is None or len(set(values)) < 2:
         return None
     return max(values) if better == "more" else min(values)
+
+
+def bests_of(rows: Sequence[Row], measure: str) -> dict[str, float | None]:
+    """For each row, by name, the best median of its task: an easy data set does not win over a hard one."""
+    return {row.name: best for members in tasks_of(rows).values() for best in [best_of(members, measure)]
+            for row in members}

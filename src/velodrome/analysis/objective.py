@@ -45,7 +45,8 @@ class Candidate:
 
     @property
     def distributed(self) -> bool:
-        return self.row.workers > 1
+        """Whether it is spread over several workers or processes: one worker beside a parameter server is, too."""
+        return self.row.workers > 1 or self.row.processes > 1
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,23 @@ class Question:
         return ratio(first.spread, second.spread) if self.better == "more" else ratio(second.spread, first.spread)
 
 
+def objective_of(objective: str | None, target: str | None, own: str | None) -> str:
+    """What a race is judged by: as asked for, else the time to its target if there is one, else throughput."""
+    return objective or ("time-to-accuracy" if target or own else "throughput")
+
+
+def target_of(objective: str, target: str | None, own: str | None) -> str | None:
+    """The target that an objective is judged with: as asked for; the race's own only for the time to it."""
+    return target or (own if objective == "time-to-accuracy" else None)
+
+
+def qualities_of(rows: Sequence[Row]) -> list[Measure]:
+    """How good the models are, by every measure that runs report: a race may hold images and texts."""
+    return [measure for measure in (ACCURACY, PERPLEXITY) if any(measure.name in row.spreads for row in rows)]
+
+
 def quality_of(rows: Sequence[Row]) -> Measure:
-    """Perplexity where runs report it, accuracy elsewhere."""
+    """How good the models of one task are: perplexity where runs report it, accuracy elsewhere."""
     return PERPLEXITY if any(PERPLEXITY.name in row.spreads for row in rows) else ACCURACY
 
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from velodrome.analysis.compare import Row
-from velodrome.analysis.configuration import text_of, varied
-from velodrome.analysis.objective import Candidate, Price, Question, ask
+from velodrome.analysis.compare import Row, tasks_of
+from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
 from velodrome.analysis.statistics import LEVEL, Ratio, is_level, more_runs
 
 Decision = Literal["use", "do-not-distribute", "repeat", "level", "alone", "nothing"]
@@ -68,20 +67,11 @@ def recommend(
     return replace(found, why=" ".join(note for note in notes if note))
 
 
-def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by what is trained on what: only configurations of one data set and one model are judged together."""
-    fields = ("dataset", "model", "model_args", "dtype")
-    differing = [name for name in varied(row.configuration for row in rows) if name in fields]
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        name = ", ".join(text_of(row.configuration.fields.get(field)) for field in differing)
-        found.setdefault(name, []).append(row)
-    return found or {"": []}
-
-
-def verdict(rows: Sequence[Row]) -> str:
-    """One line for the end of a race, or one for each of its tasks."""
-    answers = {task: recommend(members) for task, members in tasks_of(rows).items()}
+def verdict(rows: Sequence[Row], target: str | None = None) -> str:
+    """One line for the end of a race with its own target, or one for each of its tasks."""
+    objective = objective_of(None, None, target)
+    wanted = target_of(objective, None, target)
+    answers = {task: recommend(members, objective, wanted) for task, members in tasks_of(rows).items()}
     return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items())
 
 
@@ -96,7 +86,7 @@ def _aside(question: Question, failed: int) -> str:
 def _missing_baseline(question: Question) -> str:
     if any(not candidate.distributed for candidate in question.candidates):
         return ""
-    return "Nothing here ran with one worker, so whether distributing pays at all is not known."
+    return "Everything here was distributed, so whether distributing pays at all is not known."
 
 
 def _decide(question: Question) -> Recommendation:
@@ -108,9 +98,13 @@ def _decide(question: Question) -> Recommendation:
     plain = next((candidate for candidate in ranked if not candidate.distributed), None)
     spread = next((candidate for candidate in ranked if candidate.distributed), None)
     if plain is not None and spread is not None:
+        simple = _plainest(question, plain, ranked)
         if leader is plain:
-            return _stay(question, _plainest(question, plain, ranked), spread)
-        if (open_question := _unproven(question, spread, plain)) is not None:
+            return _stay(question, simple, spread)
+        over = question.advantage(spread, simple)
+        if over is None or over.above_one or not is_level(over):
+            simple = plain
+        if (open_question := _unproven(question, spread, simple)) is not None:
             return open_question
     return _first(question, leader, ranked[1:], plain)
 
@@ -124,8 +118,8 @@ def _alone(question: Question, leader: Candidate) -> Recommendation:
 
 
 def _plainest(question: Question, plain: Candidate, ranked: Sequence[Candidate]) -> Candidate:
-    """The best of those with one worker, or an undistributed run that is level with it."""
-    for other in ranked:
+    """The best of those in one process, or their engine's `single` that is level with it."""
+    for other in [] if plain.row.single else ranked:
         place = question.advantage(plain, other)
         if other.row.single and place is not None and is_level(place):
             return other
@@ -133,7 +127,7 @@ def _plainest(question: Question, plain: Candidate, ranked: Sequence[Candidate])
 
 
 def _stay(question: Question, plain: Candidate, spread: Candidate) -> Recommendation:
-    """One worker leads: distributing must prove itself, so it is not worth it."""
+    """One process leads: distributing must prove itself, so it is not worth it."""
     place = question.advantage(plain, spread)
     if place is None or not place.has_interval:
         return _repeat(question, plain, spread, place)
@@ -151,7 +145,7 @@ def _stay(question: Question, plain: Candidate, spread: Candidate) -> Recommenda
 
 
 def _unproven(question: Question, spread: Candidate, plain: Candidate) -> Recommendation | None:
-    """A distributed leader that does not beat one worker: a gain too small is not worth it, any other is repeated."""
+    """A distributed leader that does not beat one process: a gain too small is not worth it, any other is repeated."""
     place = question.advantage(spread, plain)
     if place is not None and place.above_one:
         return None
@@ -187,7 +181,7 @@ def _first(
     rival, place = rivals[0]
     assert place is not None
     level = [leader, *(other for other, _ in rivals)]
-    simplest = min(level, key=lambda candidate: (candidate.row.processes, candidate.row.workers))
+    simplest = min(level, key=lambda candidate: _effort(candidate.row))
     names = ", ".join(other.name for other in level if other is not simplest)
     return Recommendation(
         question.objective, "level", f"use {simplest.name}: level with {names}, and nothing is simpler.",
@@ -196,6 +190,11 @@ def _first(
         _more_workers(simplest), simplest.name, (rival if simplest is leader else leader).name,
         place if simplest is leader else place.inverted(),
     )
+
+
+def _effort(row: Row) -> tuple[int, int, bool]:
+    """What sorts the simplest to the front."""
+    return row.processes, row.workers, not row.single
 
 
 def _repeat(question: Question, first: Candidate, second: Candidate, place: Ratio | None) -> Recommendation:

@@ -56,9 +56,9 @@ def command(
     """
     import json as json_module
 
-    from velodrome.analysis.compare import compare
-    from velodrome.analysis.objective import Price
-    from velodrome.analysis.recommend import recommend, tasks_of
+    from velodrome.analysis.compare import compare, tasks_of
+    from velodrome.analysis.objective import Price, objective_of, target_of
+    from velodrome.analysis.recommend import recommend
     from velodrome.report.load import load_race
     from velodrome.spec.job import Target
 
@@ -67,12 +67,12 @@ def command(
     if price_of not in ("process", "host"):
         raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
     record = load_race(runs, race)
-    wanted = checked_target(target) or (record.target if objective in (None, "time-to-accuracy") else None)
+    chosen = objective_of(objective, checked_target(target), record.target)
+    wanted = target_of(chosen, target, record.target)
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
-    chosen = objective or ("time-to-accuracy" if wanted else "throughput")
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
     answers = {
-        task: recommend(members, chosen, wanted, price, failed=len(record.failures))
+        task: recommend(members, chosen, wanted, price, failed=record.failed_among(members))
         for task, members in tasks_of(rows).items()
     }
     if json:
