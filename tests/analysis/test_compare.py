@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from synthetic_races import EXAMPLES, repeated, result
-from velodrome.analysis.compare import best_of, compare
-from velodrome.analysis.configuration import Configuration, names_of, varied
+from velodrome.analysis.compare import Row, best_of, bests_of, compare
+from velodrome.analysis.configuration import Configuration, names_of, telling, varied
 from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import comparison
-from velodrome.report.figures import race_figure
+from velodrome.report.figures import bar_words, race_figure
 from velodrome.spec.job import Target
 
 pytestmark = pytest.mark.unit
@@ -123,16 +125,68 @@ def test_a_row_is_json_with_medians_ranges_and_intervals() -> None:
     assert flat[0]["speedup_interval"] is None
 
 
-def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
+def shown(rows: list[Row], *, styles: bool = False) -> str:
     from rich.console import Console
 
-    results = [result("single", 1, 100.0), result("ddp", 1, 80.0), result("ddp", 2, 120.0)]
-    rows = compare(results)
-    console = Console(width=160, record=True)
+    console = Console(width=200, record=True, force_terminal=styles, file=io.StringIO())
     console.print(comparison(rows))
-    text = console.export_text()
+    return console.export_text(styles=styles)
+
+
+def images_and_texts() -> list[dict[str, Any]]:
+    """Two data sets of images, the one easy and the other hard, and a text."""
+    text = {"perplexity": 120.0, "accuracy": None, "loss": 4.8, "total": 10}
+    return [
+        result("single", 1, 100.0, 0.99), result("ddp", 2, 150.0, 0.98),
+        result("single", 1, 90.0, 0.80, dataset="kmnist"), result("ddp", 2, 140.0, 0.85, dataset="kmnist"),
+        result("single", 1, 900.0, dataset="ptb", model="lstm-small", test=text),
+        result("ddp", 2, 990.0, dataset="ptb", model="lstm-small", test={**text, "perplexity": 130.0}),
+    ]
+
+
+def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
+    rows = compare([result("single", 1, 100.0), result("ddp", 1, 80.0), result("ddp", 2, 120.0)])
+    text = shown(rows)
     assert "torch/single" in text
     assert "1.50" in text
-    path = race_figure(rows, results, tmp_path / "race.png", "a race")
+    path = race_figure(rows, tmp_path / "race.png", "a race")
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert verdict(rows).startswith("Verdict: ")
+
+
+def test_the_best_of_a_column_is_that_of_its_task() -> None:
+    rows = compare(images_and_texts())
+    assert set(bests_of(rows, "accuracy").values()) == {0.99, 0.85, None}
+    assert set(bests_of(rows, "perplexity").values()) == {120.0, None}
+    assert set(bests_of(rows, "examples_per_second").values()) == {150.0, 140.0, 990.0}
+
+
+def test_images_and_texts_have_both_columns_and_a_best_of_each_task(tmp_path: Path) -> None:
+    rows = compare(images_and_texts())
+    text = shown(rows)
+    assert "accuracy" in text
+    assert "perplexity" in text
+    assert "kmnist" in text
+    marked = shown(rows, styles=True)
+    for best in ("0.9900", "0.8500", "120.00"):
+        assert f"\x1b[1;32m{best}" in marked
+    for other in ("0.9800", "0.8000", "130.00"):
+        assert f"\x1b[1;32m{other}" not in marked
+    assert race_figure(rows, tmp_path / "race.png", "a race").is_file()
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [("dataset", ("digits", "kmnist")), ("learning_rate", (0.1, 0.01)), ("epochs", (1, 10)), ("threads", (1, 2)),
+     ("batch_scope", ("global", "per-worker")), ("target", (None, "accuracy>=0.9"))],
+)
+def test_rows_and_bars_that_differ_in_any_field_have_words_of_their_own(field: str, values: tuple[Any, Any]) -> None:
+    rows = compare([{**result(workers=2), "job": {field: value}} for value in values])
+    assert len(rows) == 2
+    assert len({line.split("0.95")[0].strip() for line in shown(rows).splitlines() if "torch/ddp" in line}) == 2
+    assert len(set(bar_words(rows).values())) == 2
+
+
+def test_what_follows_from_the_strategy_is_not_said_again() -> None:
+    mixed = [result(), result("parameter-server", 2, servers=1)]
+    assert telling([Configuration.of(made) for made in mixed]) == []

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from velodrome.analysis.compare import Row, best_of
+from velodrome.analysis.compare import Row, bests_of, tasks_of
+from velodrome.analysis.configuration import telling, text_of
 from velodrome.analysis.measures import BY_NAME, Measure
-from velodrome.analysis.objective import quality_of
+from velodrome.analysis.objective import qualities_of
 from velodrome.analysis.statistics import Ratio
 
 _PLACES = ("speedup", "scaling")
@@ -41,13 +43,21 @@ def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
 def _columns(rows: Sequence[Row]) -> list[Column]:
     """What there is to show, the most telling first."""
     found: list[Column] = []
-    for name in (quality_of(rows).name, *_ORDER):
+    for name in (*(measure.name for measure in qualities_of(rows)), *_ORDER):
         if name in _PLACES:
-            places = [getattr(row, name) for row in rows]
-            if any(place is not None for place in places):
-                found.append((name, partial(_place_cell, name=name, places=places)))
+            if any(getattr(row, name) is not None for row in rows):
+                found.append((name, partial(_place_cell, name=name, best=_best_places(rows, name))))
         elif any(name in row.spreads for row in rows):
-            found.append((_heading(BY_NAME[name]), partial(_cell, measure=BY_NAME[name], rows=rows)))
+            found.append((_heading(BY_NAME[name]), partial(_cell, measure=BY_NAME[name], best=bests_of(rows, name))))
+    return found
+
+
+def _best_places(rows: Sequence[Row], name: str) -> dict[str, float]:
+    """For each row, by name, the best ratio of its task."""
+    found = {}
+    for members in tasks_of(rows).values():
+        best = max((place.estimate for row in members if (place := getattr(row, name)) is not None), default=0.0)
+        found.update({row.name: best for row in members})
     return found
 
 
@@ -59,11 +69,15 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     table.add_column("workers", no_wrap=True)
     if not same_batch:
         table.add_column("batch", justify="right")
+    telling_apart = telling([row.configuration for row in rows])
+    for name in telling_apart:
+        table.add_column(name.replace("_", " "), overflow="fold")
     for heading, _ in columns:
         table.add_column(heading, justify="right")
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
         batch = [] if same_batch else [str(row.batch_size)]
-        table.add_row(row.label, row.configuration.size, *batch, *(cell(row) for _, cell in columns))
+        values = [escape(text_of(row.configuration.fields.get(name))) for name in telling_apart]
+        table.add_row(row.label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))
     return table
 
 
@@ -74,21 +88,18 @@ def _heading(measure: Measure) -> str:
     return heading.replace(" ", "\n", 1)
 
 
-def _cell(row: Row, measure: Measure, rows: Sequence[Row]) -> str:
+def _cell(row: Row, measure: Measure, best: Mapping[str, float | None]) -> str:
     value = row.median(measure.name)
     if value is None:
         return "–"
-    return _marked(measure.text(value), value == best_of(rows, measure.name))
+    return _marked(measure.text(value), value == best[row.name])
 
 
-def _place_cell(row: Row, name: str, places: Sequence[Ratio | None]) -> str:
-    return _place(getattr(row, name), places)
-
-
-def _place(place: Ratio | None, places: Sequence[Ratio | None]) -> str:
+def _place_cell(row: Row, name: str, best: Mapping[str, float]) -> str:
+    place: Ratio | None = getattr(row, name)
     if place is None:
         return "–"
-    return _marked(f"{place.estimate:.2f}", place.estimate == max(p.estimate for p in places if p is not None))
+    return _marked(f"{place.estimate:.2f}", place.estimate == best[row.name])
 
 
 def _marked(text: str, best: bool) -> str:

@@ -64,8 +64,11 @@ def command(
         return
     folder.begin(race)
     results = run_on_board(folder, entries, expected, warm=warm)
-    failed = [result["run"] for result in results if result["status"] != "finished"]
-    _conclude(folder, entries, results, failed, as_json=json)
+    failed = {
+        result["run"]: (result.get("error") or {}).get("message", result["status"])
+        for result in results if result["status"] != "finished"
+    }
+    _conclude(folder, entries, failed, as_json=json)
     if failed:
         raise typer.Exit(1)
 
@@ -119,7 +122,7 @@ def plan_in_words(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -
 def run_on_board(
     folder: RaceFolder, entries: Sequence[Entry], expected: dict[str, float], *, warm: bool
 ) -> list[dict[str, Any]]:
-    """Run what is missing, shown on a board."""
+    """Run what is missing, shown on a board; refused if somebody else runs this race already."""
     import sys
 
     from velodrome.cli.board import Board
@@ -129,6 +132,7 @@ def run_on_board(
     from velodrome.run.execute import JobFailed
     from velodrome.run.race import run_race
 
+    folder.refuse_running()
     board = Board(error_console, entries, expected)
     stored = folder.finished()
     for entry in entries:
@@ -158,10 +162,8 @@ def run_on_board(
         launcher.close()
 
 
-def _conclude(
-    folder: RaceFolder, entries: Sequence[Entry], results: list[dict[str, Any]], failed: list[str], *, as_json: bool
-) -> None:
-    """Comparison, picture and verdict."""
+def _conclude(folder: RaceFolder, entries: Sequence[Entry], failed: dict[str, str], *, as_json: bool) -> None:
+    """Comparison, picture and verdict: of what is on disk, so that `report` and `recommend` say the same."""
     import json as json_module
 
     from rich.console import Console
@@ -170,13 +172,17 @@ def _conclude(
     from velodrome.analysis.recommend import verdict
     from velodrome.cli.compare import comparison
     from velodrome.report.figures import race_figure
+    from velodrome.report.load import load_race
+    from velodrome.spec.job import Target
 
-    rows = compare(results)
-    picture = race_figure(rows, results, folder.path / "race.png", _title(entries)) if rows else None
+    record = load_race(folder.path.parent, folder.path.name)
+    rows = compare(record.results, Target.parse(record.target) if record.target else None)
+    answer = verdict(rows, record.target)
+    picture = race_figure(rows, folder.path / "race.png", _title(entries)) if rows else None
     if as_json:
         print(json_module.dumps({
             "race": folder.path.name, "path": str(folder.path.resolve()), "rows": [row.as_json() for row in rows],
-            "failed": failed, "figure": str(picture.resolve()) if picture else None, "verdict": verdict(rows),
+            "failed": list(failed), "figure": str(picture.resolve()) if picture else None, "verdict": answer,
         }))
         return
     console = Console(highlight=False)
@@ -184,12 +190,17 @@ def _conclude(
         console.print(comparison(rows, console.width))
     if picture:
         console.print(f"Plot: {picture}", soft_wrap=True)
-    console.print(verdict(rows), soft_wrap=True)
+    for name, message in failed.items():
+        console.print(f"Did not finish: {name}: {message}", soft_wrap=True, markup=False)
+    console.print(answer, soft_wrap=True, markup=False)
 
 
 def _title(entries: Sequence[Entry]) -> str:
-    jobs = [entry.job for entry in entries]
-    models = ", ".join(dict.fromkeys(job.model for job in jobs))
-    data = ", ".join(dict.fromkeys(job.dataset for job in jobs))
-    batches = ", ".join(dict.fromkeys(str(job.batch_size) for job in jobs))
-    return f"{models} on {data}, {jobs[0].epochs} epochs, batch {batches}"
+    """What the race trains, with every value that occurs."""
+
+    def every(field: str) -> str:
+        values = list(dict.fromkeys(str(getattr(entry.job, field)) for entry in entries))
+        return ", ".join(values[:6]) + (" …" if values[6:] else "")
+
+    epochs = every("epochs") + (" epoch" if every("epochs") == "1" else " epochs")
+    return f"{every('model')} on {every('dataset')}, {epochs}, batch {every('batch_size')}"

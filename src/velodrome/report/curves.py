@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from velodrome.analysis.compare import Row
-from velodrome.analysis.configuration import varied
+from velodrome.analysis.compare import Row, tasks_of
+from velodrome.analysis.configuration import telling, varied, words_of
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.report.figures import (
+    COLOURS,
     INK,
     MARKERS,
     MOST_LINES,
-    STYLES,
+    Looks,
     Picture,
     colours_of,
     drawing,
     new_figure,
+    styles_of,
     whole_numbers,
 )
 from velodrome.spec.job import Target
@@ -28,16 +31,17 @@ if TYPE_CHECKING:
 
 #: More panels than this are no longer compared by eye.
 MOST_PANELS = 9
+#: Tasks whose curves are drawn; each has figures of its own.
+MOST_TASKS = 6
 
 
 def rest_of(rows: Sequence[Row]) -> dict[str, str]:
     """What tells configurations of one strategy and size apart, in words: `batch 64`; empty if nothing does."""
-    skipped = ("engine", "strategy", "workers", "servers", "consistency", "batch_scope", "target")
-    differing = [name for name in varied(row.configuration for row in rows) if name not in skipped]
+    configurations = [row.configuration for row in rows]
+    differing = [*(["batch_size"] if "batch_size" in varied(configurations) else []), *telling(configurations)]
     found = {}
     for row in rows:
-        fields = row.configuration.fields
-        parts = [f"{name.replace('batch_size', 'batch').replace('_', ' ')} {fields.get(name)}" for name in differing]
+        parts = words_of(row.configuration, differing)
         if row.servers > 1:
             parts.append(f"{row.servers} servers")
         found[row.name] = ", ".join(parts)
@@ -55,7 +59,7 @@ def cut(shown: int, of: int, what: str = "configurations") -> str:
 
 
 def metric_of(rows: Sequence[Row]) -> tuple[str, str]:
-    """The field of an epoch that is drawn, and its name."""
+    """The field of an epoch that is drawn for the rows of one task, and its name."""
     name = quality_of(rows).name
     return f"validation_{name}", f"validation {name}"
 
@@ -80,22 +84,35 @@ def epochs_of(row: Row, field: str) -> tuple[list[int], list[list[float]], list[
     return numbers, values, clocks
 
 
-def _keys(axes: Axes, colours: Mapping[str, str], styles: Mapping[str, Any]) -> list[Any]:
-    """Legend entries: what a colour means, and what a style means."""
+def _keys(colours: Mapping[str, str], markers: Mapping[str, str | None], styles: Mapping[str, Any]) -> list[Any]:
+    """Legend entries: what a colour and its marker mean, and what a style means."""
     from matplotlib.lines import Line2D
 
-    found = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    found = [Line2D([], [], color=colour, marker=markers[name], label=name) for name, colour in colours.items()]
     if len(styles) > 1:
         found += [Line2D([], [], color=INK, linestyle=style, label=name) for name, style in styles.items()]
     return found
 
 
-def _styles(names: Sequence[str]) -> dict[str, Any]:
-    return {name: STYLES[place % len(STYLES)] for place, name in enumerate(dict.fromkeys(names))}
+def of_tasks(rows: Sequence[Row], target: str | None) -> list[Picture]:
+    """Quality against time and per epoch, for each task: accuracies of different data sets are no comparison."""
+    tasks = tasks_of(rows)
+    found = []
+    for number, (task, members) in enumerate(list(tasks.items())[:MOST_TASKS], start=1):
+        for picture in (over_time(members, target), over_epochs(members)):
+            if picture is not None:
+                caption = picture.caption
+                if len(tasks) > MOST_TASKS:
+                    caption += f" Drawn are the first {MOST_TASKS} of {len(tasks)} tasks."
+                found.append(replace(
+                    picture, name=picture.name if number == 1 else f"{picture.name}-{number}",
+                    title=picture.title + (f" for {task}" if task else ""), caption=caption,
+                ))
+    return found
 
 
 def over_epochs(rows: Sequence[Row]) -> Picture | None:
-    """Quality per epoch, a panel for each strategy."""
+    """Quality per epoch for the rows of one task, a panel for each strategy."""
     field, name = metric_of(rows)
     drawn = [row for row in rows if epochs_of(row, field)[0]]
     if not drawn:
@@ -106,7 +123,10 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
     lines = -(-len(panels) // columns)
     sizes = [f"{count} worker{'' if count == 1 else 's'}" for count in sorted({row.workers for row in drawn})]
     colour, rest = colours_of(sizes), rest_of(drawn)
-    style = _styles([rest[row.name] for row in drawn])
+    style = styles_of([rest[row.name] for row in drawn])
+    # Colours begin again after six: then each size has a marker, too.
+    marker = {size: MARKERS[place % len(MARKERS)] if len(sizes) > len(COLOURS) else None
+              for place, size in enumerate(sizes)}
     left_out = 0
     with drawing():
         figure, axes = new_figure(
@@ -119,8 +139,10 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
             left_out += len(members) - len(shown)
             for row in shown:
                 numbers, values, _ = epochs_of(row, field)
-                shade = colour[f"{row.workers} worker{'' if row.workers == 1 else 's'}"]
-                panel.plot(numbers, [median(found) for found in values], color=shade, linestyle=style[rest[row.name]])
+                size = f"{row.workers} worker{'' if row.workers == 1 else 's'}"
+                shade = colour[size]
+                panel.plot(numbers, [median(found) for found in values], color=shade, linestyle=style[rest[row.name]],
+                           marker=marker[size], markevery=max(1, len(numbers) // 5))
                 if row.runs > 1:
                     panel.fill_between(numbers, [min(v) for v in values], [max(v) for v in values], color=shade,
                                        alpha=0.12, linewidth=0)
@@ -132,7 +154,7 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
             line[0].set_ylabel(name)
         for place in range(len(panels), lines * columns):
             axes[place // columns][place % columns].set_visible(False)
-        handles = _keys(axes[0][0], colour, style)
+        handles = _keys(colour, marker, style)
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
     caption = f"{name.capitalize()} at the end of each epoch: median of the runs, and their range as a band."
     if len(panels) < len(labels) or left_out:
@@ -140,21 +162,17 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
     return Picture("accuracy-by-epoch", f"{name.capitalize()} per epoch", caption, figure)
 
 
-def draw_over_time(axes: Axes, rows: Sequence[Row]) -> int:
-    """Quality against training time; how many lines were drawn."""
+def draw_over_time(axes: Axes, rows: Sequence[Row], looks: Looks) -> int:
+    """Quality of one task against training time; how many lines were drawn."""
     from matplotlib.ticker import LogLocator
 
     field, name = metric_of(rows)
     drawn = fastest([row for row in rows if epochs_of(row, field)[0]], MOST_LINES)
-    colour, rest = colours_of([row.label for row in rows]), rest_of(rows)
-    style = _styles([str(count) for count in sorted({row.workers for row in rows})])
-    marker = {name: MARKERS[place % len(MARKERS)] for place, name in enumerate(dict.fromkeys(rest.values()))}
     for row in drawn:
         _, values, clocks = epochs_of(row, field)
-        kind = marker[rest[row.name]] if len(marker) > 1 else None
-        axes.plot(clocks, [median(found) for found in values], color=colour[row.label],
-                  linestyle=style[str(row.workers)], marker=kind, markevery=max(1, len(clocks) // 5),
-                  label=f"{row.label}, {row.workers} w{', ' if rest[row.name] else ''}{rest[row.name]}")
+        rest = looks.rest[row.name]
+        axes.plot(clocks, [median(found) for found in values], **looks.line(row), markevery=max(1, len(clocks) // 5),
+                  label=f"{row.label}, {row.workers} w{', ' if rest else ''}{rest}")
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     # Less than a decade would show a single label.
@@ -167,12 +185,12 @@ def draw_over_time(axes: Axes, rows: Sequence[Row]) -> int:
 
 
 def over_time(rows: Sequence[Row], target: str | None) -> Picture | None:
-    """Quality against training time, all strategies in one."""
+    """Quality against training time for the rows of one task, all strategies in one."""
     _, name = metric_of(rows)
     with drawing():
         figure, axes = new_figure(11, 4.6)
         panel = axes[0][0]
-        count = draw_over_time(panel, rows)
+        count = draw_over_time(panel, rows, Looks.of(rows))
         if not count:
             return None
         parsed = Target.parse(target) if target else None
@@ -194,7 +212,8 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     for row in rows:
         groups.setdefault((row.label, rest[row.name]), []).append(row)
     kept = sorted(groups, key=lambda key: -max(row.examples_per_second for row in groups[key]))[:MOST_LINES]
-    colour, style = colours_of([label for label, _ in groups]), _styles([words for _, words in groups])
+    colour, style = colours_of([label for label, _ in groups]), styles_of([words for _, words in groups])
+    marker = {label: MARKERS[place % len(MARKERS)] for place, label in enumerate(colour)}
     panels: list[tuple[str, str, Callable[[Row], Ratio | None] | None]] = [("throughput", "examples/s", None)]
     if any(row.speedup is not None and row.workers > 1 for row in rows):
         panels.append(("speedup over the engine's single", "times", lambda row: row.speedup))
@@ -214,8 +233,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
                 # A little aside from one another, so that bars of equal worker counts do not cover each other.
                 shift = 1 + min(0.012, 0.1 / len(kept)) * (place - (len(kept) - 1) / 2)
                 _draw_group(panel, sorted(groups[key], key=lambda row: (row.workers, row.servers)), read, shift,
-                            color=colour[key[0]], linestyle=style[key[1]],
-                            marker=MARKERS[list(colour).index(key[0]) % len(MARKERS)])
+                            color=colour[key[0]], linestyle=style[key[1]], marker=marker[key[0]])
             if read is not None:
                 line = [counts[0] + (counts[-1] - counts[0]) * part / 50 for part in range(51)]
                 panel.plot(line, line, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
@@ -231,9 +249,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_title(title)
             panel.set_xlabel("workers")
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
-        handles = _keys(axes[0][0], {label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, style)
-        for handle, label in zip(handles, dict.fromkeys(key[0] for key in kept), strict=False):
-            handle.set_marker(MARKERS[list(colour).index(label) % len(MARKERS)])
+        handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
     caption = ("Medians with the range of the runs (throughput), and ratios with their 95 % intervals as far as they "
                "fit (speedup, scaling). One run gives neither." + cut(len(kept), len(groups), "lines"))

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velodrome.analysis.compare import Row, compare
+from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import varied
-from velodrome.analysis.objective import ask
-from velodrome.analysis.recommend import Recommendation, recommend, tasks_of
+from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
+from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.report import curves, tables, usage
 from velodrome.report.figures import Picture
 from velodrome.report.load import RaceRecord
@@ -65,17 +65,19 @@ class Report:
 
 def make_report(record: RaceRecord, objective: str | None = None, target: str | None = None) -> Report:
     """Analyse a race; without an objective, time to its target if it has one, else throughput."""
+    chosen = objective_of(objective, target, record.target)
+    wanted = {name: target_of(name, target, record.target) for name in (chosen, *OBJECTIVES)}
     target = target or record.target
     rows = compare(record.results, Target.parse(target) if target else None)
-    chosen = objective or ("time-to-accuracy" if target else "throughput")
-    names = [name for name in ("time-to-accuracy", "throughput", "accuracy", "cost") if name != chosen]
+    names = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
     answers, duels = [], []
     for task, members in tasks_of(rows).items():
-        answer = recommend(members, chosen, target, failed=len(record.failures))
-        others = [recommend(members, name, target) for name in names if target or name != "time-to-accuracy"]
+        answer = recommend(members, chosen, wanted[chosen], failed=record.failed_among(members))
+        others = [recommend(members, name, wanted[name]) for name in names]
         answers.append(Answer(task, answer, tuple(others) if members else ()))
-        if answer.best and (table := tables.duel_table(ask(members, chosen, target), answer.best, len(answers))):
-            duels.append(table)
+        if answer.best:
+            table = tables.duel_table(ask(members, chosen, wanted[chosen]), answer.best, len(answers))
+            duels += [table] if table is not None else []
     series = {row.name: _series(row) for row in rows}
     return Report(
         record, tuple(rows), tuple(answers),
@@ -100,8 +102,7 @@ def make_pictures(report: Report) -> list[Picture]:
     ]
     drawn = [
         curves.over_workers(rows),
-        curves.over_time(rows, report.target),
-        curves.over_epochs(rows),
+        *curves.of_tasks(rows, report.target),
         usage.shares(rows),
         usage.bars(rows),
         usage.node_curves(rows, report.series, spoken),
@@ -165,7 +166,8 @@ def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, st
 
 
 def _machine(about: dict[str, Any]) -> str:
-    memory = f"{about.get('memory_bytes', 0) / 2**30:.0f} GiB memory"
+    size = about.get("memory_bytes")
+    memory = f"{size / 2**30:.0f} GiB memory" if isinstance(size, int | float) else "memory not known"
     return f"{about.get('processor')}, {about.get('cores')} cores, {memory}, {about.get('system')}"
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.analysis.compare import Row
+from velodrome.analysis.compare import Row, tasks_of
+from velodrome.analysis.configuration import telling, varied, words_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 #: Okabe and Ito's palette, made for colour-blind readers, without its yellow and black: each is lost on one background.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
 #: Text and axes; in a page it becomes the page's own text colour, so that figures follow light and dark.
 INK = "#20262d"
 #: More lines than this in a figure cannot be told apart.
 MOST_LINES = 24
+#: Tasks whose curves fit into the one picture of a race.
+MOST_TASKS_OF_RACE = 4
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,56 @@ def colours_of(labels: Sequence[str]) -> dict[str, str]:
     return {label: COLOURS[place % len(COLOURS)] for place, label in enumerate(dict.fromkeys(labels))}
 
 
+def styles_of(names: Sequence[Any]) -> dict[Any, Any]:
+    """A stroke for each name; after the usual ones, longer and longer dashes."""
+    return {
+        name: STYLES[place] if place < len(STYLES) else (0, (2.0 * place, 2, 1, 2))
+        for place, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def markers_of(labels: Sequence[str], rests: Sequence[str]) -> dict[tuple[str, str], str | None]:
+    """A marker for each strategy and what else tells its lines apart, other ones where colours begin again.
+
+    No markers where colours alone tell everything.
+    """
+    labels, rests = list(dict.fromkeys(labels)), list(dict.fromkeys(rests))
+    if len(labels) <= len(COLOURS) and len(rests) < 2:
+        return {(label, rest): None for label in labels for rest in rests}
+    return {
+        (label, rest): MARKERS[(number + place // len(COLOURS) * len(rests)) % len(MARKERS)]
+        for place, label in enumerate(labels) for number, rest in enumerate(rests)
+    }
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How the lines of configurations look: colour by strategy, stroke by workers, marker by what else differs."""
+
+    colour: Mapping[str, str]
+    style: Mapping[int, Any]
+    marker: Mapping[tuple[str, str], str | None]
+    #: What else differs within a task, by the row's name.
+    rest: Mapping[str, str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Looks:
+        from velodrome.report.curves import rest_of
+
+        labels = [row.label for row in rows]
+        rest = {name: words for members in tasks_of(rows).values() for name, words in rest_of(members).items()}
+        return cls(
+            colours_of(labels), styles_of(sorted({row.workers for row in rows})),
+            markers_of(labels, [rest[row.name] for row in rows]), rest,
+        )
+
+    def line(self, row: Row) -> dict[str, Any]:
+        return {
+            "color": self.colour[row.label], "linestyle": self.style[row.workers],
+            "marker": self.marker[row.label, self.rest[row.name]],
+        }
+
+
 def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
     """Ticks at the values that occur, as long as they fit."""
     ticks = sorted(set(values))
@@ -102,45 +155,67 @@ def save(picture: Picture, folder: Path) -> list[Path]:
     return paths
 
 
-def race_figure(rows: Sequence[Row], results: Sequence[dict[str, Any]], path: Path, title: str) -> Path:
-    """Throughput by strategy and workers, and accuracy over training time, in one picture."""
+def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
+    """Throughput by strategy and workers, and accuracy over training time for each task, in one picture."""
+    from matplotlib.figure import Figure
+
     from velodrome.report.curves import draw_over_time
 
     # In one order for both halves: it decides the colours, and those of the curves are explained by the bars.
     rows = sorted(rows, key=lambda row: row.label)
-    labels = list(dict.fromkeys(row.label for row in rows))
-    workers = sorted({row.workers for row in rows})
+    tasks = tasks_of(rows)
+    shown = list(tasks.items())[:MOST_TASKS_OF_RACE]
+    if len(shown) < len(tasks):
+        title += f" (curves of {len(shown)} of {len(tasks)} tasks)"
+    looks = Looks.of(rows)
     with drawing():
-        figure, axes = new_figure(13, max(4.6, 1.4 + 0.36 * len(rows)), 1, 2, width_ratios=(1.1, 1))
+        figure = Figure(figsize=(13, max(4.6, 1.4 + 0.36 * len(rows), 0.6 + 3.0 * len(shown))), layout="constrained")
+        grid = figure.add_gridspec(len(shown), 2, width_ratios=(1.1, 1))
         figure.suptitle(title, fontsize=13)
-        left, right = axes[0]
-        _draw_bars(left, rows, labels, workers)
-        draw_over_time(right, rows)
-        _explain_strokes(right, workers)
+        _draw_bars(figure.add_subplot(grid[:, 0]), rows, looks)
+        for place, (task, members) in enumerate(shown):
+            panel = figure.add_subplot(grid[place, 1])
+            draw_over_time(panel, members, looks)
+            panel.set_title(task)
+            if place == 0:
+                _explain(panel, looks)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
     return path
 
 
-def _draw_bars(axes: Axes, rows: Sequence[Row], labels: list[str], workers: list[int]) -> None:
-    """A group of bars for each strategy, one for each configuration of workers, servers and batch."""
+def bar_words(rows: Sequence[Row]) -> dict[str, str]:
+    """What stands beside the bar of each configuration, by its name: everything that tells it from its neighbours."""
+    configurations = [row.configuration for row in rows]
+    fields = [*(["batch_size"] if "batch_size" in varied(configurations) else []), *telling(configurations)]
+    found = {}
+    for row in rows:
+        servers = [_counted(row.servers, "server")] if row.servers else []
+        found[row.name] = ", ".join(
+            [_counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields)]
+        )
+    return found
+
+
+def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
+    """A group of bars for each strategy, one for each of its configurations."""
     from matplotlib.ticker import StrMethodFormatter
 
-    colour = colours_of(labels)
+    labels, workers = list(looks.colour), list(looks.style)
     groups = {label: [row for row in rows if row.label == label] for label in labels}
     height = 0.8 / max(len(group) for group in groups.values())
-    several_batches = len({row.batch_size for row in rows}) > 1
+    words = bar_words(rows)
     for number, group in enumerate(groups.values()):
-        for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size))):
+        for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size, row.name))):
             place = number + (slot - (len(group) - 1) / 2) * height
             strength = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
-            bar = axes.barh(place, row.examples_per_second, height * 0.92, color=colour[row.label], alpha=strength)
-            who = _counted(row.workers, "worker") + (f", {_counted(row.servers, 'server')}" if row.servers else "")
-            batch = f", batch {row.batch_size}" if several_batches else ""
-            axes.bar_label(bar, [f" {row.examples_per_second:,.0f}  ({who}{batch})"], fontsize=8)
+            bar = axes.barh(
+                place, row.examples_per_second, height * 0.92, color=looks.colour[row.label], alpha=strength
+            )
+            axes.bar_label(bar, [f" {row.examples_per_second:,.0f}  ({words[row.name]})"], fontsize=8)
     axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
-        tick.set_color(colour[label])
+        tick.set_color(looks.colour[label])
         tick.set_fontweight("bold")
     axes.invert_yaxis()
     axes.margins(x=0.3)
@@ -149,16 +224,21 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], labels: list[str], workers: list
     axes.set_xlabel("training throughput (examples/s)")
 
 
-def _explain_strokes(axes: Axes, workers: list[int]) -> None:
-    """The colours are explained by the bars, so a short legend for the strokes is enough and covers no curve."""
+def _explain(axes: Axes, looks: Looks) -> None:
+    """The colours are explained by the bars, so a short legend for strokes and markers is enough."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter
 
-    strokes = [
-        Line2D([], [], color=INK, linestyle=STYLES[i % len(STYLES)], label=_counted(count, "worker"))
-        for i, count in enumerate(workers)
-    ]
-    axes.legend(handles=strokes, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
+    keys = [Line2D([], [], color=INK, linestyle=style, label=_counted(count, "worker"))
+            for count, style in looks.style.items()]
+    first, several = next(iter(looks.colour)), len(looks.colour) > len(COLOURS)
+    for (label, rest), marker in looks.marker.items():
+        if marker is not None and (several or label == first):
+            words = ", ".join(filter(None, [label if several else "", rest]))
+            colour = looks.colour[label] if several else INK
+            keys.append(Line2D([], [], color=colour, linestyle="", marker=marker, label=words))
+    axes.legend(handles=keys[:MOST_LINES], title="colours as on the left", title_fontsize=8, loc="lower right",
+                fontsize=9 if len(keys) <= 8 else 7, ncols=1 if len(keys) <= 8 else 2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 

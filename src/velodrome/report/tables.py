@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from velodrome.analysis.compare import Row, best_of
-from velodrome.analysis.configuration import varied
+from velodrome.analysis.compare import Row, bests_of, tasks_of
+from velodrome.analysis.configuration import telling, text_of
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
-from velodrome.analysis.objective import Question, quality_of
+from velodrome.analysis.objective import Question, qualities_of
 from velodrome.analysis.statistics import Ratio, is_level, more_runs
 from velodrome.report.load import Failure
 from velodrome.report.series import Extent, RunSeries, name_of, totals
@@ -50,11 +50,7 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
     """The columns that say which configuration a row is."""
-    configurations = [row.configuration for row in rows]
-    differing = varied(configurations)
-    extra = [name for name in differing if name not in (
-        "engine", "strategy", "workers", "servers", "consistency", "batch_size", "batch_scope", "target",
-    )]
+    extra = telling([row.configuration for row in rows])
     columns = [Column("strategy", numeric=False), Column("workers"), Column("batch"),
                *(Column(name.replace("_", " "), numeric=False) for name in extra), Column("runs")]
     cells = {}
@@ -65,7 +61,7 @@ def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
             Cell(row.label),
             Cell(row.configuration.size, value=row.workers + row.servers / 1000),
             Cell(str(row.batch_size), scope if row.workers > 1 else "", value=row.batch_size),
-            *(Cell(str(fields.get(name))) for name in extra),
+            *(Cell(text_of(fields.get(name))) for name in extra),
             Cell(str(row.runs), f"{row.failed} failed" if row.failed else "", value=row.runs),
         ]
     return columns, cells
@@ -100,6 +96,18 @@ def _achieved(row: Row, place: str) -> bool:
     return getattr(row, place) != Ratio(1.0) and (row.workers > 1 or place == "speedup")
 
 
+def _best_places(rows: Sequence[Row], place: str) -> dict[str, float | None]:
+    """For each row, by name, the best ratio of its task."""
+    found: dict[str, float | None] = {}
+    for members in tasks_of(rows).values():
+        others = [held.estimate for row in members if (held := getattr(row, place)) and _achieved(row, place)]
+        best = max(others, default=0.0)
+        # The only one, or a best that is slower than what it is measured against, is nothing to mark.
+        marked = len(others) > 1 and (best > 1 or place == "efficiency")
+        found.update({row.name: best if marked and _achieved(row, place) else None for row in members})
+    return found
+
+
 def _table(
     name: str, title: str, note: str, rows: Sequence[Row], measures: Sequence[str], places: Sequence[str] = ()
 ) -> Table:
@@ -109,33 +117,31 @@ def _table(
     columns, who = _who(rows)
     columns += [Column(measure.heading, measure.unit) for measure in shown]
     columns += [Column(place) for place in held]
-    best = {measure.name: best_of(rows, measure.name) for measure in shown}
-    first: dict[str, float | None] = {}
-    for place in held:
-        others = [found.estimate for row in rows if (found := getattr(row, place)) and _achieved(row, place)]
-        best_place = max(others, default=0.0)
-        # The only one, or a best that is slower than what it is measured against, is nothing to mark.
-        first[place] = best_place if len(others) > 1 and (best_place > 1 or place == "efficiency") else None
+    best = {measure.name: bests_of(rows, measure.name) for measure in shown}
+    first = {place: _best_places(rows, place) for place in held}
     body = [
-        (*who[row.name], *(_measured(row, measure, best[measure.name]) for measure in shown),
-         *(_placed(getattr(row, place), first[place] if _achieved(row, place) else None) for place in held))
+        (*who[row.name], *(_measured(row, measure, best[measure.name][row.name]) for measure in shown),
+         *(_placed(getattr(row, place), first[place][row.name]) for place in held))
         for row in rows
     ]
     return Table(name, title, note, tuple(columns), tuple(body))
 
 
 def results_table(rows: Sequence[Row]) -> Table:
-    quality = quality_of(rows).name
+    qualities = [measure.name for measure in qualities_of(rows)]
+    several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
     reached = ""
     if any(0 < row.reached < row.runs for row in rows):
         reached = " A time to target that only some of the runs reached is the median of those."
     return _table(
         "results", "Results",
-        "Median over the runs, with the range below it; the best of a column is marked. Speedup is throughput over the "
-        "same engine's single run, scaling over the strategy's own run with one worker, efficiency is speedup divided "
-        "by workers; below them their 95 % intervals. The batch is held fixed in all or for each worker, as said."
+        f"Median over the runs, with the range below it; the best of a column is marked{several}. Speedup is "
+        "throughput over the same engine's single run, scaling over the strategy's own run with one worker, efficiency "
+        "is speedup divided by workers; below them their 95 % intervals. The batch is held fixed in all or for each "
+        "worker, as said."
         + reached,
-        rows, (quality, "time_to_target", "train_seconds", "examples_per_second"), ("speedup", "scaling", "efficiency"),
+        rows, (*qualities, "time_to_target", "train_seconds", "examples_per_second"),
+        ("speedup", "scaling", "efficiency"),
     )
 
 

@@ -1,0 +1,109 @@
+"""`velodrome race` as a user types it: a small race really runs to its end, a job of it fails, the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from velodrome.run.race import RaceFolder, check
+from velodrome.spec.race import parse_race
+from velodrome.spec.read import read_yaml
+
+OWN_MODEL = '''
+from math import prod
+from pathlib import Path
+
+from torch import nn
+
+
+def build(input_shape, classes, broken=False):
+    if broken and not Path("mended").exists():
+        raise ValueError("my own mistake")
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), classes))
+'''
+RACE = """
+job: {dataset: digits, model: "own_net:build", engine: torch, strategy: single, threads: 1, target: "accuracy>=0.99"}
+vary:
+  entry:
+    - {epochs: 1}
+    - {epochs: 2}
+    - {epochs: 1, model_args: {broken: true}}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_net.py").write_text(OWN_MODEL)
+    (tmp_path / "race.yaml").write_text(RACE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def started(err: str) -> list[str]:
+    return re.findall(r"^\d+/\d+ (\S+): started", err, flags=re.MULTILINE)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(240)
+def test_a_race_goes_on_after_a_failing_job_and_again_runs_only_what_is_missing(
+    velodrome, here: Path, runs: Path, no_strays
+) -> None:
+    order = [entry.name for entry in check(parse_race(read_yaml(here / "race.yaml")))]
+    broken = max(order)  # runs that differ in more than their names say are numbered
+    command = ("race", "race.yaml", "--name", "small", "--runs", runs)
+    done = velodrome(*command, "--json")
+    assert done.code == 1, done.text
+    assert started(done.err) == order
+    told = done.json()
+    assert told["failed"] == [broken]
+    assert "my own mistake" in json.loads((runs / "small" / broken / "result.json").read_text())["error"]["message"]
+
+    # Two numbers of epochs are two configurations, not two runs of one.
+    assert sorted(row["name"] for row in told["rows"]) == [
+        "torch/single with 1 worker, epochs 1",
+        "torch/single with 1 worker, epochs 2",
+    ]
+    assert [row["runs"] for row in told["rows"]] == [1, 1]
+    assert all(row["thesis_batches_per_second"] > 0 for row in told["rows"])
+    asked = velodrome("recommend", "small", "--runs", runs, "--json").json()
+    assert asked["objective"] == "time-to-accuracy"
+    assert told["verdict"] == f"Verdict: {asked['verdict']}"
+    velodrome("report", "small", "--runs", runs)
+    assert f'<td class="">{broken}</td>' in (runs / "small" / "report.html").read_text()
+
+    kept = {name: (runs / "small" / name / "result.json").stat().st_mtime_ns for name in order if name != broken}
+    again = velodrome(*command)
+    assert again.code == 1
+    assert started(again.err) == [broken]
+    assert f"Did not finish: {broken}: " in again.out
+    assert (runs / "small" / f"{broken}.attempt-1").is_dir()
+
+    (here / "mended").touch()
+    last = velodrome(*command, "--json")
+    assert last.code == 0, last.text
+    assert started(last.err) == [broken]
+    assert len(last.json()["rows"]) == 3
+    assert started(velodrome(*command).err) == []
+    assert kept == {name: (runs / "small" / name / "result.json").stat().st_mtime_ns for name in kept}
+
+
+@pytest.mark.unit
+def test_the_same_command_in_a_second_terminal_is_refused(velodrome, here: Path, runs: Path) -> None:
+    folder = RaceFolder(runs, "small")
+    folder.begin(parse_race(read_yaml(here / "race.yaml")))
+    with folder.held():
+        done = velodrome("race", "race.yaml", "--name", "small", "--runs", runs)
+    assert done.code == 2
+    assert "this race is running at this moment" in done.err
+    assert [path.name for path in folder.path.iterdir()] == ["race.yaml"]
+
+
+@pytest.mark.unit
+def test_the_title_of_the_picture_names_every_number_of_epochs(here: Path) -> None:
+    from velodrome.cli.race import _title
+
+    title = _title(check(parse_race(read_yaml(here / "race.yaml"))))
+    assert re.search(r"digits, (1, 2|2, 1) epochs, batch 128$", title)
