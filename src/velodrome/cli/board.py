@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining
+from velodrome.models.zoo import is_text
 from velodrome.spec.race import Entry
+from velodrome.worker.quality import value_of
 
 #: Rows that are shown of jobs before and after the one that runs.
 BEFORE, AFTER = 12, 6
@@ -25,10 +27,20 @@ class _Line:
     expected: float
     state: str = "waiting"
     share: float = 0.0
-    accuracy: float | None = None
+    #: Whether it is a language model, which has a perplexity and no accuracy.
+    text: bool = False
+    quality: float | None = None
     rate: float | None = None
     seconds: float = 0.0
     began: float = 0.0
+
+    @property
+    def measure(self) -> str:
+        return "perplexity" if self.text else "accuracy"
+
+    @property
+    def shown(self) -> str:
+        return "" if self.quality is None else format(self.quality, ",.2f" if self.text else ".4f")
 
 
 class Board:
@@ -36,7 +48,7 @@ class Board:
 
     def __init__(self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float]) -> None:
         self._console = console
-        self._lines = [_Line(entry, expected[entry.name]) for entry in entries]
+        self._lines = [_Line(entry, expected[entry.name], text=is_text(entry.job.model)) for entry in entries]
         self._by_name = {line.entry.name: line for line in self._lines}
         self._current: _Line | None = None
         self._live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
@@ -73,8 +85,8 @@ class Board:
             within = event["step"] / event["steps"]
             line.share = (event["epoch"] - 1 + within) / line.entry.job.epochs
             line.rate = event["examples"] / event["seconds"] if event["seconds"] else None
-        elif kind == "epoch" and event["validation"]["total"]:
-            line.accuracy = event["validation"]["correct"] / event["validation"]["total"]
+        elif kind == "epoch":
+            line.quality = value_of(event["validation"], text=line.text)
         elif kind in ("warning", "lost"):
             self._console.print(f"{line.entry.name}: {event['message']}", highlight=False, soft_wrap=True, markup=False)
 
@@ -86,14 +98,14 @@ class Board:
         self._fill(line, result)
         self._current = None
         if self._live is None:
-            accuracy = "" if line.accuracy is None else f", test accuracy {line.accuracy:.4f}"
+            quality = f", test {line.measure} {line.shown}" if line.shown else ""
             rate = "" if line.rate is None else f", {line.rate:,.0f} examples/s"
             spent = f"{line.state} after {line.seconds:.1f} s"
-            self._console.print(f"  {spent}{accuracy}{rate}; {self._eta()}", highlight=False, soft_wrap=True)
+            self._console.print(f"  {spent}{quality}{rate}; {self._eta()}", highlight=False, soft_wrap=True)
 
     def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
-        test = result.get("test")
-        line.accuracy = test["accuracy"] if test and "accuracy" in test else line.accuracy
+        # What it ended with, not what it had reached on the way.
+        line.quality = (result.get("test") or {}).get(line.measure)
         line.rate = (result.get("throughput") or {}).get("examples_per_second")
 
     def _eta(self) -> str:
@@ -109,7 +121,8 @@ class Board:
         place = self._lines.index(self._current) if self._current else len(self._lines)
         first, last = max(0, place - BEFORE), place + AFTER + 1
         table = Table(box=None, pad_edge=False)
-        for heading in ("", "job", "state", "accuracy", "examples/s", "seconds"):
+        quality = " / ".join(dict.fromkeys(line.measure for line in self._lines))
+        for heading in ("", "job", "state", quality, "examples/s", "seconds"):
             table.add_column(heading, justify="left" if heading in ("job", "state") else "right")
         for number, line in enumerate(self._lines[first:last], start=first + 1):
             table.add_row(str(number), *self._cells(line), style="bold" if line is self._current else None)
@@ -123,6 +136,6 @@ class Board:
         seconds = time.monotonic() - line.began if line.state == "running" else line.seconds
         state = f"{line.state} {line.share:4.0%}" if line.state == "running" else line.state
         return [
-            line.entry.name, state, "" if line.accuracy is None else f"{line.accuracy:.4f}",
-            "" if line.rate is None else f"{line.rate:,.0f}", f"{seconds:.1f}" if seconds else "",
+            line.entry.name, state, line.shown, "" if line.rate is None else f"{line.rate:,.0f}",
+            f"{seconds:.1f}" if seconds else "",
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +25,7 @@ from velodrome.models.zoo import is_text
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.resolve import batch_of_step
+from velodrome.worker.quality import in_words
 
 error_console = Console(stderr=True, highlight=False)
 
@@ -87,23 +87,13 @@ class JobProgress:
             error_console.print(f"{kind}: {event['message']}", soft_wrap=True, markup=False)
 
     def _take_epoch(self, event: dict[str, Any]) -> None:
-        self._reached = self._read(event["validation"])
+        self._reached = in_words(event["validation"], text=self._text)
         if not self._label:
+            trained = in_words(event["train"], text=self._text)
             shown = f"  validation {self._reached}" if self._reached else ""
             error_console.print(
-                f"epoch {event['epoch']:>3} of {self._epochs}  train {self._read(event['train'])}{shown}  "
-                f"{event['seconds']:.1f} s"
+                f"epoch {event['epoch']:>3} of {self._epochs}  train {trained}{shown}  {event['seconds']:.1f} s"
             )
-
-    def _read(self, counts: dict[str, Any]) -> str:
-        """Counts as what people read; nothing if nothing was counted."""
-        if not counts["total"]:
-            return ""
-        if self._text:
-            if counts["loss_sum"] is None:
-                return "perplexity not finite"
-            return f"perplexity {math.exp(min(counts['loss_sum'] / counts['total'], 700)):.2f}"
-        return f"accuracy {counts['correct'] / counts['total']:.4f}"
 
     def end(self) -> None:
         if self._download is not None:

@@ -6,17 +6,21 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from velodrome.cluster.plan import make_plan
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.models.zoo import is_text
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status, write_whole
+from velodrome.spec.job import Job
 from velodrome.worker.context import Context
 from velodrome.worker.events import Emitter, Kind, parse
+from velodrome.worker.quality import in_words
 
 
 class ByHand(Emitter):
@@ -31,27 +35,33 @@ class ByHand(Emitter):
             raise BadRequest(f"--folder {str(folder)!r}: cannot write there: {error.strerror}") from None
         self.path = folder / f"events-{role}-{rank}.jsonl"
         self._who = f"{role} {rank}"
+        self._text = _reads_text()
         super().__init__(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), role, rank)
 
     def emit(self, kind: Kind, **fields: Any) -> None:
         super().emit(kind, **fields)
-        line = _sentence(kind, fields)
+        line = _sentence(kind, fields, text=self._text)
         if line:
             print(f"{self._who}: {line}", file=sys.stderr, flush=True)
 
 
-def _sentence(kind: Kind, fields: dict[str, Any]) -> str | None:
+def _reads_text() -> bool:
+    """Whether this process trains a language model; a job that cannot be read is refused where it is taken up."""
+    with suppress(KeyError, ValueError, VelodromeError):
+        return is_text(Job.model_validate_json(os.environ["VELODROME_JOB"]).model)
+    return False
+
+
+def _sentence(kind: Kind, fields: dict[str, Any], *, text: bool) -> str | None:
     if kind == "phase" and fields["state"] == "begin" and "epoch" not in fields:
         return f"{fields['phase']} …"
     if kind == "epoch":
-        train, validation = fields["train"], fields["validation"]
-        line = f"epoch {fields['epoch']}: train accuracy {train['correct'] / train['total']:.4f}"
-        if validation["total"]:
-            line += f", validation accuracy {validation['correct'] / validation['total']:.4f}"
-        return line
+        parts = {part: in_words(fields[part], text=text) for part in ("train", "validation")}
+        return f"epoch {fields['epoch']}: " + ", ".join(f"{part} {said}" for part, said in parts.items() if said)
     if kind == "result":
         test = fields["test"]
-        return f"test accuracy {test['correct'] / test['total']:.4f} ({test['correct']} of {test['total']})"
+        counted = f"{test['total']:,} words" if text else f"{test['correct']} of {test['total']}"
+        return f"test {in_words(test, text=text)} ({counted})"
     if kind in ("error", "warning"):
         return f"{kind}: {fields['message']}"
     return None

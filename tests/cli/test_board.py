@@ -1,0 +1,63 @@
+"""The board of a race: accuracy for images, perplexity for texts, and what a run ended with."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from velodrome.cli.board import Board
+from velodrome.spec.race import expand, parse_race
+
+pytestmark = pytest.mark.unit
+
+IMAGES, TEXT = {"strategy": "single"}, {"strategy": "single", "dataset": "ptb", "model": "lstm-small"}
+
+
+def board(*entries: dict[str, Any]) -> tuple[Board, list[str], io.StringIO]:
+    made = expand(parse_race({"vary": {"entry": list(entries)}}))
+    said = io.StringIO()
+    expected = {entry.name: 10.0 for entry in made}
+    return Board(Console(file=said, width=160), made, expected), [entry.name for entry in made], said
+
+
+def drawn(shown: Board) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=160).print(shown)
+    return stream.getvalue()
+
+
+def epoch(correct: int, loss: float) -> dict[str, Any]:
+    return {"kind": "epoch", "rank": 0, "validation": {"correct": correct, "total": 1000, "loss_sum": 1000 * loss}}
+
+
+def ended(**test: Any) -> dict[str, Any]:
+    return {"status": "finished", "test": test or None, "throughput": {"examples_per_second": 1234.0}}
+
+
+def test_a_language_model_is_shown_by_its_perplexity() -> None:
+    shown, (name,), said = board(TEXT)
+    shown.begin(name)
+    shown.event(epoch(0, math.log(150.0)))
+    assert "perplexity" in drawn(shown)
+    assert "150.00" in drawn(shown)
+    assert "accuracy" not in drawn(shown)
+    shown.end(name, ended(accuracy=None, perplexity=117.2))
+    assert "test perplexity 117.20, 1,234 examples/s" in said.getvalue()
+    assert "117.20" in drawn(shown)
+
+
+def test_images_and_texts_stand_in_one_column() -> None:
+    shown, (images, text), said = board(IMAGES, TEXT)
+    shown.already(images, ended(accuracy=0.9731))
+    shown.already(text, ended(accuracy=None, perplexity=117.2))
+    assert all(word in drawn(shown) for word in ("accuracy / perplexity", "0.9731", "117.20"))
+    shown.begin(images)
+    shown.event(epoch(500, 1.0))
+    assert "0.5000" in drawn(shown)
+    # What was reached on the way is no test result.
+    shown.end(images, {**ended(), "status": "failed"})
+    assert "test accuracy" not in said.getvalue()
