@@ -21,13 +21,17 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @lru_cache(maxsize=1)
 def describe_machine() -> dict[str, Any]:
     """Processor, the cores that this process may use, memory and operating system."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "processor": _processor(),
-        "cores": cores,
+        "cores": cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
