@@ -111,6 +111,21 @@ def test_what_cannot_be_done_is_one_sentence(velodrome, words, shown):
     assert shown in done.err
 
 
+def test_photographs_with_a_broken_one_become_shards_without_it_when_asked_to(velodrome, tmp_path):
+    folder = write_folders(tmp_path / "photos")
+    (folder / "ant" / "bad.jpg").write_bytes(b"\xff\xd8 no picture")
+    words = ["data", "shard", f"path:{folder}", "--shards", 2, "--to", tmp_path / "shards"]
+    refused = velodrome(*words)
+    assert (refused.code, "give --bad-data skip" in refused.err) == (2, True)
+    assert not (tmp_path / "shards" / "index.json").exists()
+    assert velodrome(*words, "--bad-data", "maybe").code == 2
+    done = velodrome(*words, "--bad-data", "skip", "--json")
+    assert done.code == 0, done.err
+    assert sum(part["examples"] for part in done.json()["parts"].values()) == 30
+    assert "ant/bad.jpg" in done.json()["notes"][0]
+    assert "left out" in velodrome(*words, "--bad-data", "skip", "--force").out
+
+
 BASE = ["--model", "dense-128", "--engine", "torch", "--strategy", "single", "--batch-size", "8"]
 
 

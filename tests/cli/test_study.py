@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
+from pictures import write_folders
 
 from velodrome.run.published import parse
 
@@ -54,6 +58,22 @@ def test_a_study_whose_data_is_missing_says_how_to_get_it_and_runs_on_other_data
     assert {parse(name).label for name in names} == {"fashionMnist"}
 
 
+@pytest.mark.unit
+def test_own_data_with_a_broken_photograph_takes_part_when_asked_to_skip_it(
+    velodrome, runs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    folder = write_folders(tmp_path / "photos", each=80)
+    (folder / "ant" / "bad.png").write_bytes(b"")
+    words = ["study", "run", "aws-2023", "--dataset", f"path:{folder}?size=16x16", "--runs", runs]
+    refused = velodrome(*words)
+    assert (refused.code, "give --bad-data skip" in refused.err) == (1, True)
+    assert velodrome(*words, "--bad-data", "odd").code == 2
+    told = velodrome(*words, "--bad-data", "skip", "--dry-run", "--json").json()
+    assert not told["missing"]
+    assert all("bad_data skip" in row["differs"] for row in told["configurations"])
+
+
 @pytest.mark.integration
 @pytest.mark.timeout(180)
 def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodrome, runs: Path, no_strays) -> None:
@@ -62,10 +82,14 @@ def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodr
     assert "92.45" in done.out
     assert "steps 1000 → 120" in done.out
     assert "Machines: theirs one node for each worker and server; ours one machine" in done.out
-    told = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs, "--json").json()
+    assert "all jobs are done" in done.err
+    assert "all jobs are done" not in done.out
+    again = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs, "--json")
+    assert "nothing to do" in again.err
+    assert ": started" not in again.err
+    told = again.json()
     ours = {row["configuration"].split(",")[1].split()[1]: row for row in told["configurations"]}
     assert ours["1+1"]["ours"]["steps_per_worker"] == 120
     assert ours["2+1"]["ours"]["steps_per_worker"] == 60
     assert all(row["ours"]["total"] > 0 for row in ours.values())
-    assert "all jobs are done" not in done.out
     assert (runs / "zipperle-2018-smoke" / "race.yaml").is_file()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from velodrome.errors import BadRequest
 from velodrome.spec.race import expand
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
-from velodrome.studies.outcome import CANNOT, QUANTITIES, beside, findings
+from velodrome.studies.outcome import CANNOT, QUANTITIES, UNTOLD, beside, findings
 from velodrome.studies.plan import Choice, StudyPlan, plan_study
 
 pytestmark = pytest.mark.unit
@@ -119,7 +119,7 @@ def test_stored_shards_take_the_place_of_local_data(monkeypatch: pytest.MonkeyPa
 
 
 def test_fifty_workers_become_what_fits_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(planning, "cores", lambda: 2)
     monkeypatch.setattr(preflight, "available_memory", lambda: 8 * 2**30)
     plan = plan_study(study_named("jaeger-2018"), "full", Choice(), look=whatever)
     mine = [s for s in plan.settings if s.published["engine"] == "tensorflow" and s.published["model"] == "lenet5"]
@@ -135,6 +135,23 @@ def test_fifty_workers_become_what_fits_and_that_is_told(monkeypatch: pytest.Mon
     assert len(names) == len(set(names)) == len(plan.jobs)
 
 
+def test_only_the_cores_that_this_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
+    plan = plan_study(study_named("jaeger-2018"), "full", Choice(), look=whatever)
+    assert any("workers 50 → 8 (1 cores" in line for line in plan.reductions)
+
+
+def test_what_becomes_of_bad_data_reaches_every_job() -> None:
+    plan = plan_study(study_named("aws-2023"), "smoke", Choice("fashion-mnist", bad_data="skip"), look=whatever)
+    assert plan.race is not None
+    assert {entry.job.bad_data for entry in expand(plan.race)} == {"skip"}
+    usual = plan_study(study_named("aws-2023"), "smoke", Choice("fashion-mnist"), look=whatever)
+    assert usual.race is not None
+    assert {entry.job.bad_data for entry in expand(usual.race)} == {"fail"}
+
+
 def test_repetitions_and_scale_reach_the_race() -> None:
     plan = plan_study(study_named("zipperle-2018"), "smoke", Choice(repeat=3), look=whatever)
     assert plan.race is not None
@@ -146,12 +163,15 @@ def test_repetitions_and_scale_reach_the_race() -> None:
 # Ours beside theirs
 
 
-def rows_for(plan: StudyPlan, rates: Sequence[float], **more: Any) -> list[Row]:
-    """A made-up result for each of our jobs."""
+def rows_for(plan: StudyPlan, rates: Sequence[float], noise: Sequence[float] = (1.0,)) -> list[Row]:
+    """A made-up result for each of our jobs, once for each factor of noise."""
     made = []
     for job, rate in zip(plan.jobs, rates, strict=True):
         fields = {name: job[name] for name in ("engine", "strategy", "workers", "servers", "batch_size") if name in job}
-        made.append(result(rate=rate, dataset=job["dataset"], model=job["model"], job=dict(job), **fields, **more))
+        made += [
+            result(rate=rate * factor, dataset=job["dataset"], model=job["model"], job=dict(job), seed=seed, **fields)
+            for seed, factor in enumerate(noise, start=1)
+        ]
     return compare(made)
 
 
@@ -168,15 +188,17 @@ def test_published_figures_stand_beside_the_run_of_the_same_configuration() -> N
     assert found[2, 1].as_json()["differs"]
 
 
-def _jaeger(monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], most: int) -> tuple[StudyPlan, list[Row]]:
+def _jaeger(
+    monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], most: int, noise: Sequence[float] = (1.0,)
+) -> tuple[StudyPlan, list[Row]]:
     """The study as a machine with 64 cores would run it, up to some number of workers."""
-    monkeypatch.setattr(planning.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(planning, "cores", lambda: 64)
     monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
     monkeypatch.setattr(planning._Fitter, "fit", lambda self, fields: fields)
     plan = plan_study(study_named("jaeger-2018"), "full", Choice(), look=whatever)
     settings = tuple(s for s in plan.settings if s.published["workers"] <= most)
     plan = StudyPlan(**{**vars(plan), "settings": settings})
-    return plan, rows_for(plan, [100 * curve[job["workers"]] for job in plan.jobs])
+    return plan, rows_for(plan, [100 * curve[job["workers"]] for job in plan.jobs], noise)
 
 
 IDEAL = {count: count * 0.95 for count in (1, 2, 5, 10, 25, 50)} | {1: 1.0}
@@ -223,3 +245,55 @@ def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.Mon
     assert verdicts(plan, rows(1.5), 2)[claim] == "holds"
     assert verdicts(plan, rows(0.5), 2)[claim] == "does not hold"
     assert verdicts(plan, [], 2)[claim] == CANNOT
+
+
+QUIET, NOISY = (0.99, 1.0, 1.01), (0.8, 1.0, 1.25)
+
+
+def test_repetitions_decide_only_beyond_chance_and_single_runs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    rnn = "the RNN at batch 20 scales to 25 workers in TensorFlow"
+    near = {count: count * 0.85 for count in IDEAL} | {1: 1.0}
+    for noise, verdict in (((1.0,), "holds"), (QUIET, "holds"), (NOISY, UNTOLD)):
+        plan, rows = _jaeger(monkeypatch, near, 50, noise)
+        found = next(finding for finding in findings(plan, rows, 64) if finding.claim == rnn)
+        assert found.verdict == verdict
+        assert ("single runs" in found.why) == (len(noise) == 1)
+        assert "25: 21.25" in found.why
+    below = {count: count * 0.75 for count in IDEAL} | {1: 1.0}
+    for noise, verdict in ((QUIET, "does not hold"), (NOISY, UNTOLD)):
+        plan, rows = _jaeger(monkeypatch, below, 50, noise)
+        assert verdicts(plan, rows, 64)[rnn] == verdict
+
+
+def test_a_curve_is_flatter_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    claim = "at batch 128 both are flatter beyond 25 workers"
+    for curve, noise, verdict in (
+        (BENT, (1.0,), "holds"), (BENT, QUIET, "holds"), (IDEAL, QUIET, "does not hold"),
+        ({**IDEAL, 50: 1.5 * IDEAL[25]}, NOISY, UNTOLD),
+    ):
+        plan, rows = _jaeger(monkeypatch, curve, 50, noise)
+        assert verdicts(plan, rows, 64)[claim] == verdict
+
+
+def test_one_engine_beats_another_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    plan, _ = _jaeger(monkeypatch, IDEAL, 2)
+
+    def judged(claim: str, mxnet: dict[int, float], noise: Sequence[float]) -> tuple[str, str]:
+        rates = [100 * (mxnet if job["engine"] == "mxnet" else {1: 1, 2: 1.9})[job["workers"]] for job in plan.jobs]
+        found = next(one for one in findings(plan, rows_for(plan, rates, noise), 2) if one.claim == claim)
+        return found.verdict, found.why
+
+    faster = {1: 1.2, 2: 1.9 * 1.2}
+    higher = "MXNet has the higher throughput"
+    assert judged(higher, faster, QUIET)[0] == "holds"
+    assert judged(higher, {1: 0.8, 2: 1.9 * 0.8}, QUIET)[0] == "does not hold"
+    assert judged(higher, faster, NOISY)[0] == UNTOLD
+    verdict, why = judged(higher, faster, (1.0,))
+    assert verdict == "holds"
+    assert "single runs: chance is not excluded" in why
+    flatter, better = {1: 1.2, 2: 1.2 * 1.6}, "TensorFlow has the better speedup"
+    assert judged(better, flatter, QUIET)[0] == "holds"
+    assert judged(better, flatter, NOISY)[0] == UNTOLD
+    assert judged(better, {1: 1.2, 2: 1.2 * 2.2}, QUIET)[0] == "does not hold"

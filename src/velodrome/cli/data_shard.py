@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json
 
 
@@ -20,12 +21,17 @@ def command(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which examples are for validation.")] = 1,
     validation: Annotated[float, typer.Option("--validation", help="Share of the training set kept apart for "
                                               "validation.")] = 0.1,
+    bad_data: BadDataOption = "fail",
     force: Annotated[bool, typer.Option("--force", help="Replace a set that is there.")] = False,
     json: Json = False,
 ) -> None:
     """Write a data set as TFRecord files, with an index that holds counts and checksums.
 
-    Example: `velodrome data shard mnist --shards 16 --to hdfs://namenode:9000/data/mnist`
+    Examples:
+
+    `velodrome data shard mnist --shards 16 --to hdfs://namenode:9000/data/mnist`
+
+    `velodrome data shard path:/data/photos --bad-data skip --to /data/shards`
     """
     import json as json_module
 
@@ -39,12 +45,13 @@ def command(
     chosen = [known for known in PARTS if known in part.split(",")]
     if not chosen or set(part.split(",")) - set(PARTS):
         raise BadRequest(f"--part {part!r}: give some of {','.join(PARTS)}, with commas between")
+    policy = checked(bad_data)
     store = open_store(to)
     progress = JobProgress()
     try:
-        catalogue.prepare(name, progress.data)
-        splits = catalogue.load(name, seed=seed, validation=validation)
-        about = catalogue.describe(name, validation=validation)
+        catalogue.prepare(name, progress.data, bad_data=policy)
+        splits = catalogue.load(name, seed=seed, validation=validation, bad_data=policy)
+        about = catalogue.describe(name, validation=validation, bad_data=policy)
         index = write_shards(
             splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,
             force=force, progress=progress.data,
@@ -54,8 +61,10 @@ def command(
     counts = {known: {"files": len(index.files(known)), "examples": index.examples(known)} for known in index.parts}
     if json:
         print(json_module.dumps({"name": name, "url": store.url, "encoding": encoding, "bytes": index.bytes,
-                                 "parts": counts}))
+                                 "parts": counts, "notes": list(splits.notes)}))
         return
     for known, count in counts.items():
         print(f"{known:<10} {count['examples']:>9,} examples in {count['files']:>3} files")
+    for note in splits.notes:
+        print(note)
     print(f"{index.bytes / 2**20:,.1f} MiB at {store.url}; train from it with --dataset shards:{store.url}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json, Runs
 
 if TYPE_CHECKING:
@@ -63,13 +64,14 @@ def show(name: StudyName, scale: ScaleOption = "full", json: Json = False) -> No
     import json as json_module
 
     from velodrome.cli.study_tables import shown, told_plan
+    from velodrome.run.machine import cores
     from velodrome.studies.load import scale_named, study_named
     from velodrome.studies.outcome import beside
     from velodrome.studies.plan import Choice, plan_study
 
     study = study_named(name)
     plan = plan_study(study, scale_named(scale), Choice())
-    rows = beside(plan, [], _cores())
+    rows = beside(plan, [], cores())
     if json:
         print(json_module.dumps({**_described(plan), "configurations": [row.as_json() for row in rows],
                                  "claims": [claim.model_dump() for claim in study.claims]}))
@@ -98,6 +100,7 @@ def run(
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often each configuration runs.")] = 1,
     dataset: DataSet = None,
     data_url: DataUrl = None,
+    bad_data: BadDataOption = "fail",
     naming: Annotated[
         str | None, typer.Option("--naming", help="What runs are called: plain or published; as the study says.")
     ] = None,
@@ -116,6 +119,8 @@ def run(
     `velodrome study run kouskouras-2022 --scale small --data-url hdfs://namenode:9000/data`
 
     `velodrome study run aws-2023 --dataset fashion-mnist --dry-run`
+
+    `velodrome study run aws-2023 --dataset path:/data/products --bad-data skip`
     """
     from velodrome.cli.console import error_console
     from velodrome.cli.race import plan_in_words, run_on_board
@@ -128,8 +133,8 @@ def run(
     study, size = study_named(name), scale_named(scale)
     if data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {data_url!r}: {study.name} did not read from stored shards; leave it out")
-    choice = Choice(dataset, data_url, repeat, naming)
-    plan = plan_study(study, size, choice, look=glance_at_data if dry_run else fetch_data)
+    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
+    plan = plan_study(study, size, choice, look=partial(glance_at_data if dry_run else fetch_data, choice))
     for line in told_plan(plan):
         error_console.print(line, soft_wrap=True, markup=False)
     if plan.race is None:
@@ -150,15 +155,13 @@ def run(
         raise typer.Exit(1)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _described(plan: StudyPlan) -> dict[str, Any]:
     """What a script wants to know of a study before any number."""
+    from velodrome.run.machine import cores
+
     return {
         "study": plan.study.name, "scale": plan.scale, "source": plan.study.source,
-        "machines": {"published": plan.study.machines, "ours": f"one machine with {_cores()} cores"},
+        "machines": {"published": plan.study.machines, "ours": f"one machine with {cores()} cores"},
         "notes": plan.study.notes, "missing": list(plan.missing), "reductions": list(plan.reductions),
         "left_out": plan.left_out, "data": plan.data,
     }
@@ -173,11 +176,12 @@ def _conclude(plan: StudyPlan, folder: Path, failed: list[str], *, ran: bool, as
     from velodrome.analysis.compare import compare
     from velodrome.cli.study_tables import differences, shown
     from velodrome.report.load import load_race
+    from velodrome.run.machine import cores
     from velodrome.studies.outcome import beside, findings
 
     rows = compare(load_race(folder.parent, folder.name).results) if ran else []
-    compared = beside(plan, rows, _cores())
-    judged = findings(plan, rows, _cores()) if ran else []
+    compared = beside(plan, rows, cores())
+    judged = findings(plan, rows, cores()) if ran else []
     if as_json:
         print(json_module.dumps({
             **_described(plan), "race": folder.name, "path": str(folder.resolve()), "failed": failed,
@@ -186,7 +190,7 @@ def _conclude(plan: StudyPlan, folder: Path, failed: list[str], *, ran: bool, as
         return
     console = Console(highlight=False)
     console.print(shown(plan, compared, ours=ran))
-    for line in differences(plan, _cores()):
+    for line in differences(plan, cores()):
         console.print(line, soft_wrap=True, markup=False)
     for finding in judged:
         console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)

@@ -6,16 +6,19 @@ Pure functions on plain data, no input or output.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from velodrome.analysis.compare import Row
+from velodrome.analysis.statistics import Ratio, ratio
 from velodrome.studies.load import Claim, Study
 from velodrome.studies.plan import Setting, StudyPlan
 
-Verdict = Literal["holds", "does not hold", "cannot be checked at this scale"]
+Verdict = Literal["holds", "does not hold", "cannot be told", "cannot be checked at this scale"]
 CANNOT: Verdict = "cannot be checked at this scale"
+UNTOLD: Verdict = "cannot be told"
 #: What "linear" and "nearly ideal" mean: this share of the ideal speedup over one worker.
 LINEAR = 0.8
 
@@ -132,7 +135,10 @@ class Finding:
 
 
 def findings(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Finding]:
-    """Every claim of a study, judged by runs whose workers have a core each."""
+    """Every claim of a study, judged by runs whose workers have a core each.
+
+    With repetitions a claim holds or not only beyond chance; single runs are judged by what they say, and that is told.
+    """
     fair = [row for row in rows if row.workers <= cores]
     return [_judge(claim, plan, fair, cores) for claim in plan.study.claims]
 
@@ -142,12 +148,29 @@ def _judge(claim: Claim, plan: StudyPlan, rows: Sequence[Row], cores: int) -> Fi
         _series(claim, dict(zip(claim.where, values, strict=True)), plan, rows, cores)
         for values in itertools.product(*claim.where.values())
     ]
-    verdicts = [verdict for verdict, _ in parts]
-    verdict: Verdict = "does not hold" if "does not hold" in verdicts else CANNOT if CANNOT in verdicts else "holds"
+    verdict = _together([verdict for verdict, _ in parts])
     told = list(dict.fromkeys(why for _, why in parts))
     if verdict == CANNOT and claim.to > cores:
         told.append(f"{claim.to} workers with a core each are needed, and there are {cores} cores")
     return Finding(claim.text, verdict, "; ".join(told))
+
+
+def _together(verdicts: Sequence[Verdict]) -> Verdict:
+    """A claim falls with any of its parts and stands only with all."""
+    falling: tuple[Verdict, ...] = ("does not hold", CANNOT, UNTOLD)
+    return next((verdict for verdict in falling if verdict in verdicts), "holds")
+
+
+def _above_one(place: Ratio) -> Verdict:
+    """Whether a ratio is more than 1: beyond chance where there is an interval, as it stands where there is none."""
+    if not place.has_interval:
+        return "holds" if place.estimate > 1 else "does not hold"
+    return "holds" if place.above_one else "does not hold" if place.below_one else UNTOLD
+
+
+def _chance(places: Sequence[Ratio]) -> str:
+    """What a reader must know of verdicts that rest on single runs."""
+    return "" if all(place.has_interval for place in places) else " (single runs: chance is not excluded)"
 
 
 def _series(
@@ -158,25 +181,39 @@ def _series(
     if (lacking := _lacking(plan, where)) is not None:
         return CANNOT, f"{name}: {lacking}"
     mine = {row.workers: row for row in rows if _matches(row, where) and row.scaling is not None}
-    shown = ", ".join(f"{count}: {_scaling(row):.2f}" for count, row in sorted(mine.items()))
+    shown = ", ".join(f"{count}: {_shown(row.scaling)}" for count, row in sorted(mine.items()))
     told = f"{name}: speedup by workers {shown}" if shown else f"{name}: not run at this scale"
-    points = (claim.to,) if claim.kind == "scales" else (claim.beyond, claim.to)
-    if any(point not in mine for point in points):
-        # A curve that has bent before the claimed point does not straighten again.
-        early = [row for count, row in mine.items() if count <= points[0] and _scaling(row) < LINEAR * count]
-        if claim.kind == "scales" and early and claim.to <= cores:
-            return "does not hold", told
+    if claim.kind == "flattens":
+        return _flatter(claim, mine, told)
+    # One worker is what the others are measured against.
+    places = {
+        count: row.scaling.divided_by(LINEAR * count) for count, row in mine.items()
+        if row.scaling is not None and 1 < count <= claim.to
+    }
+    told += _chance(list(places.values()))
+    verdict = _together([_above_one(place) for place in places.values()])
+    # A curve that has bent before the claimed point does not straighten again.
+    if claim.to not in mine and not (verdict == "does not hold" and claim.to <= cores):
         return CANNOT, told
-    if claim.kind == "scales":
-        holds = all(_scaling(row) >= LINEAR * count for count, row in mine.items() if count <= claim.to)
-    else:
-        gain = _scaling(mine[claim.to]) / _scaling(mine[claim.beyond])
-        holds = gain < LINEAR * claim.to / claim.beyond
-    return ("holds" if holds else "does not hold"), told
+    return verdict, told
 
 
-def _scaling(row: Row) -> float:
-    return row.scaling.estimate if row.scaling else 0.0
+def _flatter(claim: Claim, mine: Mapping[int, Row], told: str) -> tuple[Verdict, str]:
+    """Whether more workers gain less than the ideal does."""
+    if claim.beyond not in mine or claim.to not in mine:
+        return CANNOT, told
+    gain = ratio(*(mine[count].spreads["examples_per_second"] for count in (claim.to, claim.beyond)))
+    if gain is None:
+        return CANNOT, told
+    ideal = LINEAR * claim.to / claim.beyond
+    return _above_one(gain.inverted().divided_by(1 / ideal)), told + _chance([gain])
+
+
+def _shown(place: Ratio | None) -> str:
+    if place is None:
+        return "–"
+    interval = f" ({place.low:.2f}–{place.high:.2f})" if place.has_interval else ""
+    return f"{place.estimate:.2f}{interval}"
 
 
 def _matches(row: Row, where: Mapping[str, Any]) -> bool:
@@ -196,24 +233,41 @@ def _higher(claim: Claim, plan: StudyPlan, rows: Sequence[Row]) -> tuple[Verdict
     for engine in (first, second):
         if (lacking := _lacking(plan, {"engine": engine})) is not None:
             return CANNOT, lacking
-    told, verdicts = [], []
+    told, places = [], []
     for row in rows:
         other = next((one for one in rows if one.configuration.fields["engine"] == second and _alike(row, one)), None)
         if row.configuration.fields["engine"] != first or other is None:
             continue
-        values = [_value(one, claim.measure) for one in (row, other)]
         if claim.measure == "speedup" and row.workers == 1:
             continue
-        told.append(f"{row.configuration.size} workers, batch {row.batch_size}: {values[0]:,.1f} and {values[1]:,.1f}")
-        verdicts.append(values[0] > values[1])
-    if not verdicts:
+        place = _over(row, other, claim.measure)
+        if place is not None:
+            told.append(f"{row.configuration.size} workers, batch {row.batch_size}: {_shown(place)}")
+            places.append(place)
+    if not places:
         return CANNOT, f"no configuration ran with both {first} and {second}"
-    why = f"{claim.measure} of {first} and {second}: {'; '.join(told)}"
-    return ("holds" if all(verdicts) else "does not hold"), why
+    why = f"{claim.measure} of {first} over that of {second}: {'; '.join(told)}{_chance(places)}"
+    return _together([_above_one(place) for place in places]), why
 
 
-def _value(row: Row, measure: str) -> float:
-    return _scaling(row) if measure == "speedup" else row.examples_per_second
+def _over(row: Row, other: Row, measure: str) -> Ratio | None:
+    """How many times higher a measure of one row is than the same of another."""
+    if measure != "speedup":
+        return ratio(row.spreads["examples_per_second"], other.spreads["examples_per_second"])
+    if row.scaling is None or other.scaling is None:
+        return None
+    return _quotient(row.scaling, other.scaling)
+
+
+def _quotient(above: Ratio, below: Ratio) -> Ratio:
+    """One ratio over another that was measured apart from it: on logarithms, the reaches of the intervals add up as
+    deviations of independent things do."""
+    estimate = above.estimate / below.estimate
+    if above.low is None or above.high is None or below.low is None or below.high is None:
+        return Ratio(estimate)
+    down = math.hypot(math.log(above.estimate / above.low), math.log(below.high / below.estimate))
+    up = math.hypot(math.log(above.high / above.estimate), math.log(below.estimate / below.low))
+    return Ratio(estimate, estimate * math.exp(-down), estimate * math.exp(up))
 
 
 def _alike(one: Row, other: Row) -> bool:

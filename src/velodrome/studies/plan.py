@@ -3,16 +3,18 @@ what cannot run here and how to add it. Starts nothing and fetches nothing by it
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from velodrome.cluster import preflight
 from velodrome.data import catalogue
+from velodrome.data.base import BadData
 from velodrome.engines import registry
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.zoo import zoo_model
+from velodrome.run.machine import cores
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, parse_race
 from velodrome.spec.read import make_job
@@ -60,6 +62,7 @@ class Choice:
     data_url: str | None = None
     repeat: int = 1
     naming: str | None = None
+    bad_data: BadData = "fail"
 
 
 @dataclass(frozen=True)
@@ -107,21 +110,21 @@ def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -
     return f"{name}/{fields['strategy']}: {'; '.join(missing)}" if missing else look(fields["dataset"])
 
 
-def glance_at_data(name: str) -> str | None:
+def glance_at_data(choice: Choice, name: str) -> str | None:
     """Whether a data set is known; what has to be fetched is fetched when the study runs."""
     try:
-        about = catalogue.describe(name)
+        about = catalogue.describe(name, bad_data=choice.bad_data)
     except VelodromeError as error:
         return str(error)
-    if about.train is None and not catalogue.is_here(name):
+    if about.train is None and not catalogue.is_here(name, bad_data=choice.bad_data):
         return f"data set {name} is not here: `velodrome data prepare {name}` tells how to get it, or choose --dataset"
     return None
 
 
-def fetch_data(name: str) -> str | None:
+def fetch_data(choice: Choice, name: str) -> str | None:
     """Bring a data set here; why not, if it cannot be had."""
     try:
-        catalogue.prepare(name)
+        catalogue.prepare(name, bad_data=choice.bad_data)
     except VelodromeError as error:
         return f"{error}; or take another data set with --dataset"
     return None
@@ -139,7 +142,7 @@ class _Fitter:
     """Makes jobs fit this machine's cores and memory, and remembers what it had to take away."""
 
     def __init__(self) -> None:
-        self._cores = os.cpu_count() or 1
+        self._cores = cores()
         self._memory = preflight.available_memory()
         self.reductions: dict[str, None] = {}
 
@@ -167,9 +170,10 @@ class _Fitter:
 
 
 def plan_study(
-    study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] = glance_at_data
+    study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] | None = None
 ) -> StudyPlan:
-    """Lay a study on this machine at a scale."""
+    """Lay a study on this machine at a scale; `look` says why a data set cannot be had."""
+    look = look or partial(glance_at_data, choice)
     fitter = _Fitter()
     small = study.scales[scale]
     settings: list[Setting] = []
@@ -211,6 +215,8 @@ def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
         fields["dataset"] = choice.dataset
     if choice.data_url is not None:
         fields["dataset"] = f"shards:{choice.data_url.rstrip('/')}/{fields['dataset']}"
+    if choice.bad_data != "fail":
+        fields["bad_data"] = choice.bad_data
     return fields
 
 
