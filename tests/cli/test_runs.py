@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from synthetic_races import repeated, result, write_race
+from velodrome.run.export import cell
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 
@@ -130,6 +131,29 @@ def test_two_runs_are_compared_with_their_repetitions(velodrome, runs: Path, rac
     shown = velodrome("runs", "compare", f"first/{slow}", f"first/{fast}", "--runs", runs).out
     assert "beats" in shown
     assert "The same for both: dataset digits" in shown
+
+
+def test_batches_by_the_theses_formula_are_compared_and_exported(velodrome, runs: Path, tmp_path: Path) -> None:
+    made = [result(rate=1000, target="accuracy>=0.4"), result(workers=2, rate=2000, target="accuracy>=0.99")]
+    write_race(runs, made, "two")
+    names = sorted(path.parent.name for path in runs.glob("two/*/result.json"))
+    told = velodrome("runs", "compare", *(f"two/{name}" for name in names), "--runs", runs, "--json").json()
+    rate = next(one for one in told["measures"] if one["name"] == "thesis_batches_per_second")
+    assert rate["values"] == pytest.approx([1000 / 64, 2000 / 64])
+    shown = velodrome("runs", "compare", *(f"two/{name}" for name in names), "--runs", runs).out
+    assert "theses' formula" in " ".join(shown.split())
+    assert velodrome("runs", "export", "two", "--out", tmp_path / "two.csv", "--runs", runs).code == 0
+    rows = sorted(csv.DictReader((tmp_path / "two.csv").open()), key=lambda row: row["workers"])
+    assert [float(row["thesis_batches_per_second"]) for row in rows] == pytest.approx([1000 / 64, 2000 / 64])
+    # Two of four epochs reach 0.4; the other never gets to 0.99.
+    assert [row["time_to_target"] for row in rows] == ["2.4", ""]
+
+
+def test_a_name_that_looks_like_a_formula_stays_a_name_in_a_table() -> None:
+    assert [cell(text) for text in ("=1+1", "+1", "-1", "@x", "\t=1", "\r=1")] == [
+        "'=1+1", "'+1", "'-1", "'@x", "'\t=1", "'\r=1",
+    ]
+    assert [cell(value) for value in ("", "plain", -1, None)] == ["", "plain", -1, ""]
 
 
 def test_one_run_of_each_beats_nobody(velodrome, runs: Path) -> None:

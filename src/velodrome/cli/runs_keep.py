@@ -133,6 +133,7 @@ def export(
     from velodrome.run.export import form_of, table, write_archive
     from velodrome.run.listing import locate, scan
     from velodrome.run.store import RunFolder, write_whole
+    from velodrome.run.trained import examples_trained
 
     found = locate(runs, name)
     kind = form_of(form, out)
@@ -149,7 +150,7 @@ def export(
             if result is None:
                 print(f"velodrome: {folder.name}: it has no readable result and is left out", file=sys.stderr)
             else:
-                results.append({**result, "run": folder.name})
+                results.append({**result, "run": folder.name, "examples_trained": examples_trained(folder)})
         write_whole(target, table(results))
         count = len(results)
     else:

@@ -11,11 +11,13 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.analysis.measures import MEASURES
+from velodrome.analysis.measures import MEASURES, TIME_TO_TARGET, Measure, time_to_target
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.spec.job import Target
 
 Form = Literal["zip", "tar.gz", "csv"]
 FORMS: tuple[Form, ...] = ("zip", "tar.gz", "csv")
@@ -75,20 +77,31 @@ def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = Fa
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """One row for each result: the job, how it ended, and everything that is measured, in plain units."""
+    """One row for each result: the job, how it ended, and everything that is measured, in plain units.
+
+    Batches by the theses' formula are there for results with `examples_trained`, time to target for those with one.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["run", "status", *_JOB, "epochs", "parameters", *(measure.name for measure in MEASURES)])
     for result in results:
-        values = [measure.read(result) for measure in MEASURES]
-        writer.writerow([
-            _safe(result.get(name)) for name in ("run", "status", *_JOB, "epochs", "parameters")
-        ] + ["" if value is None else value for value in values])
+        cells = [result.get(name) for name in ("run", "status", *_JOB, "epochs", "parameters")]
+        writer.writerow(map(cell, [*cells, *(_value(measure, result) for measure in MEASURES)]))
     return stream.getvalue()
 
 
-def _safe(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
+def _value(measure: Measure, result: Mapping[str, Any]) -> float | None:
+    """What a result says of a measure; nothing where its files are broken."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        if measure is not TIME_TO_TARGET:
+            return measure.read(result)
+        if result.get("target"):
+            return time_to_target(result, Target.parse(result["target"]))
+    return None
+
+
+def cell(value: object) -> object:
+    """A cell of a CSV table; spreadsheets run what begins like a formula, and an apostrophe keeps text what it is."""
     if value is None:
         return ""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

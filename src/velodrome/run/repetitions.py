@@ -9,6 +9,7 @@ from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run.listing import ASIDE, glance, locate, scan
 from velodrome.run.store import RunFolder
+from velodrome.run.trained import examples_trained
 
 #: What a result must say for a comparison to be possible.
 _NEEDED = {"engine", "strategy", "workers", "batch_size", "seconds", "throughput", "nodes", "history"}
@@ -16,15 +17,16 @@ _ALIKE = ("dataset", "model", "engine", "strategy", "workers", "servers", "batch
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A run's result with its job, or None if either is not whole."""
+    """A run's result with its job and the examples it trained on, or None if either of the first is not whole."""
     folder = RunFolder(path)
     result = folder.result()
     if result is None or not result.keys() >= _NEEDED:
         return None
     try:
-        return {**result, "run": path.name, "job": folder.job().model_dump()}
+        job = folder.job().model_dump()
     except VelodromeError:
         return None
+    return {**result, "run": path.name, "job": job, "examples_trained": examples_trained(path)}
 
 
 def repetitions(runs: Path, name: str) -> list[dict[str, Any]]:
