@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from velodrome.engines.registry import strategy_of
+from velodrome.models.zoo import is_text
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import batch_of_step
 
 #: Examples of 28×28 pixels that one core trains in a second, in round numbers.
 _RATE = {"linear": 120_000, "dense-128": 70_000, "dense-300-100": 30_000, "lenet5": 2_500}
@@ -40,18 +43,20 @@ def estimate(
     """Seconds that a job will take; `earlier` are results of finished runs."""
     start = (_START_WARM if warm else _START_COLD).get(job.engine, _UNKNOWN_START)
     examples = examples or 50_000
+    amount = float(job.epochs * examples)
+    if job.steps:
+        # A step of a language model reads several words in each row, and words are what its examples are.
+        step = batch_of_step(job, strategy_of(job)) * (job.unroll if is_text(job.model) else 1)
+        amount = min(amount, job.steps * step)
     like = [r for r in earlier if _key(r) == _key(job.model_dump()) and r["throughput"]["examples_per_second"]]
     if like:
         rate = median(result["throughput"]["examples_per_second"] for result in like)
-        return Estimate(start + job.epochs * examples / rate, measured=True)
+        return Estimate(start + amount / rate, measured=True)
     processes = job.workers + job.servers
     rate = _RATE.get(job.model, _UNKNOWN_RATE) * min(1.0, 784 / (pixels or 784)) ** 0.5
     rate *= max(1, min(job.workers, cores)) * (0.6 if job.workers > 1 else 1.0)
-    seconds = job.epochs * examples / rate
-    if job.steps:
-        seconds = min(seconds, job.steps * job.batch_size / rate)
     # More processes than cores also start one after another.
-    return Estimate(start * max(1.0, processes / max(1, cores)) + seconds, measured=False)
+    return Estimate(start * max(1.0, processes / max(1, cores)) + amount / rate, measured=False)
 
 
 def remaining(estimates: Iterable[float], spent: float, expected: float) -> float:
