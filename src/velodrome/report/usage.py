@@ -13,6 +13,8 @@ from velodrome.report.series import RunSeries, merged, name_of
 from velodrome.report.tables import ordered
 
 MOST_BARS = 20
+#: Of what is left out, as many are named in a caption; the tables have all.
+MOST_NAMED = 20
 #: Processes drawn of one run, and runs drawn over time.
 MOST_PROCESSES = 12
 MOST_RUNS_DRAWN = 6
@@ -38,7 +40,8 @@ def bars(rows: Sequence[Row]) -> Picture | None:
         speed[_bars(row)] = max(row.examples_per_second, speed.get(_bars(row), 0.0))
     kept = set(sorted(speed, key=lambda name: -speed[name])[:MOST_BARS])
     groups = list(dict.fromkeys(_bars(row) for row in rows if _bars(row) in kept))
-    kinds = list(dict.fromkeys(rest[row.name] for row in rows))[: len(COLOURS)]
+    every = list(dict.fromkeys(rest[row.name] for row in rows))
+    kinds = every[: len(COLOURS)]
     panels = (("cpu_percent", "CPU (% of a core)"), ("memory_bytes", "memory (MiB)"),
               ("network_bytes", "network (MiB)"))
     height = 0.8 / len(kinds)
@@ -66,8 +69,18 @@ def bars(rows: Sequence[Row]) -> Picture | None:
             figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     caption = ("Means over the run, summed over the processes (CPU, memory) or hosts (network, in and out); the pale "
                "part of network is loopback. Medians of the runs; w = workers, ps = parameter servers."
-               + cut(len(groups), len({_bars(row) for row in rows}), "strategies and sizes"))
+               + cut(len(groups), len({_bars(row) for row in rows}), "strategies and sizes")
+               + _without_colour(every[len(kinds):]))
     return Picture("resources", "CPU, memory and network", caption, figure)
+
+
+def _without_colour(kinds: Sequence[str]) -> str:
+    """What is not drawn because every colour is taken."""
+    if not kinds:
+        return ""
+    more = f"; and {len(kinds) - MOST_NAMED} more" if len(kinds) > MOST_NAMED else ""
+    return (f" There are {len(COLOURS)} colours: {len(kinds)} {'kind is' if len(kinds) == 1 else 'kinds are'} left "
+            f"out, {'; '.join(kinds[:MOST_NAMED])}{more}.")
 
 
 def _chosen(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequence[str]) -> list[Row]:
@@ -152,12 +165,15 @@ def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequen
                       loc="outside lower center", ncols=len(_PHASES))
     caption = ("Where the time went, process by process, for the same runs; a gap is time in no phase: waiting to be "
                "started, or serving others.")
+    if any(len(series[row.name].spans) > MOST_PROCESSES for row in chosen):
+        caption += f" At most {MOST_PROCESSES} processes a run are drawn."
     return Picture("timeline", "Timeline of phases", caption, figure)
 
 
 def shares(rows: Sequence[Row]) -> Picture | None:
     """Computing, waiting and communicating as parts of a step, where runs report them."""
-    there = fastest([row for row in ordered(rows) if "share_compute" in row.spreads], MOST_BARS)
+    reported = [row for row in ordered(rows) if "share_compute" in row.spreads]
+    there = fastest(reported, MOST_BARS)
     if not there:
         return None
     with drawing():
@@ -175,4 +191,5 @@ def shares(rows: Sequence[Row]) -> Picture | None:
         panel.grid(visible=False, axis="y")
         figure.legend(loc="outside lower center", ncols=3)
     return Picture("shares", "Computing, waiting, communicating",
-                   "Parts of a training step as the engine reports them; medians of the runs.", figure)
+                   "Parts of a training step as the engine reports them; medians of the runs."
+                   + cut(len(there), len(reported)), figure)
