@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types servers docs clean
+.PHONY: setup demo test test-all lint servers docs clean
 
 setup: $(READY)
 
