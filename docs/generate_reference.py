@@ -63,10 +63,17 @@ def spelling(parameter: inspect.Parameter) -> list[str]:
     return [*first, *(getattr(info, "param_decls", None) or ())] or [info.metavar or parameter.name.upper()]
 
 
-def option_rows(callback: Any, *, of_job: bool) -> list[list[str]]:
+def takes_jobs(callback: Any) -> bool:
+    """Whether a command has every field of a job as an option; a few of them with the same name are its own."""
+    return Job.model_fields.keys() <= inspect.signature(callback).parameters.keys()
+
+
+def option_rows(callback: Any) -> list[list[str]]:
+    """A command's own options; those of a job have a page to themselves."""
     rows = []
+    elsewhere = Job.model_fields if takes_jobs(callback) else {}
     for parameter in inspect.signature(callback, eval_str=True).parameters.values():
-        if get_origin(parameter.annotation) is not Annotated or (parameter.name in Job.model_fields) is not of_job:
+        if get_origin(parameter.annotation) is not Annotated or parameter.name in elsewhere:
             continue
         info = get_args(parameter.annotation)[1]
         default = parameter.default
@@ -80,8 +87,8 @@ def commands_page() -> str:
     for name, callback in commands():
         about = inspect.cleandoc(callback.__doc__ or "")
         parts.append(f"## `{name}`\n\n{about}\n")
-        parts.append(table(["argument or option", "meaning"], option_rows(callback, of_job=False)))
-        if option_rows(callback, of_job=True):
+        parts.append(table(["argument or option", "meaning"], option_rows(callback)))
+        if takes_jobs(callback):
             parts.append("It also takes [every field of a job](job.md) as an option.\n")
     parts.append(
         "## Exit codes\n\n"
@@ -254,8 +261,8 @@ def names_page() -> str:
         "With `--naming published`, or `naming: published` in a race file, the runs of a race are named by the scheme\n"
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
-        "A race that is gone on with keeps the time stamp of its first begin. `velodrome.run.published.parse` turns a\n"
-        "name back into its parts.\n",
+        "A race that is gone on with keeps the time stamp and the data sizes of its first begin, also where images\n"
+        "turned out to be unreadable since. `velodrome.run.published.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
+from pictures import write_folders
+
+from velodrome.data import catalogue
 from velodrome.engines.registry import engines
 from velodrome.errors import BadRequest
 from velodrome.run.names import check_name
@@ -14,6 +21,7 @@ from velodrome.run.published import (
     local_type,
     parse,
     published_names,
+    sizes_of,
 )
 from velodrome.run.race import RaceFolder
 from velodrome.spec.job import Job
@@ -83,6 +91,41 @@ def test_a_race_named_so_keeps_the_time_of_its_first_begin(runs) -> None:
     assert [entry.name for entry in expand(again)] == [
         f"PTS00{number}-1294d-digits-1i-128b-{local_type()}-5e-{STAMP}" for number in (1, 2)
     ]
+
+
+@pytest.mark.parametrize("kind", ["photos", "words"])
+def test_a_race_keeps_its_names_when_reading_its_data_tells_another_size(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    if kind == "photos":
+        folder = write_folders(tmp_path / "photos")
+        for number in range(9):
+            (folder / "ant" / f"bad-{number}.png").write_bytes(b"")
+        job = {"dataset": f"path:{folder}", "bad_data": "skip"}
+    else:
+        (tmp_path / "book.txt").write_text("to be or not to be\n" * 40)
+        job = {"dataset": f"text:{tmp_path / 'book.txt'}", "model": "lstm-small"}
+    race = parse_race({"job": job, "repeat": 2, "naming": "published", "stamp": STAMP})
+    begun = RaceFolder(runs, "first").stamped(race)
+    RaceFolder(runs, "first").begin(begun)
+    before = [entry.name for entry in expand(begun)]
+    catalogue.prepare(job["dataset"], bad_data=job.get("bad_data", "fail"))
+    again = RaceFolder(runs, "first").stamped(race)
+    assert [entry.name for entry in expand(again)] == before
+    RaceFolder(runs, "first").begin(again)
+    size = catalogue.describe(job["dataset"], bad_data=job.get("bad_data", "fail")).train
+    if kind == "photos":
+        assert size == 22 < parse(before[0]).size
+    else:
+        assert size == 252 == parse(before[0]).size
+
+
+def test_data_of_another_share_or_care_has_a_size_of_its_own() -> None:
+    job = resolve(Job())
+    names = published_names([job, job.model_copy(update={"validation": 0.5})], STAMP)
+    assert [parse(name).size for name in names] == [1294, 719]
+    assert published_names([job], STAMP, sizes=sizes_of([job], {})) == names[:1]
 
 
 def test_a_race_is_run_under_published_names_and_resumed(velodrome, runs) -> None:

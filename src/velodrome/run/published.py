@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,6 +15,7 @@ from velodrome.data import catalogue
 from velodrome.engines.registry import engines
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.spec.job import Job
+from velodrome.spec.race import Race, expand
 
 #: Engine and strategy by the letters that begin a name. `MWM` is as published; strategies of later engines that are
 #: not here get letters made from their names, see `abbreviations`.
@@ -123,25 +124,61 @@ def label_of(dataset: str) -> str:
 
 
 def _size(job: Job) -> int:
+    """Examples to train on, or words of a text: what can be told now, 0 if nothing can."""
     try:
-        return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data).train or 0
+        about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
+        if about.train is None and about.kind == "text":
+            # Words must be counted, and the first job would read them next.
+            catalogue.prepare(job.dataset, bad_data=job.bad_data)
+            about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
+        return about.train or 0
     except VelodromeError:
         return 0
 
 
-def published_names(jobs: Iterable[Job], stamp: str, instance_type: str | None = None) -> list[str]:
-    """A name for each resolved job, no two the same."""
+def _part(job: Job) -> str:
+    """What the size of a training set depends on."""
+    return f"{job.dataset}, validation {job.validation:g}, bad data {job.bad_data}"
+
+
+def sizes_of(jobs: Iterable[Job], known: Mapping[str, int]) -> dict[str, int]:
+    """The data size of each job's training set; one that is known stays, whatever the data looks like now."""
+    found: dict[str, int] = {}
+    for job in jobs:
+        part = _part(job)
+        if part not in found:
+            found[part] = known[part] if part in known else _size(job)
+    return found
+
+
+def stamped(race: Race, written: Race | None) -> Race:
+    """A race with the time stamp and the data sizes of its names.
+
+    Both are those of its first begin, if one was written: data that was read since then may say another size than it
+    said before, and the runs that are finished must be found again.
+    """
+    if race.naming != "published":
+        return race
+    # Names are what this is for, so the jobs are taken without theirs.
+    jobs = [entry.job for entry in expand(race.model_copy(update={"naming": "plain"}))]
+    return race.model_copy(update={
+        "stamp": race.stamp or (written and written.stamp) or now(),
+        "sizes": sizes_of(jobs, {**(written.sizes if written else {}), **race.sizes}),
+    })
+
+
+def published_names(
+    jobs: Sequence[Job], stamp: str, instance_type: str | None = None, *, sizes: Mapping[str, int] | None = None
+) -> list[str]:
+    """A name for each resolved job, no two the same; `sizes` are those that the race has kept."""
     kind = instance_type or local_type()
     groups: dict[PublishedName, int] = {}
-    sizes: dict[tuple[str, float], int] = {}
+    sizes = sizes_of(jobs, sizes or {})
     found = []
     for job in jobs:
-        key = (job.dataset, job.validation)
-        if key not in sizes:
-            sizes[key] = _size(job)
         name = PublishedName(
-            job.engine, job.strategy, 0, sizes[key], label_of(job.dataset), len(roles_of(job)), job.batch_size, kind,
-            job.epochs, stamp,
+            job.engine, job.strategy, 0, sizes[_part(job)], label_of(job.dataset), len(roles_of(job)), job.batch_size,
+            kind, job.epochs, stamp,
         )
         groups[name] = groups.get(name, 0) + 1
         found.append(str(PublishedName(**{**vars(name), "group": groups[name]})))

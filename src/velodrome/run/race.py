@@ -33,11 +33,8 @@ class RaceFolder:
         self.store = Store(self.path)
 
     def stamped(self, race: Race) -> Race:
-        """The race with the time stamp of its names: that of its first begin, so that it can be gone on with."""
-        if race.naming != "published" or race.stamp is not None:
-            return race
-        written = self._written()
-        return race.model_copy(update={"stamp": (written and written.stamp) or published.now()})
+        """The race with all that its names need: as it was at the first begin, so that it can be gone on with."""
+        return published.stamped(race, self._written())
 
     def _written(self) -> Race | None:
         """The race that the folder holds, if it holds a readable one."""

@@ -33,6 +33,10 @@ class Race(BaseModel):
         None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; the race's begin "
         "unless said"
     )
+    sizes: dict[str, int] = Field(
+        default_factory=dict, description="data sizes in published names, written when the race begins and kept, so "
+        "that a race that is gone on with has the same names"
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def expand(race: Race) -> list[Entry]:
             entries.append(Entry("", job, repetition))
     if wrong:
         raise BadRequest("this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong)))
-    return _published(entries, race.stamp) if race.naming == "published" else _plain(entries)
+    return _published(entries, race) if race.naming == "published" else _plain(entries)
 
 
 def _plain(entries: list[Entry]) -> list[Entry]:
@@ -116,10 +120,10 @@ def _plain(entries: list[Entry]) -> list[Entry]:
     return found
 
 
-def _published(entries: list[Entry], stamp: str | None) -> list[Entry]:
+def _published(entries: list[Entry], race: Race) -> list[Entry]:
     from velodrome.run.published import now, published_names
 
-    names = published_names([entry.job for entry in entries], stamp or now())
+    names = published_names([entry.job for entry in entries], race.stamp or now(), sizes=race.sizes)
     return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
 
 
