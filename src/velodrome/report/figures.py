@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's palette, made for colour-blind readers, without its yellow and black: each is lost on one background.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
-STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
+STYLES: tuple[Any, ...] = (
+    "-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)), (0, (8, 3)), (0, (2, 3, 6, 3)), (0, (2, 1)),
+    (0, (5, 4)), (0, (8, 2, 2, 2)), (0, (1, 1, 1, 1, 1, 4)),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
 #: Text and axes; in a page it becomes the page's own text colour, so that figures follow light and dark.
 INK = "#20262d"
@@ -50,6 +53,7 @@ def drawing() -> Iterator[None]:
 
     with mpl.rc_context({
         "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
+        "legend.handlelength": 3.2,
         "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK,
         "text.color": INK, "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK, "axes.axisbelow": True,
         "grid.color": INK, "grid.alpha": 0.15, "axes.grid": True, "lines.linewidth": 1.5, "lines.markersize": 4,
@@ -73,7 +77,7 @@ def colours_of(labels: Sequence[str]) -> dict[str, str]:
 
 
 def styles_of(names: Sequence[Any]) -> dict[Any, Any]:
-    """A stroke for each name; after the usual ones, longer and longer dashes."""
+    """A stroke for each name; after those that are told apart at a glance, longer and longer dashes."""
     return {
         name: STYLES[place] if place < len(STYLES) else (0, (2.0 * place, 2, 1, 2))
         for place, name in enumerate(dict.fromkeys(names))
@@ -158,6 +162,7 @@ def save(picture: Picture, folder: Path) -> list[Path]:
 def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
     """Throughput by strategy and workers, and accuracy over training time for each task, in one picture."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     from velodrome.report.curves import draw_over_time
 
@@ -177,8 +182,14 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
             panel = figure.add_subplot(grid[place, 1])
             draw_over_time(panel, members, looks)
             panel.set_title(task)
-            if place == 0:
-                _explain(panel, looks)
+            panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        keys = _keys_of(looks)
+        # A few fit where curves of accuracy seldom come; many stand below everything.
+        if len(shown) == 1 and len(keys) <= 6:
+            panel.legend(handles=keys, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
+        else:
+            figure.legend(handles=keys, title="colours as on the left", title_fontsize=8, ncols=min(6, len(keys)),
+                          loc="outside lower center")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
     return path
@@ -224,22 +235,19 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
     axes.set_xlabel("training throughput (examples/s)")
 
 
-def _explain(axes: Axes, looks: Looks) -> None:
-    """The colours are explained by the bars, so a short legend for strokes and markers is enough."""
+def _keys_of(looks: Looks) -> list[Any]:
+    """What strokes and markers mean; colours are explained by the bars, as long as each is there once."""
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import FuncFormatter
 
     keys = [Line2D([], [], color=INK, linestyle=style, label=_counted(count, "worker"))
             for count, style in looks.style.items()]
     first, several = next(iter(looks.colour)), len(looks.colour) > len(COLOURS)
     for (label, rest), marker in looks.marker.items():
-        if marker is not None and (several or label == first):
-            words = ", ".join(filter(None, [label if several else "", rest]))
+        words = ", ".join(filter(None, [label if several else "", rest]))
+        if marker is not None and words and (several or label == first):
             colour = looks.colour[label] if several else INK
             keys.append(Line2D([], [], color=colour, linestyle="", marker=marker, label=words))
-    axes.legend(handles=keys[:MOST_LINES], title="colours as on the left", title_fontsize=8, loc="lower right",
-                fontsize=9 if len(keys) <= 8 else 7, ncols=1 if len(keys) <= 8 else 2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return keys[:MOST_LINES]
 
 
 def _counted(count: int, what: str) -> str:
