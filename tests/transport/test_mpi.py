@@ -70,14 +70,20 @@ def meeting_points(seconds: float) -> list[str]:
     [
         pytest.param(["127.0.0.1"], id="one-rank"),
         pytest.param(["127.0.0.1"] * 2, id="two-on-one-host"),
+        pytest.param(["127.0.0.1"] * 3, id="three-on-one-host"),
         pytest.param(["127.0.0.1", "127.0.0.2"], id="two-hosts"),
         pytest.param(["127.0.0.2", "127.0.0.3", "127.0.0.2"], id="two-hosts-interleaved"),
     ],
 )
 def test_sums_and_broadcasts_are_right_on_one_host_and_over_the_network(hosts):
+    before = segments()
     found = finish(start(hosts, "sums"))
     size = len(hosts)
+    assert segments() <= before
     for each in found:
+        assert each["flat"] == ("SharedFlat" if size > 1 and len(set(hosts)) == 1 else "SentFlat")
+        offset = size * (size - 1) / 2
+        assert each["totals"] == [[i * number * size + offset for i in (0, 500, 1000)] for number in (1, 2)]
         assert each["whole"] == [sum(i + rank for rank in range(size)) for i in range(3)]
         assert each["single"] == size * (size + 1) / 2
         assert each["shared"] == size - 1

@@ -13,6 +13,9 @@ import sys
 import time
 from pathlib import Path
 
+#: What a user or a system sends to end things; the guardian leaves when its run is over.
+_DEAF_TO = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
 
 def marked(token: str) -> list[int]:
     """Processes, other than this one, whose environment holds the token."""
@@ -40,12 +43,17 @@ def end_marked(token: str, limit: float = 5.0) -> list[int]:
     return left
 
 
-def start_guardian(token: str) -> subprocess.Popen[bytes]:
-    """Start the guardian of a run. It holds nothing of ours but its standard input."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, token], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
-    )
+def start_guardian(token: str, shared: str) -> subprocess.Popen[bytes]:
+    """Start the guardian of a run, told how the run's shared memory is called. It holds nothing but its input."""
+    # It is born with these blocked, so that not even its first moments can be interrupted.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEAF_TO)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, token, shared], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def dismiss(guardian: subprocess.Popen[bytes]) -> None:
@@ -59,13 +67,14 @@ def dismiss(guardian: subprocess.Popen[bytes]) -> None:
         guardian.wait()
 
 
-def guard(token: str) -> None:
+def guard(token: str, shared: str) -> None:
     """Wait until the controller's end of our standard input closes, however it ends, then end the run."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     end_marked(token)
+    # A process that is killed while MPI starts leaves its segment behind.
+    for path in Path("/dev/shm").glob(shared):
+        path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    guard(sys.argv[1])
+    guard(*sys.argv[1:])

@@ -21,6 +21,7 @@ from velodrome.run.outcome import Failure
 from velodrome.run.stacks import is_stopped, shows_users_code, stack_of, telling_thread
 from velodrome.run.store import OpenRun
 from velodrome.run.watched import SILENT_SECONDS, Watched, blame, late, stalled
+from velodrome.transport.pmi import job_name, shared_memory
 from velodrome.worker.events import parse
 
 Listener = Callable[[dict[str, Any]], None]
@@ -46,7 +47,7 @@ class Supervisor:
 
     def watch(self) -> Failure | None:
         """Run the plan to its end; what ended it early, or None. Whatever happens, nothing is left running."""
-        guardian = cleaner.start_guardian(self._token)
+        guardian = cleaner.start_guardian(self._token, shared_memory(job_name(self._token)))
         try:
             self._start()
             return self._loop()

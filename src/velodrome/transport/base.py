@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class Flat(Protocol):
+    """A buffer that is summed again and again: a process writes `mine`, calls `reduce` and reads `total`."""
+
+    mine: NDArray[Any]
+    total: NDArray[Any]
+
+    def reduce(self) -> None:
+        """Block until everybody has called it."""
+
+
+class SentFlat(Flat):
+    """The sum takes the place of what was written."""
+
+    def __init__(self, transport: Transport, count: int, dtype: DTypeLike) -> None:
+        self._transport = transport
+        self.mine = self.total = np.zeros(count, dtype)
+
+    def reduce(self) -> None:
+        self._transport.all_reduce(self.mine)
 
 
 class Transport(Protocol):
@@ -12,6 +34,10 @@ class Transport(Protocol):
 
     rank: int
     size: int
+
+    def flat(self, count: int, dtype: DTypeLike) -> Flat:
+        """A buffer of so many numbers, where the processes sum it fastest. `total` may only be read."""
+        return SentFlat(self, count, dtype)
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         """Replace a contiguous buffer by its sum over the processes."""
@@ -26,7 +52,7 @@ class Transport(Protocol):
         """Leave together; nothing may be called afterwards."""
 
 
-class Alone:
+class Alone(Transport):
     """The transport of a job with one process: every sum is already there."""
 
     rank = 0

@@ -44,15 +44,22 @@ def process_mapping(hosts: Sequence[str]) -> str:
     return "(vector," + ",".join("({},{},{})".format(*run) for run in runs) + ")"
 
 
-def remove_shared_memory(name: str) -> None:
-    """Drop the names of the segments that MPICH made for a job; who has mapped them keeps them.
+def job_name(token: str | None) -> str:
+    """What MPICH knows a job by: made of its run's token, so that whoever has that can put it in order."""
+    return f"velodrome_{token or secrets.token_hex(8)}"
 
-    MPICH names them after a hash (FNV-1a) of the job's name and removes them only at an orderly end.
-    """
+
+def shared_memory(name: str) -> str:
+    """How the segments that MPICH makes for a job are called in /dev/shm: after a hash (FNV-1a) of the job's name."""
     value = 0x811C9DC5
     for byte in name.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    for path in Path("/dev/shm").glob(f"mpich_shm_{value:x}_*"):
+    return f"mpich_shm_{value:x}_*"
+
+
+def remove_shared_memory(name: str) -> None:
+    """Drop the names of a job's segments, which MPICH does only at an orderly end; who has mapped them keeps them."""
+    for path in Path("/dev/shm").glob(shared_memory(name)):
         path.unlink(missing_ok=True)
 
 
@@ -74,7 +81,7 @@ class Meeting:
     """The server: waits for all ranks, answers MPICH's questions, tells the others when a rank is lost."""
 
     def __init__(self, listener: socket.socket, hosts: Sequence[str], seconds: float, parent: int) -> None:
-        self.name = f"velodrome_{secrets.token_hex(8)}"
+        self.name = job_name(os.environ.get("VELODROME_TOKEN"))
         self._size = len(hosts)
         self._values = {"PMI_process_mapping": process_mapping(hosts)}
         self._deadline = time.monotonic() + seconds

@@ -7,15 +7,15 @@ import time
 import torch
 
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.transport.base import SentFlat
 
 
-def flatten(parameters: list[torch.nn.Parameter]) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Move parameters into one flat tensor: it, a gradient as large, and the views of that gradient by parameter.
+def flatten(parameters: list[torch.nn.Parameter], gradient: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Move parameters into one flat tensor: it, and the views by parameter of a flat gradient.
 
     A parameter keeps its memory layout: channels-last weights stay so inside the flat tensor.
     """
-    size = sum(parameter.numel() for parameter in parameters)
-    flat, gradient = (torch.zeros(size, dtype=parameters[0].dtype, device=parameters[0].device) for _ in range(2))
+    flat = torch.zeros_like(gradient)
     views, offset = [], 0
     for parameter in parameters:
         dense = torch.empty_like(parameter)
@@ -24,7 +24,7 @@ def flatten(parameters: list[torch.nn.Parameter]) -> tuple[torch.Tensor, torch.T
         parameter.data = place
         views.append(gradient.as_strided(dense.shape, dense.stride(), offset))
         offset += parameter.numel()
-    return flat, gradient, views
+    return flat, views
 
 
 class AllReduceLearner(TorchLearner):
@@ -33,10 +33,15 @@ class AllReduceLearner(TorchLearner):
     collective_seconds: float
 
     def _optimized(self) -> list[torch.Tensor]:
-        self._flat, self._gradient, self._views = flatten(self._trained)
+        size, dtype = sum(parameter.numel() for parameter in self._trained), self._trained[0].dtype
+        # Clipping changes the sum in place, which only its owner may: that one is not shared.
+        sent = self._context.job.clip_norm is not None or self._device.type != "cpu"
+        number_type = self._context.job.dtype
+        self._summed = SentFlat(self._transport, size, number_type) if sent else self._transport.flat(size, number_type)
+        self._written, self._total = torch.from_numpy(self._summed.mine), torch.from_numpy(self._summed.total)
+        self._gradient = self._written.to(self._device, dtype)
+        self._flat, self._views = flatten(self._trained, self._gradient)
         self.collective_seconds = 0.0
-        self._on_host = torch.empty_like(self._gradient, device="cpu") if self._device.type != "cpu" else self._gradient
-        self._buffer = self._on_host.numpy()
         return [self._flat]
 
     def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
@@ -44,14 +49,15 @@ class AllReduceLearner(TorchLearner):
             self._gradient.zero_()
         else:
             torch._foreach_copy_(self._views, self._local_gradients(loss))
-        if self._on_host is not self._gradient:
-            self._on_host.copy_(self._gradient)
+        if self._gradient is not self._written:
+            self._written.copy_(self._gradient)
         status = self._context.status
         status.waiting = True
         began = time.perf_counter()
-        self._transport.all_reduce(self._buffer)
+        self._summed.reduce()
         self.collective_seconds += time.perf_counter() - began
         status.waiting = False
-        if self._on_host is not self._gradient:
-            self._gradient.copy_(self._on_host)
+        if self._gradient is self._written:
+            return [self._total]
+        self._gradient.copy_(self._total)
         return [self._gradient]

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.worker.context import Context
 
@@ -30,7 +31,7 @@ _GRACE_SECONDS = 30.0
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|tcpstore|peer", re.IGNORECASE)
 
 
-class ProcessGroup:
+class ProcessGroup(Transport):
     """The default process group as a transport for what is not a gradient."""
 
     def __init__(self, rank: int, size: int, store: distributed.TCPStore) -> None:
