@@ -6,6 +6,7 @@ A file appears under its name only when it is whole. What lies behind a network 
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def open_store(url: str) -> Store:
     return RemoteStore(url, scheme)
 
 
-class Store:
+class Store(ABC):
     """What every store can do."""
 
     url: str
@@ -49,29 +50,29 @@ class Store:
     def address(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"
 
+    @abstractmethod
     def list(self) -> list[File]:
         """The files directly below the address, by name; none if there is no such folder. Hidden ones are left out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def size(self, name: str) -> int | None:
         """Bytes of a file, or None if it is not there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A file, or a range of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes]:
         """A file from a place on, bit by bit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stage(self, name: str) -> Staged:
         """Begin to write a file that appears under its name when it is committed, and not before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file; it is no error if there is none."""
-        raise NotImplementedError
 
     def write(self, name: str, data: bytes) -> None:
         """Put a small file in its place at once and whole."""
@@ -84,18 +85,19 @@ class Store:
             staged.discard()
 
 
-class Staged:
+class Staged(ABC):
     """A file in the making: written to `path` on this machine, uploaded, committed; or discarded at any time."""
 
     path: Path
 
-    def upload(self) -> None:
+    def upload(self) -> None:  # noqa: B027 (where it was written may be there already)
         """Bring what was written to where one step puts it into its place."""
 
+    @abstractmethod
     def commit(self) -> None:
-        raise NotImplementedError
+        """Let it appear under its name, in one step."""
 
-    def discard(self) -> None:
+    def discard(self) -> None:  # noqa: B027
         """Remove what is left of the making. Harmless after a commit."""
 
 

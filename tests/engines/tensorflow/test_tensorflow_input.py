@@ -105,3 +105,28 @@ def test_allreduce_tells_how_long_it_was_in_collectives(train: Any) -> None:
     shares = [share for process in ran.processes for share in process.of_kind("shares")]
     assert len(shares) == 2
     assert all(0 < share["collective_seconds"] < share["train_seconds"] for share in shares)
+
+
+def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it(tmp_path: Path) -> None:
+    """Ranks of one job may differ in this, and sums over ranks wait for the same call of everybody."""
+    pytest.importorskip("tensorflow")
+    from concurrent.futures import ThreadPoolExecutor
+
+    from velodrome.data.gather import Gather
+    from velodrome.data.splits import Part
+    from velodrome.engines.tensorflow import feeds
+    from velodrome.worker.schedule import by_data
+
+    images = np.zeros((50, 10, 10, 1), np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    mapped = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
+    shares = [by_data(50, 8, 2, 1, 1).share(0)]
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
+        patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
+        streamed = feeds.Streamed(mapped, Gather(mapped.images), shares, reader)
+        held_part = Part(images, np.arange(50))
+        held = feeds.Held(held_part, feeds.Pixels.of(held_part), shares)
+        for first, last in ((0, 1), (1, 5), (5, 7)):
+            lengths = [[window.last - window.first for window in source.windows(first, last)]
+                       for source in (streamed, held)]
+            assert lengths[0] == lengths[1]

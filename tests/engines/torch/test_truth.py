@@ -149,6 +149,18 @@ def test_batch_statistics_are_averaged_and_single_examples_are_no_obstacle(data,
     assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]
 
 
+def test_a_rank_without_examples_leaves_batch_statistics_alone(data, tmp_path):
+    """One step has a single example, so two of three ranks have none: ddp computes even so."""
+    wanted = job(model="torch_nets:normalised", workers=3, batch_size=89, optimizer="sgd")
+    ran = {
+        strategy: run(wanted.model_copy(update={"strategy": strategy, "steps": None, "epochs": 2}), data,
+                      tmp_path / strategy)
+        for strategy in ("ddp", "allreduce")
+    }
+    for name in ("model.1.running_mean", "model.1.running_var"):
+        assert np.allclose(ran["ddp"].state[name], ran["allreduce"].state[name], rtol=1e-6), name
+
+
 def test_a_final_softmax_is_trained_as_the_logits_before_it(single):
     state = single(job(model="torch_nets:logits")).state
     for name in ("softmax", "log_softmax"):

@@ -46,8 +46,7 @@ class AllReduce(Replicas):
         self._start = tf.function(self._compute, autograph=False).get_concrete_function()
         self._go_on = tf.function(self._apply_and_compute, autograph=False).get_concrete_function(flat)
         self._finish = tf.function(self._apply_summed, autograph=False).get_concrete_function(flat)
-        _, count, _ = super()._functions()
-        return None, count, None
+        return None, self._counting(), None
 
     def _compute(self) -> tf.Tensor:
         step = self._step.assign_add(1).read_value() - 1

@@ -61,6 +61,7 @@ class Closures:
                     self._watch.check(self._context.job.keep_going)
                     raise error
                 self._outstanding -= 1
+                self._context.status.seen += 1
                 found.append((key, result))
         self._watch.check(self._context.job.keep_going)
         return found

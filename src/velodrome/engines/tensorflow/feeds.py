@@ -57,14 +57,24 @@ class Feed(ABC):
         """One step out of what was handed, in the graph."""
 
 
-class Held:
-    """Shares of a part that lies in memory: one window for everything."""
+def steps_of_window(part: Examples, shares: Sequence[Share]) -> int:
+    """From what all processes know, so that each of them makes the same calls, be its part in memory or on disk."""
+    bytes_of_step = int(shares[0].batch.max(initial=1)) * int(np.prod(part.images.shape[1:]))
+    return max(1, WINDOW_BYTES // max(1, bytes_of_step))
 
-    def __init__(self, pixels: Pixels, shares: Sequence[Share]) -> None:
+
+class Held:
+    """Shares of a part that lies in memory. Windows end where those of another process do that reads from disk."""
+
+    def __init__(self, part: Examples, pixels: Pixels, shares: Sequence[Share]) -> None:
         self._handed = [Hand(decks.deck_of(share), pixels) for share in shares]
+        self._length = steps_of_window(part, shares)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
-        yield Window(first, last, self._handed)
+        while first < last:
+            end = min(last, first - first % self._length + self._length)
+            yield Window(first, end, self._handed)
+            first = end
 
 
 class Streamed:
@@ -73,9 +83,7 @@ class Streamed:
     def __init__(self, part: Examples, gather: Gather, shares: Sequence[Share], reader: ThreadPoolExecutor) -> None:
         self._part, self._gather, self._shares, self._reader = part, gather, shares, reader
         self._steps = shares[0].steps
-        # From what all processes know, so that each of them makes the same calls.
-        bytes_of_step = int(shares[0].batch.max()) * int(np.prod(part.images.shape[1:]))
-        self._length = max(1, WINDOW_BYTES // max(1, bytes_of_step))
+        self._length = steps_of_window(part, shares)
         self._first, self._handed = 0, list[Hand]()
         self._next: Future[list[Hand]] | None = reader.submit(self._read, 0)
 
@@ -127,7 +135,7 @@ class ImageFeed(Feed):
             return Streamed(examples, self._gathers[part], shares, self._reader)
         if part not in self._pixels:
             self._pixels[part] = Pixels.of(examples)
-        return Held(self._pixels[part], shares)
+        return Held(examples, self._pixels[part], shares)
 
     def begin_epoch(self, schedule: Schedule) -> None:
         self._epoch = self._source("train", [schedule.share(rank) for rank in self._ranks])

@@ -7,6 +7,7 @@ works under every strategy, and none of Keras' variable wrapping takes part.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +42,7 @@ class Seen(NamedTuple):
     confusion: tf.Tensor | None = None
 
 
-class FlatModel:
+class FlatModel(ABC):
     """What networks of images and of texts have in common. Statistics are what changes without being trained."""
 
     #: Whether statistics are the state of a reader: one row for each row of a batch, zero where an epoch begins.
@@ -71,34 +72,35 @@ class FlatModel:
         parts = tf.split(flat, self.sizes) if len(self.sizes) > 1 else [flat]
         return [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
+    @abstractmethod
     def initial_statistics(self, rank: int) -> list[Array]:
-        raise NotImplementedError
+        """Statistics of an untrained model, as a rank begins with them."""
 
+    @abstractmethod
     def for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
         """Rank 0's statistics as another rank takes them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def averaged(self, index: int) -> bool:
         """Whether a statistic has a mean over the workers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def random_states(self) -> list[bool]:
         """Which of the statistics are states of random number generators."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gradient(
         self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
     ) -> tuple[Any, Seen]:
         """Gradient with respect to `sources` of this share's part in a batch. `weights` makes the layers' weights."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> Seen:
         """The same look without training."""
-        raise NotImplementedError
 
+    @abstractmethod
     def save(self, folder: Path, flat: Array, statistics: Sequence[Array]) -> None:
         """A plain Keras model with trained weights, and what is needed to call it."""
-        raise NotImplementedError
 
     def _put(self, flat: Array) -> None:
         for variable, value in zip(self.trainable, np.split(flat, np.cumsum(self.sizes)[:-1]), strict=True):

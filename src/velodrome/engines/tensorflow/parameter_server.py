@@ -66,7 +66,7 @@ class ParameterServer(Learner):
             with tf.device(servers[index % len(servers)]):
                 self._statistics.append(tf.Variable(value))
         self._closures = Closures(tf.distribute.coordinator.ClusterCoordinator(strategy), watch, context)
-        self._asked, self._epoch, self._before = 0, 0, 0
+        self._asked, self._before = 0, 0
         # A worker's first closure makes it prepare the graph: each has had some when these are done.
         self.warmup_steps = 4 * STEPS * context.job.workers
 
@@ -123,7 +123,6 @@ class ParameterServer(Learner):
         self._asked, self._before = 0, int(self._iterations.numpy())
         self._late.assign(0)
         self._latest.assign(0)
-        self._epoch += 1
 
     def set_rate(self, rate: float) -> None:
         for held in self._rates:
@@ -134,7 +133,7 @@ class ParameterServer(Learner):
         late, most, done = (int(each.numpy()) for each in (self._late, self._latest, self._iterations))
         if updates := done - self._before:
             events = self._context.events
-            events.emit("staleness", epoch=self._epoch, mean=late / updates, max=float(most), updates=updates)
+            events.emit("staleness", epoch=self.epoch, mean=late / updates, max=float(most), updates=updates)
         return counts
 
     @abstractmethod

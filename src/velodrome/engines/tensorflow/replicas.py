@@ -24,6 +24,9 @@ from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, Part, State
 
+#: Steps of an evaluation in one call.
+_EVALUATED = 20
+
 
 class Replicas(Learner):
     """A network on the replicas that a strategy has in this process."""
@@ -61,13 +64,17 @@ class Replicas(Learner):
         """Trace everything now, so that a call later only computes."""
         number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
         train = tf.function(self._train_steps, autograph=False)
-        count = tf.function(self._count_steps, autograph=False)
         total = tf.function(self._sum_over_processes, autograph=False)
         return (
             train.get_concrete_function(number, number, number, spec),
-            count.get_concrete_function(number, number, spec),
+            self._counting(),
             total.get_concrete_function(tf.TensorSpec([None], tf.float64)) if self._several_processes else None,
         )
+
+    def _counting(self) -> Any:
+        """What evaluates, traced."""
+        number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
+        return tf.function(self._count_steps, autograph=False).get_concrete_function(number, number, spec)
 
     def _here(self) -> int:
         """Which replica of this process is being traced."""
@@ -203,7 +210,11 @@ class Replicas(Learner):
         for number, window in enumerate(self._feed.evaluation(part)):
             if self._network.carries and number == 0:
                 self._begin_text(window.handed)
-            self._count(*(tf.constant(value, tf.int64) for value in window[:2]), window.handed)
+            # In calls of a few steps, so that a long evaluation can be seen to go on. No process waits in them.
+            for first in range(window.first, window.last, _EVALUATED):
+                last = min(first + _EVALUATED, window.last)
+                self._count(tf.constant(first, tf.int64), tf.constant(last, tf.int64), window.handed)
+                self._context.status.seen += last - first
         confusion = np.sum([variable.numpy() for variable in self._confusions], axis=0)
         for variable in self._confusions:
             variable.assign(np.zeros_like(confusion))

@@ -55,17 +55,26 @@ class ImageTask(Task):
             if count >= fewest:
                 outputs = forward(images(low, high))
             elif count or stepper.always_computes:
+                kept = [] if count else [buffer.clone() for buffer in self._network.model.buffers()]
                 outputs = forward(self._padded(low, high))[:count]
             else:
                 step_with(None, batches[step])
                 continue
             loss = loss_of(outputs, labels[low:high])
             step_with(loss, batches[step])
+            if not count:
+                self._put_back(kept)
             losses.append(loss.detach())
             torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
         correct = (predicted == labels[start:end]).sum()
         loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
         return Counts(int(correct), end - start, float(loss_sum))
+
+    def _put_back(self, kept: list[torch.Tensor]) -> None:
+        """What an image that does not count has done to batch normalisation's statistics is undone."""
+        with torch.no_grad():
+            for buffer, value in zip(self._network.model.buffers(), kept, strict=True):
+                buffer.copy_(value)
 
     def _padded(self, low: int, high: int) -> torch.Tensor:
         """At least as many images as the model needs: its own repeated, or any; those too many do not count."""
@@ -86,6 +95,7 @@ class ImageTask(Task):
                 outputs = model(examples.images(low, high))
                 torch.argmax(outputs, 1, out=predicted[low:high])
                 loss_sum += self._network.loss(outputs, labels[low:high])
+                self._context.status.seen += 1
         model.train()
         counts = Counts(int((predicted == labels).sum()), len(mine), float(loss_sum))
         if data.classes > MOST_CONFUSED:

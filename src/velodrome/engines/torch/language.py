@@ -60,6 +60,7 @@ class TextTask(Task):
                         _by_word(logits), targets[:, columns].t().flatten(), reduction="none"
                     )
                     loss_sum += (losses * real[:, columns].t().flatten()).sum(dtype=torch.float64)
+                    self._context.status.seen += 1
         model.train()
         return Seen(Counts(0, int(read.real.sum(dtype="float64")), float(loss_sum)))
 
