@@ -46,6 +46,7 @@ EVENTS: dict[str, tuple[str, dict[str, str]]] = {
             "memory_bytes": "resident memory of the process",
             "network": "bytes in and out of the *host* since the last heartbeat, and loopback apart",
             "steps": "training steps done so far",
+            "seen": "batches looked at in evaluations so far",
             "waiting": "whether the process is in a call that waits for others",
         },
     ),

@@ -77,3 +77,5 @@ def test_the_warm_up_is_left_out_unless_nothing_else_is_there() -> None:
     pace = {"seconds": 2.0, "examples": 100, "warmup": {"steps": 5, "examples": 100, "seconds": 2.0}}
     assert throughput(pace, 10) == {"examples_per_second": 50.0, "batches_per_second": 5.0, "warmup_steps": 0}
     assert throughput(None, 10)["examples_per_second"] is None
+    nothing = {"seconds": 0.0, "examples": 0, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}
+    assert throughput(nothing, 10)["examples_per_second"] is None

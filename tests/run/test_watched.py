@@ -187,3 +187,12 @@ def test_an_end_is_noticed_once() -> None:
     assert one.has_ended()
     assert not one.has_ended()
     assert (one.exit_code, one.alive, one.failed) == (4, False, True)
+
+
+def test_a_long_evaluation_that_goes_on_is_no_stall() -> None:
+    one = training(0)
+    one.take({"kind": "resources", "time": 0.0, "steps": 5, "seen": 1})
+    one.last_advance = 0.0
+    assert stalled([one], 20.0, NOW) == [one]
+    one.take({"kind": "resources", "time": 0.0, "steps": 5, "seen": 2})
+    assert stalled([one], 20.0, one.last_advance + 1) == []

@@ -153,6 +153,28 @@ def test_resuming_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path) ->
     assert result["steps"] == len(undisturbed.steps_seen)
 
 
+def test_a_resume_after_the_target_was_reached_trains_no_further(tmp_path: Path) -> None:
+    first = Heard(tmp_path, epochs=50, batch_size=100, target="accuracy>=0.8")
+    done = NumpyLearner(first.context)
+    loop.run(first.context, done)
+    second = Heard(tmp_path, epochs=50, batch_size=100, target="accuracy>=0.8", resume=True)
+    resumed = NumpyLearner(second.context)
+    loop.run(second.context, resumed)
+    assert resumed.steps_seen == []
+    assert np.array_equal(resumed.weights, done.weights)
+    result = next(e for e in second.events() if e["kind"] == "result")
+    assert result["reached_target"]
+
+
+def test_the_newest_checkpoints_are_kept_however_many_digits_their_epochs_have(tmp_path: Path) -> None:
+    for epoch in (9_998, 9_999, 10_000):
+        checkpoint.write(tmp_path, epoch, {"w": np.zeros(1)}, [{"epoch": epoch}], steps=epoch)
+    assert {file.stem for file in (tmp_path / "checkpoints").iterdir()} == {"epoch-9999", "epoch-10000"}
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found.steps == 10_000
+
+
 def test_a_half_written_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         checkpoint.write(tmp_path, epoch, {"w": np.full(3, float(epoch))}, [{"epoch": epoch}], steps=epoch * 10)

@@ -96,7 +96,9 @@ def throughput(pace: Mapping[str, Any] | None, batch: int) -> dict[str, Any]:
     steps = warmup["steps"]
     if seconds <= 0 or examples <= 0:
         seconds, examples, steps = pace["seconds"], pace["examples"], 0
-    rate = examples / seconds if seconds > 0 else math.nan
+    if seconds <= 0 or examples <= 0:
+        return {"examples_per_second": None, "batches_per_second": None, "warmup_steps": 0}
+    rate = examples / seconds
     return {
         "examples_per_second": round(rate, 3),
         "batches_per_second": round(rate / batch, 4),
@@ -214,7 +216,7 @@ def make_result(
         "test": _rate(final.get("test"), text=text),
         "history": history,
         "seconds": seconds,
-        "throughput": throughput(final.get("pace"), batch_of_step(job, strategy)),
+        "throughput": throughput(final.get("pace"), batch_of_step(job, strategy) * (job.unroll if text else 1)),
         "nodes": [node.as_json() for node in nodes.values()],
         "versions": versions(plan),
         "machine": describe_machine(),

@@ -97,7 +97,8 @@ EVENTS: dict[str, Fields] = {
          "validation": COUNTS}
     ),
     "resources": Fields(
-        {"cpu_percent": SECONDS, "memory_bytes": COUNT, "network": NETWORK}, {"steps": COUNT, "waiting": FLAG}
+        {"cpu_percent": SECONDS, "memory_bytes": COUNT, "network": NETWORK},
+        {"steps": COUNT, "seen": COUNT, "waiting": FLAG},
     ),
     "staleness": Fields({"mean": SECONDS, "max": SECONDS}, {"epoch": ONE_UP, "updates": COUNT}),
     "shares": Fields({"train_seconds": SECONDS, "collective_seconds": SECONDS}),

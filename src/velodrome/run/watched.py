@@ -33,6 +33,8 @@ class Watched:
     last_heartbeat: float | None = None
     last_advance: float = field(default_factory=time.monotonic)
     steps: int = 0
+    #: Batches of evaluations.
+    seen: int = 0
     waiting: bool = False
     phase: str = "start"
     #: Epoch and phase as numbers that only grow, to tell who is behind.
@@ -60,8 +62,9 @@ class Watched:
         if kind == "resources":
             self.last_heartbeat = now
             self.waiting = bool(event.get("waiting"))
-            if event.get("steps", 0) > self.steps:
-                self.steps = event["steps"]
+            done = event.get("steps", 0), event.get("seen", 0)
+            if done[0] > self.steps or done[1] > self.seen:
+                self.steps, self.seen = done
                 self.last_advance = now
             return
         self.last_event, self.last_advance = event, now

@@ -49,7 +49,8 @@ def write(folder: Path, epoch: int, state: State, history: list[dict[str, Any]],
 
 def _files(folder: Path) -> list[Path]:
     pattern = re.compile(r"epoch-\d+\.safetensors")
-    return sorted(path for path in (folder / "checkpoints").glob("*.safetensors") if pattern.fullmatch(path.name))
+    found = (path for path in (folder / "checkpoints").glob("*.safetensors") if pattern.fullmatch(path.name))
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("epoch-")))
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -24,6 +24,8 @@ class Status:
     """Where the process is; its heartbeat tells this every second, so plain attributes are enough."""
 
     steps: int = 0
+    #: Batches looked at in evaluations: a long one goes on as long as this grows.
+    seen: int = 0
     #: In a call that waits for other processes: a rank that waits is not the one that stalls.
     waiting: bool = False
 

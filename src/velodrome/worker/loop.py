@@ -54,12 +54,15 @@ def run(context: Context, learner: Learner) -> None:
         history = saved.history
         context.status.steps = saved.steps
 
-    reached = False
+    reached = bool(target and history and target.reached(
+        history[-1]["validation_accuracy"], history[-1]["validation_loss"]
+    ))
     for epoch in range(len(history) + 1, job.epochs + 1):
         left = int(total_steps) - (epoch - 1) * per_epoch
-        if left <= 0:
+        if left <= 0 or reached:
             break
         schedule = schedule_of(epoch)
+        learner.epoch = epoch
         learner.set_rate(job.rate_of(epoch))
         with events.phase("train", epoch=epoch):
             counts, seconds = _train_epoch(context, learner, schedule, min(left, schedule.steps), epoch, pace)
@@ -80,8 +83,6 @@ def run(context: Context, learner: Learner) -> None:
                 with events.phase("save", epoch=epoch):
                     path = checkpoint.write(context.folder, epoch, learner.state(), history, context.status.steps)
                 events.emit("checkpoint", epoch=epoch, file=path.name)
-        if reached:
-            break
 
     with events.phase("evaluate", part="test"):
         start = time.perf_counter()

@@ -50,6 +50,7 @@ class Sampler(threading.Thread):
                 memory_bytes=self._process.memory_info().rss,
                 network={"in": received, "out": sent, "loopback": loopback},
                 steps=self._status.steps,
+                seen=self._status.seen,
                 waiting=self._status.waiting,
             )
 

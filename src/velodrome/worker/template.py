@@ -23,6 +23,9 @@ from typing import Any, NoReturn
 from velodrome.engines.registry import engine
 from velodrome.worker.host import die_with_parent, limit_threads
 
+#: The variable by which everything that belongs to a run is found, and what a template holds in a run's place.
+TOKEN = "VELODROME_TOKEN"
+NO_TOKEN = "0" * 24
 #: Room in the command line that a child writes its own over.
 PADDING = 1500
 _MESSAGE = 1 << 20
@@ -32,10 +35,28 @@ def show_command_line(words: list[str]) -> None:
     """Let tools that list processes see what this one does, as if it had been started with these words."""
     if sys.platform != "linux":
         return
-    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, end = _memory_of(45)
     text = b"\0".join(word.encode() for word in words)[: end - start - 1]
     ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def show_token(token: str) -> None:
+    """Let the run's cleaner find this process, and whatever it forks, by the environment that the system shows of it.
+
+    That is the memory the template was started with; `os.environ` lives elsewhere.
+    """
+    if sys.platform != "linux" or len(token) != len(NO_TOKEN):
+        return
+    start, end = _memory_of(47)
+    place = ctypes.string_at(start, end - start).find(f"{TOKEN}={NO_TOKEN}".encode())
+    if place >= 0:
+        ctypes.memmove(start + place + len(TOKEN) + 1, token.encode(), len(token))
+
+
+def _memory_of(field: int) -> tuple[int, int]:
+    """Where a part of this process's start lies, by the number of its field in `stat`, and where it ends."""
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[field]), int(fields[field + 1])
 
 
 def _become_child(request: dict[str, Any], descriptors: list[int], control: socket.socket) -> NoReturn:
@@ -47,6 +68,7 @@ def _become_child(request: dict[str, Any], descriptors: list[int], control: sock
         os.close(descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
+    show_token(request["environment"][TOKEN])
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
