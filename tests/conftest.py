@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -85,11 +86,15 @@ def velodrome(capfd: pytest.CaptureFixture[str]) -> Command:
 
     def call(*words: object) -> Done:
         capfd.readouterr()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             main([str(word) for word in words])
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         out, err = capfd.readouterr()
         return Done(code, out, err)
 

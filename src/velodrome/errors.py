@@ -19,12 +19,6 @@ class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
-class Interrupted(VelodromeError):
-    """The user pressed Ctrl-C."""
-
-    exit_code = 130
-
-
 class PeerLost(VelodromeError):
     """A process lost another one it was training with: never the cause, always a consequence."""
 

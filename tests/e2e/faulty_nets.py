@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -48,9 +49,20 @@ class Faulty(nn.Module):
 
 def build(
     input_shape: tuple[int, int, int], classes: int, fault: str = "", rank: int = 1, at: int = 3, pause: float = 0.0,
-    child: str | None = None,
+    child: str | None = None, fork: str | None = None,
 ) -> nn.Module:
-    """`rank` -1 means every rank; `child` names a program that the model starts and leaves running."""
+    """`rank` -1 means every rank; `child` names a program that the model starts and leaves running.
+
+    `fork` names a file for the numbers of two processes that are copies of this one and sleep, one in its own session.
+    """
+    if fork is not None:
+        for apart in (False, True):
+            if (pid := os.fork()) == 0:
+                if apart:
+                    os.setsid()
+                time.sleep(600)
+            with Path(fork).open("a") as file:
+                file.write(f"{pid}\n")
     if child is not None:
         subprocess.Popen([child, "600"], start_new_session=True)
     if at == 0 and rank in (RANK, -1):

@@ -84,6 +84,17 @@ def test_ctrl_c_before_anything_has_started_ends_at_once(scene: Scene) -> None:
     assert "Traceback" not in text
 
 
+def test_what_a_model_forked_ends_with_its_job_in_a_race_of_warm_processes(scene: Scene, tmp_path: Path) -> None:
+    model = ("--model", "faulty_nets:build", "--model-arg", f"fork={tmp_path / 'forked'}")
+    job = ("--vary", "entry=torch/single", "--epochs", 1, "--steps", 2)
+    controller = scene.start("race", *job, *model, "--runs", scene.runs, "--name", "r")
+    text, _ = controller.communicate(timeout=90)
+    assert controller.returncode == 0, text
+    forked = [int(line) for line in (tmp_path / "forked").read_text().split()]
+    assert len(forked) == 2
+    check_gone_soon(forked, "nothing-else")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
     scene: Scene, sleeper: str, number: signal.Signals

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.unit
         ({"batch_size": 0}, ["--batch-size", "0"]),
         ({"epochs": "ten"}, ["--epochs", "'ten'"]),
         ({"learning_rate": float("nan")}, ["--learning-rate", "nan"]),
+        ({"stall_timeout": float("inf")}, ["--stall-timeout", "inf"]),
+        ({"validation": float("nan")}, ["--validation", "nan"]),
         ({"learning_rate": -1.0}, ["--learning-rate", "-1.0"]),
         ({"validation": 1.5}, ["--validation", "1.5"]),
         ({"target": "accuracy>>1"}, ["--target", "'accuracy>>1'", "accuracy>=0.97"]),

@@ -59,3 +59,11 @@ def test_two_configurations_that_differ_elsewhere_have_names_of_their_own() -> N
     race = parse_race({"vary": {"learning_rate": [0.1, 0.2]}, "job": {"engine": "torch", "strategy": "single"}})
     names = [entry.name for entry in expand(race)]
     assert len(set(names)) == 2
+
+
+def test_names_of_many_configurations_stay_short() -> None:
+    race = parse_race({"vary": {"learning_rate": [0.001 * number for number in range(1, 41)]},
+                       "job": {"engine": "tensorflow", "strategy": "parameter-server", "workers": 2, "servers": 1}})
+    names = [entry.name for entry in expand(race)]
+    assert len(set(names)) == 40
+    assert max(map(len, names)) < 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -73,7 +74,8 @@ def _check_own_module(job: Job) -> None:
         return
     # Only looked for, not imported: the controller never loads a framework.
     top = split_name(job.model)[0].partition(".")[0]
-    if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+    found = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top)
+    if not found:
         raise BadRequest(f"--model {job.model!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
-from velodrome.worker.template import PADDING
+from velodrome.worker.template import NO_TOKEN, PADDING, TOKEN
 
 #: Importing an engine on a busy machine takes seconds; more than this means it hangs.
 READY_SECONDS = 120.0
@@ -34,7 +34,7 @@ class Template:
                 [sys.executable, "-m", "velodrome.worker.template", "--engine", engine,
                  "--socket", str(theirs.fileno()), "x" * PADDING],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno()], start_new_session=True,
+                pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, TOKEN: NO_TOKEN},
             )
         self._control = ours
         self._codes: dict[int, int] = {}
@@ -54,7 +54,14 @@ class Template:
         except OSError as error:
             reason = self._last_words() or error
             raise VelodromeError(f"cannot start warm {self._engine} processes: {reason}") from error
-        return int(self._answer()["pid"])
+        pid = int(self._answer()["pid"])
+        # The number of a process that ended long ago may come round again.
+        self._codes.pop(pid, None)
+        return pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
 
     def _answer(self) -> dict[str, Any]:
         """The next message that is not about a child's end, within a limit."""
@@ -118,9 +125,9 @@ class WarmStarted:
         return self._code
 
     def end(self) -> None:
-        if self.exit_code() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        # Also when it has ended: what it forked may live on in its group.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         with suppress(OSError):
             self._lifeline.close()
 
@@ -141,9 +148,12 @@ class WarmLauncher:
 
     def warm_up(self, engine: str) -> Template:
         """Begin to import an engine; returns at once."""
-        if engine not in self._templates:
-            self._templates[engine] = Template(engine)
-        return self._templates[engine]
+        template = self._templates.get(engine)
+        if template is not None and not template.alive:
+            template.close()
+        if template is None or not template.alive:
+            template = self._templates[engine] = Template(engine)
+        return template
 
     def wait_until_ready(self) -> None:
         for template in self._templates.values():
@@ -156,7 +166,7 @@ class WarmLauncher:
         log = os.open(folder / "logs" / f"{process.file_name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         request = {
             "words": [*arguments(plan, process, folder, resume=resume), "--lifeline"],
-            "environment": {**os.environ, **environment(plan, process), "VELODROME_TOKEN": token},
+            "environment": {**os.environ, **environment(plan, process), TOKEN: token},
             "folder": str(Path.cwd()),
             "path": sys.path,
         }

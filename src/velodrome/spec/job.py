@@ -23,7 +23,9 @@ Positive = Annotated[int, Field(ge=1)]
 class Job(BaseModel):
     """What to train, how to distribute it, and when to stop."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
     dataset: str = Field("digits", description="name of a data set; `velodrome data list` shows them")
     model: str = Field("dense-128", description="a model of the zoo, or `module:function` of your own")

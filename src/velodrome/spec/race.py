@@ -113,8 +113,10 @@ def _plain(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         before = "".join(f"{re.sub(r'[^A-Za-z0-9.]+', '-', getattr(entry.job, name))}-" for name in several)
         name = (before[-60:] + _name(entry.job, entry.repetition)).lstrip("._-")
+        plain, number = name, 1
         while name in seen:
-            name += "-again"
+            number += 1
+            name = f"{plain}-again" if number == 2 else f"{plain}-again-{number - 1}"
         seen.add(name)
         found.append(replace(entry, name=name))
     return found
