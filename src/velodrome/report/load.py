@@ -5,9 +5,7 @@ A run that cannot be read is named and passed over, never a crash.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run.check import wrong_fields
 from velodrome.run.store import RunFolder, Store
+from velodrome.run.trained import examples_trained
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, expand
 
@@ -157,21 +156,8 @@ def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
     # The run may have been moved since: it is where it was found, not where it says.
     return {
         **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
-        "examples_trained": _examples(folder),
+        "examples_trained": examples_trained(folder.path),
     }
-
-
-def _examples(folder: RunFolder) -> int | None:
-    """Examples that all workers trained on together, over all epochs."""
-    trained: dict[int, int] = {}
-    with suppress(OSError), (folder.path / "events.jsonl").open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            if '"epoch"' in line and '"validation"' in line:
-                with suppress(ValueError, KeyError, TypeError):
-                    event = json.loads(line)
-                    if event["kind"] == "epoch":
-                        trained[event["epoch"]] = int(event["train"]["total"])
-    return sum(trained.values()) or None
 
 
 def _failure(result: Mapping[str, Any]) -> Failure:
