@@ -107,3 +107,13 @@ def test_the_title_of_the_picture_names_every_number_of_epochs(here: Path) -> No
 
     title = _title(check(parse_race(read_yaml(here / "race.yaml"))))
     assert re.search(r"digits, (1, 2|2, 1) epochs, batch 128$", title)
+
+
+@pytest.mark.parametrize("text", ["vary:\n  - workers: [1, 2]\n", "job: digits\n"])
+def test_a_race_file_of_another_shape_is_refused_in_a_sentence(velodrome, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "race.yaml"
+    file.write_text(text)
+    done = velodrome("race", file, "--runs", tmp_path / "runs")
+    assert done.code == 2
+    assert "give fields by name" in done.err
+    assert "Traceback" not in done.text

@@ -76,6 +76,8 @@ def text_of(value: Any) -> str:
     """A field's value for people."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -76,7 +76,10 @@ def thesis_rate(result: Result) -> float | None:
     examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
     if not examples or not seconds:
         return None
-    return float(examples / (result["batch_size"] * seconds))
+    # A step of a language model reads several words of each row, and words are what is counted.
+    is_text = "perplexity" in (result.get("test") or {})
+    read = (result.get("job") or {}).get("unroll", 1) if is_text else 1
+    return float(examples / (result["batch_size"] * read * seconds))
 
 
 def reached_epoch(result: Result, target: Target) -> int | None:

@@ -78,10 +78,14 @@ def _race_from(
 ) -> Race:
     """The race of a YAML file with options on top."""
     from velodrome.cli.options import parse_model_args
+    from velodrome.errors import BadRequest
     from velodrome.spec.race import parse_race, parse_vary
     from velodrome.spec.read import read_yaml
 
     content = read_yaml(file) if file is not None else {}
+    for key, example in (("job", "epochs: 5"), ("vary", "workers: [1, 2]")):
+        if not isinstance(content.get(key) or {}, dict):
+            raise BadRequest(f"{key}: {content[key]!r} in {str(file)!r}: give fields by name, such as '{example}'")
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     content["job"] = {**(content.get("job") or {}), **fields}
@@ -96,17 +100,17 @@ def _race_from(
 def plan_in_words(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -> tuple[dict[str, float], str]:
     """Seconds that each missing job is expected to take, and the plan in words."""
     import math
-    import os
 
     from velodrome.analysis.estimate import estimate, in_words
     from velodrome.data import catalogue
+    from velodrome.run.machine import cores
 
     stored = folder.finished()
     expected, rough = {}, False
     for entry in entries:
         about = catalogue.describe(entry.job.dataset, validation=entry.job.validation)
         pixels = math.prod(about.input_shape) if about.input_shape else None
-        guess = estimate(entry.job, about.train, pixels, os.cpu_count() or 1, stored.values(), warm=warm)
+        guess = estimate(entry.job, about.train, pixels, cores(), stored.values(), warm=warm)
         expected[entry.name] = 0.0 if entry.name in stored else guess.seconds
         rough = rough or not guess.measured
     names = [entry.name for entry in entries]

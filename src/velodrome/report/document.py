@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
-from velodrome.analysis.configuration import varied
+from velodrome.analysis.configuration import text_of, varied
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.report import curves, tables, usage
@@ -117,26 +117,18 @@ def _series(row: Row) -> RunSeries:
     return run_series(result, RunFolder(folder).events() if folder else ())
 
 
-def _words(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
-    if value is None:
-        return "not said"
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-
-
 def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     if not rows:
         return ()
     differing = varied(row.configuration for row in rows)
     fields = rows[0].configuration.fields
-    return tuple((name.replace("_", " "), _words(value)) for name, value in fields.items() if name not in differing)
+    return tuple((name.replace("_", " "), text_of(value)) for name, value in fields.items() if name not in differing)
 
 
 def _varied(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     differing = varied(row.configuration for row in rows)
     seeds = sorted({result["seed"] for row in rows for result in row.results if "seed" in result})
-    found = [(name.replace("_", " "), ", ".join(map(_words, values))) for name, values in differing.items()]
+    found = [(name.replace("_", " "), ", ".join(map(text_of, values))) for name, values in differing.items()]
     return (*found, ("seed", ", ".join(map(str, seeds))))
 
 

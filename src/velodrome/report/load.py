@@ -17,14 +17,13 @@ from velodrome.analysis.compare import Row, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run.check import wrong_fields
+from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, expand
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: An attempt that did not finish and was put aside when the race went on.
-_ASIDE = ".attempt-"
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def load_race(runs: Path, name: str) -> RaceRecord:
     results, failures, aside = [], [], 0
     names = set()
     for folder in Store(path).runs():
-        if _ASIDE in folder.name:
+        if ASIDE in folder.name:
             aside += 1
             continue
         names.add(folder.name)

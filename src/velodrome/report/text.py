@@ -12,6 +12,7 @@ from velodrome.analysis.measures import MEASURES
 from velodrome.report.document import Report
 from velodrome.report.series import Extent, name_of
 from velodrome.report.tables import Cell, Column, Table
+from velodrome.run.export import cell
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -131,17 +132,12 @@ def _latex_cell(cell: Cell) -> str:
     return rf"\textbf{{{latex_escape(cell.text)}}}" if cell.best else latex_escape(cell.text)
 
 
-def _plain(value: object) -> object:
-    """Spreadsheets run what begins like a formula: an apostrophe keeps text what it is."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
-
-
 def _csv(heading: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(heading)
     for line in lines:
-        writer.writerow(["" if value is None else _plain(value) for value in line])
+        writer.writerow([cell(value) for value in line])
     return stream.getvalue()
 
 

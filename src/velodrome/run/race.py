@@ -19,6 +19,7 @@ from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run import published
 from velodrome.run.execute import JobFailed, execute
+from velodrome.run.listing import ASIDE
 from velodrome.run.names import check_name
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import LOCK_SECONDS, RunFolder, Store, write_whole
@@ -195,6 +196,6 @@ def _put_aside(run: RunFolder) -> None:
     if not run.path.exists():
         return
     number = 1
-    while (aside := run.path.with_name(f"{run.name}.attempt-{number}")).exists():
+    while (aside := run.path.with_name(f"{run.name}{ASIDE}{number}")).exists():
         number += 1
     run.path.rename(aside)

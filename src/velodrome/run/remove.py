@@ -13,10 +13,10 @@ from velodrome.run.store import RunFolder
 
 def refuse_running(found: Found) -> None:
     """Refuse what a controller is writing at this moment."""
-    runs = scan(found.path) if found.kind == "race" else [found]
-    for run in runs:
-        if RunFolder(run.path).is_locked():
-            raise BadRequest(f"run {run.name!r} is running at this moment: end it first")
+    runs = scan(found.path) if found.kind == "race" else []
+    for each in (found, *runs):
+        if RunFolder(each.path).is_locked():
+            raise BadRequest(f"{each.kind} {each.name!r} is running at this moment: end it first")
 
 
 def remove_folder(found: Found, store: Path) -> None:
