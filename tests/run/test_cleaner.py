@@ -117,6 +117,15 @@ def test_a_stack_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert "No such file" in stack_of(1)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, as in a terminal: a shell that starts the tests in the background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_waits_until_the_work_is_done_and_then_counts() -> None:
     done = []
 
