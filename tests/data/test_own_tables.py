@@ -155,8 +155,11 @@ def test_a_broken_picture_of_the_products_is_still_bad_data(own_cache):
     folder = write_products(own_cache / "fashion-products")
     truncated(folder / "images" / "1002.png")
     (folder / "images" / "1002.png").rename(folder / "images" / "1002.jpg")
-    with pytest.raises(BadRequest, match=r"images that cannot be read: 1 \(1002.jpg"):
-        catalogue.load("fashion-products", seed=1, validation=0.1)
+    for name in ("fashion-products", "fashion-products:gender"):
+        with pytest.raises(BadRequest, match=r"images that cannot be read: 1 \(1002.jpg"):
+            catalogue.load(name, seed=1, validation=0.1)
+        notes = catalogue.load(name, seed=1, validation=0.1, bad_data="skip").notes
+        assert any("images that cannot be read: 1 (1002.jpg" in note for note in notes)
 
 
 def test_without_its_files_fashion_products_say_where_to_put_them(own_cache):

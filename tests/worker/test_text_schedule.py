@@ -20,6 +20,17 @@ def test_workers_read_together_what_one_reads_alone(workers: int) -> None:
     assert schedule.examples(0, schedule.steps) == alone.shape[0] * (alone.shape[1] - 1)
 
 
+@pytest.mark.parametrize("groups", [2, 3])
+def test_groups_take_all_the_steps_that_are_counted_and_each_word_once(groups: int) -> None:
+    text = np.arange(1003, dtype=np.int32)
+    schedule = TextSchedule(len(text), batch=10, unroll=7, groups=groups)
+    rows = [schedule.rows(text, group) for group in range(groups)]
+    assert [len(each) for each in rows] == [10] * groups
+    assert schedule.steps == sum((each.shape[1] - 1) // 7 for each in rows)
+    predicted = np.concatenate([each[:, 1:].ravel() for each in rows])
+    assert len(set(predicted)) == len(predicted) == schedule.examples(0, schedule.steps)
+
+
 def test_a_row_goes_on_where_its_last_step_ended() -> None:
     schedule = TextSchedule(100, batch=2, unroll=5)
     rows = schedule.rows(np.arange(100, dtype=np.int32), 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from velodrome.data.base import BadData, Checked, DataSet, Description, FileSet, Kept, Progress, TextSet
 from velodrome.data.functions import FunctionSet, is_function
+from velodrome.data.stored import StoredImages
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -35,11 +37,11 @@ def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
     """What a name stands for: a data set, `name:variant` of one, or `scheme:place`."""
     known = _data_sets()
     if name in known:
-        return known[name]
+        return _treating(known[name], bad_data)
     before, colon, rest = name.partition(":")
     if colon and before in known and hasattr(known[before], "variant"):
         found: DataSet | TextSet = known[before].variant(rest)  # type: ignore[union-attr]
-        return found
+        return _treating(found, bad_data)
     if colon and before in SCHEMES:
         answered: DataSet | TextSet = import_module(f"velodrome.data.{SCHEMES[before]}").data_set(rest, bad_data)
         return answered
@@ -49,6 +51,11 @@ def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
         f"no data set {name!r}: choose one of {', '.join(known)}"
         + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in SCHEMES)} or module:function"
     )
+
+
+def _treating(found: DataSet | TextSet, bad_data: BadData) -> DataSet | TextSet:
+    """A data set of the catalogue that treats bad examples as told; only images that are decoded here can be bad."""
+    return replace(found, bad_data=bad_data) if isinstance(found, StoredImages) else found
 
 
 def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") -> Description:

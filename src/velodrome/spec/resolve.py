@@ -54,11 +54,13 @@ def check_text(job: Job, words: int) -> None:
     """Refuse a resolved job of a language model whose text is too short for one step."""
     if job.sharding in ("file", "off"):
         raise BadRequest(f"--sharding {job.sharding}: a text is divided by its rows; leave sharding out")
-    rows = batch_of_step(job, strategy_of(job))
+    strategy = strategy_of(job)
+    # Workers that do not wait for one another have a batch of rows each, from the first word to the last.
+    rows = batch_of_step(job, strategy) * (1 if strategy.synchronous else job.workers)
     if words // rows <= job.unroll:
         raise BadRequest(
             f"--batch-size {job.batch_size}: {rows:,} rows of more than {job.unroll} words need more than the "
-            f"{words:,} words of {job.dataset}; choose a smaller batch or a smaller --unroll"
+            f"{words:,} words of {job.dataset}; choose a smaller batch, a smaller --unroll or fewer workers"
         )
 
 

@@ -27,14 +27,14 @@ def epochs_of(context: Context) -> Callable[[int], Steps]:
     job, strategy = context.job, context.strategy
     batch = batch_of_step(job, strategy)
     if context.is_text:
-        workers = job.workers if strategy.synchronous else 1
+        workers, groups = (job.workers, 1) if strategy.synchronous else (1, job.workers)
         check_text(job, len(context.text.train))
-        text = TextSchedule(len(context.text.train), batch, job.unroll, workers)
+        text = TextSchedule(len(context.text.train), batch, job.unroll, workers, groups)
         left_out = len(context.text.train) - 1 - text.examples(0, text.steps)
         if left_out and context.is_chief:
             context.events.emit("warning", message=(
-                f"{left_out:,} of {len(context.text.train):,} words are left out in every epoch: {batch} rows of equal "
-                f"length, read {job.unroll} words at a time, do not hold them"
+                f"{left_out:,} of {len(context.text.train):,} words are left out in every epoch: {batch * groups} rows "
+                f"of equal length, read {job.unroll} words at a time, do not hold them"
             ))
         return lambda epoch: text
     files = context.data.files

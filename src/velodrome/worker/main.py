@@ -18,7 +18,7 @@ from velodrome.spec.job import Job
 from velodrome.worker.context import Context
 from velodrome.worker.events import Cause, Emitter
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
-from velodrome.worker.sampler import Sampler
+from velodrome.worker.sampler import Sampler, sampling_interval
 
 if TYPE_CHECKING:
     from velodrome.run.store import Status
@@ -83,8 +83,9 @@ def _work(options: argparse.Namespace, events: Emitter) -> int:
             resume=options.resume,
         )
         with ExitStack() as stack:
-            if os.environ.get("VELODROME_MEASURE") != "0":
-                sampler = Sampler(events, context.status)
+            interval = sampling_interval()
+            if interval > 0:
+                sampler = Sampler(events, context.status, interval)
                 sampler.start()
                 stack.callback(sampler.stop)
             with events.phase("import"):

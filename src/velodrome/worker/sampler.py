@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 
@@ -11,6 +12,14 @@ from velodrome.worker.context import Status
 from velodrome.worker.events import Emitter
 
 INTERVAL = 1.0
+
+
+def sampling_interval() -> float:
+    """Seconds between samples; `VELODROME_MEASURE` sets others, and 0 for none, to find out what sampling costs."""
+    try:
+        return float(os.environ.get("VELODROME_MEASURE", INTERVAL))
+    except ValueError:
+        return INTERVAL
 
 
 def network() -> tuple[int, int, int]:
@@ -26,18 +35,18 @@ def network() -> tuple[int, int, int]:
 
 
 class Sampler(threading.Thread):
-    """Emits a `resources` event a second until stopped."""
+    """Emits a `resources` event every so many seconds until stopped."""
 
-    def __init__(self, events: Emitter, status: Status) -> None:
+    def __init__(self, events: Emitter, status: Status, interval: float = INTERVAL) -> None:
         super().__init__(name="velodrome-sampler", daemon=True)
         self._events, self._status = events, status
-        self._done = threading.Event()
+        self._interval, self._done = interval, threading.Event()
         self._process = psutil.Process()
         self._process.cpu_percent()
         self._network = network()
 
     def run(self) -> None:
-        while not self._done.wait(INTERVAL):
+        while not self._done.wait(self._interval):
             self.sample()
 
     def sample(self) -> None:

@@ -26,26 +26,29 @@ class TextSchedule:
     batch: int
     unroll: int
     workers: int = 1
+    #: How many times `batch` rows the text is cut into. A step reads the rows of one group, each group in its own time.
+    groups: int = 1
 
     @property
     def width(self) -> int:
         """Words of a row that are predicted in an epoch."""
-        return (self.words // self.batch - 1) // self.unroll * self.unroll
+        return (self.words // (self.batch * self.groups) - 1) // self.unroll * self.unroll
 
     @property
     def steps(self) -> int:
-        return self.width // self.unroll
+        return self.width // self.unroll * self.groups
 
     def examples(self, first: int, last: int) -> int:
         """Words that the steps `first` up to, not including, `last` predict, over all workers."""
         return (min(last, self.steps) - min(first, self.steps)) * self.unroll * self.batch
 
     def rows(self, text: Words, rank: int) -> Words:
-        """The rows of one worker, each one word longer than `width`: step `s` reads columns from ``s * unroll`` on
-        and predicts the ones after them."""
-        length = self.words // self.batch
-        rows = text[: length * self.batch].reshape(self.batch, length)
-        return np.ascontiguousarray(rows[rank :: self.workers, : self.width + 1])
+        """The rows of one worker, or of one group, each one word longer than `width`: its step `s` reads columns from
+        ``s * unroll`` on and predicts the ones after them."""
+        count = self.batch * self.groups
+        length = self.words // count
+        rows = text[: length * count].reshape(count, length)
+        return np.ascontiguousarray(rows[rank :: self.workers * self.groups, : self.width + 1])
 
 
 @dataclass(frozen=True)

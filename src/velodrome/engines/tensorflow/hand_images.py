@@ -6,6 +6,7 @@ Of a data set that is larger than memory no worker has a copy: there the chief s
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ _SEED_STRIDE = 7919
 #: but a graph so long takes a second or two to build.
 _SMALL_NETWORK = 24
 _LONG_JOB = 600
+#: A closure of more seconds than this is worth dividing by so much at the end of an epoch.
+_LONG_CLOSURE, _SMALLER = 0.4, 4
 #: Most bytes of images that go along with a closure, as far as one step does not need more.
 _SENT_BYTES = 16 << 20
 
@@ -44,7 +47,8 @@ class HandsImages(ParameterServer):
         self._train = tf.function(self._train_steps, autograph=False, reduce_retracing=True)
         self._count = tf.function(self._count_examples, autograph=False, reduce_retracing=True)
         self._schedule: Schedule
-        self._handed, self._each, self._salt, self._straight = 0, 0, 0, False
+        self._handed, self._each, self._end, self._salt, self._straight = 0, 0, 0, 0, False
+        self._arrivals: list[float] = []
 
     def _give(self, part: str, indices: Indices) -> tuple[Any, Indices]:
         """Where a worker finds examples, and their numbers there: in its copy of a part, or in what is sent along."""
@@ -111,6 +115,20 @@ class HandsImages(ParameterServer):
             self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.sizes[0])))
         steps = min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf)
         self._straight = steps >= _LONG_JOB and len(self._network.sizes) <= _SMALL_NETWORK
+        left = (self._context.job.steps or math.inf) - self._context.status.steps
+        self._end, self._arrivals = int(min(schedule.steps, left)), []
+
+    def _next_size(self) -> int:
+        """Steps of the next closure: if they take long, few at the end, so that nobody waits for the last one."""
+        workers = self._context.job.workers
+        if self._end - self._handed > self._each * workers or self._seconds_each() < _LONG_CLOSURE:
+            return self._each
+        return max(1, self._each // _SMALLER)
+
+    def _seconds_each(self) -> float:
+        """How long a worker takes for a closure of this epoch; 0 while nobody knows."""
+        came = self._arrivals
+        return (came[-1] - came[0]) / (len(came) - 1) * self._context.job.workers if len(came) > 1 else 0.0
 
     def _hand_out(self, last: int) -> None:
         """One closure: the steps from where we are up to, not including, `last`."""
@@ -124,13 +142,15 @@ class HandsImages(ParameterServer):
         self._handed = last
 
     def _taken(self, left: int) -> Counts:
-        return sum((Counts.of(tally) for _, (tally,) in self._closures.results(left)), Counts())
+        results = self._closures.results(left)
+        self._arrivals += [time.monotonic()] * len(results)
+        return sum((Counts.of(tally) for _, (tally,) in results), Counts())
 
     def train(self, first: int, last: int) -> Counts:
         counts, self._asked = Counts(), last
-        while self._handed + self._each <= last:
+        while self._handed + (size := self._next_size()) <= last:
             counts += self._taken(self._closures.enough)
-            self._hand_out(self._handed + self._each)
+            self._hand_out(self._handed + size)
         return counts + self._taken(self._closures.enough)
 
     def _rest(self) -> Counts:

@@ -17,7 +17,6 @@ from velodrome.engines.tensorflow.cluster import Watch
 from velodrome.engines.tensorflow.feeds import ROWS, Rows, deal_words, evaluation_rows, training_rows
 from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
-from velodrome.errors import BadRequest
 from velodrome.worker.context import Context
 from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Part
@@ -86,15 +85,9 @@ class HandsText(ParameterServer):
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         super().begin_epoch(schedule)
-        workers, text = self._context.job.workers, self._context.text.train
-        cut = TextSchedule(schedule.words, schedule.batch * workers, schedule.unroll, workers)
-        if not cut.steps:
-            raise BadRequest(
-                f"--workers {workers}: each reads {schedule.batch} rows of a text, and {schedule.words:,} words are "
-                f"too few for rows of more than {schedule.unroll}; choose fewer workers or a smaller --batch-size"
-            )
-        self._groups = [self._group(training_rows(cut.rows(text, rank), schedule.batch)) for rank in range(workers)]
-        self._handed, self._each = 0, self._steps_in_closure(cut.steps * workers)
+        text, groups = self._context.text.train, range(schedule.groups)
+        self._groups = [self._group(training_rows(schedule.rows(text, number), schedule.batch)) for number in groups]
+        self._handed, self._each = 0, self._steps_in_closure(schedule.steps)
 
     def _group(self, rows: Rows) -> _Group:
         return _Group(rows, self._network.fresh(int(rows.inputs.shape[0])), self._context.job.unroll)
