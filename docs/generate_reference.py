@@ -100,7 +100,7 @@ def commands_page() -> str:
         + table(["variable", "meaning"], [
             ["`VELODROME_CACHE`", "folder that keeps data sets (`~/.cache/velodrome`)"],
             ["`VELODROME_DATA_MIRROR`", "folder or address that has the files of data sets"],
-            ["`VELODROME_MEASURE`", "`0` switches the heartbeat off, to see what measuring costs"],
+            ["`VELODROME_MEASURE`", "seconds between samples of a process [1]; `0` for none, to see what they cost"],
         ])
     )
     return "\n".join(parts)
@@ -197,7 +197,8 @@ def sample_result(model: str) -> dict[str, Any]:
         {**worker, "kind": "shares", "train_seconds": 1.0, "collective_seconds": 0.5},
         {**chief, "kind": "epoch", "epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0, "train": counts,
          "validation": counts},
-        {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace, "confusion": [[1]]},
+        {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace, "confusion": [[1]],
+         "class_names": ["cat"]},
     ]
     failure = Failure("why", role="worker", rank=0, host="127.0.0.1", traceback="…", stack="…")
     plan = make_plan("name", job, port=lambda: 1)
@@ -206,8 +207,8 @@ def sample_result(model: str) -> dict[str, Any]:
 
 #: Objects whose keys are said in the words of the field itself.
 _SAID_IN_ONE = {
-    "versions", "machine", "staleness", "shares", "confusion", "nodes[].cpu_percent", "nodes[].memory_bytes",
-    "nodes[].network_bytes", "nodes[].phases",
+    "versions", "machine", "staleness", "shares", "confusion", "class_names", "nodes[].cpu_percent",
+    "nodes[].memory_bytes", "nodes[].network_bytes", "nodes[].phases",
 }
 
 

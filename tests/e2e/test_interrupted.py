@@ -95,9 +95,16 @@ def test_what_a_model_forked_ends_with_its_job_in_a_race_of_warm_processes(scene
     check_gone_soon(forked, "nothing-else")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [
+        pytest.param([signal.SIGKILL], -signal.SIGKILL, id="killed"),
+        pytest.param([signal.SIGINT] * 2, 130, id="ctrl-c-twice"),
+        pytest.param([signal.SIGTERM], 143, id="sigterm", marks=pytest.mark.slow),
+    ],
+)
 def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
-    scene: Scene, sleeper: str, number: signal.Signals
+    velodrome, scene: Scene, sleeper: str, signals: list[signal.Signals], code: int
 ) -> None:
     model = ("--model", "faulty_nets:build", "--model-arg", "pause=0.01", "--model-arg", f"child={sleeper}")
     entry = ("--vary", "entry=torch/ddp", "--vary", "workers=2")
@@ -108,6 +115,12 @@ def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
     pids = [of_race.pid("worker", 0), of_race.pid("worker", 1)]
     parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in pids}
     assert running(sleeper)
-    controller.send_signal(number)
-    controller.wait(timeout=20)
+    for number in signals:
+        controller.send_signal(number)
+        time.sleep(0.1)
+    text, _ = controller.communicate(timeout=20)
+    assert controller.returncode == code, text
+    assert "Traceback" not in text
     check_gone_soon([*pids, *parents], sleeper)
+    listed = velodrome("runs", "list", "--runs", scene.runs / "r", "--json")
+    assert [row["status"] for row in listed.json()] == ["interrupted"]

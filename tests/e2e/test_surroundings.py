@@ -118,6 +118,25 @@ def test_a_folder_that_cannot_be_written_is_a_bad_request(velodrome, scene: Scen
     assert f"--runs '{scene.runs}': cannot write there" in done.err
 
 
+@pytest.mark.parametrize(
+    ("engine", "strategy"),
+    [
+        pytest.param("tensorflow", "parameter-server", id="parameter-server"),
+        pytest.param("tensorflow", "multi-worker-mirrored", id="multi-worker-mirrored", marks=slow),
+        pytest.param("tensorflow", "allreduce", id="tensorflow-allreduce", marks=slow),
+        pytest.param("torch", "ddp", id="ddp", marks=slow),
+        pytest.param("torch", "allreduce", id="torch-allreduce", marks=slow),
+    ],
+)
+def test_nothing_is_left_among_temporary_files(scene: Scene, tmp_path: Path, engine: str, strategy: str) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    process = scene.start(*scene.words(engine, strategy, "--epochs", 1), TMPDIR=str(folder))
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert sorted(path.name for path in folder.iterdir()) == []
+
+
 def test_a_name_that_exists_is_refused(velodrome, scene: Scene) -> None:
     (scene.path).mkdir(parents=True)
     done = velodrome(*scene.words("torch", "ddp"))

@@ -133,7 +133,7 @@ def summary(result: dict[str, Any]) -> Table:
         else:
             table.add_row("test accuracy", f"{test['accuracy']:.4f}  ({test['correct']:,} of {test['total']:,})")
         table.add_row("test loss", "not finite" if test["loss"] is None else f"{test['loss']:.4f}")
-    if pair := _most_confused(result.get("confusion")):
+    if pair := _most_confused(result.get("confusion"), result.get("class_names")):
         table.add_row("most confused", pair)
     table.add_row("parameters", f"{result['parameters']:,}")
     table.add_row(
@@ -159,7 +159,7 @@ def summary(result: dict[str, Any]) -> Table:
     return table
 
 
-def _most_confused(confusion: list[list[int]] | None) -> str | None:
+def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -> str | None:
     """The class that was taken for another most often."""
     pairs = [
         (count, true, taken) for true, row in enumerate(confusion or []) for taken, count in enumerate(row)
@@ -168,7 +168,8 @@ def _most_confused(confusion: list[list[int]] | None) -> str | None:
     if not pairs or confusion is None:
         return None
     count, true, taken = max(pairs, key=lambda pair: pair[0])
-    return f"class {true} taken for {taken}: {count:,} of {sum(confusion[true]):,} times"
+    named = names if names and len(names) == len(confusion) else [f"class {place}" for place in range(len(confusion))]
+    return f"{named[true]} taken for {named[taken]}: {count:,} of {sum(confusion[true]):,} times"
 
 
 def show_failure(error: JobFailed) -> None:

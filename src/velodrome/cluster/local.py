@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from velodrome.cluster.plan import Plan, Process, command, environment
+from velodrome.worker.template import TOKEN
 
 
 @dataclass
@@ -55,7 +56,7 @@ def start(plan: Plan, process: Process, folder: Path, token: str, *, resume: boo
     try:
         popen = subprocess.Popen(
             command(plan, process, folder, resume=resume),
-            env={**os.environ, **environment(plan, process), "VELODROME_TOKEN": token},
+            env={**os.environ, **environment(plan, process), TOKEN: token},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -12,7 +12,7 @@ from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
-from velodrome.report import curves, tables, usage
+from velodrome.report import confusion, curves, tables, usage
 from velodrome.report.figures import Picture
 from velodrome.report.load import RaceRecord
 from velodrome.report.series import RunSeries, run_series
@@ -103,6 +103,7 @@ def make_pictures(report: Report) -> list[Picture]:
     drawn = [
         curves.over_workers(rows),
         *curves.of_tasks(rows, report.target),
+        confusion.confusion(rows),
         usage.shares(rows),
         usage.bars(rows),
         usage.node_curves(rows, report.series, spoken),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 Process = tuple[str, int]
 
@@ -51,9 +52,11 @@ def run_series(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -
     opened: dict[tuple[Process, str], float] = {}
     began, latest = float(result["started"]), 0.0
     for event in events:
-        process = (event.get("role", ""), event.get("rank", -1))
-        moment = event.get("time")
-        if process not in spans or not isinstance(moment, int | float) or moment < began:
+        role, rank, moment = (event.get(name) for name in ("role", "rank", "time"))
+        if not isinstance(role, str) or not isinstance(rank, int) or not _is_number(moment):
+            continue
+        process = (role, rank)
+        if process not in spans or moment < began:
             continue
         seconds = moment - began
         latest = max(latest, seconds)
@@ -72,17 +75,24 @@ def run_series(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -
     )
 
 
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def _sample(samples: Samples, event: Mapping[str, Any], seconds: float) -> None:
-    network = event.get("network")
-    if not isinstance(network, Mapping) or event.get("cpu_percent") is None or event.get("memory_bytes") is None:
+    network, cpu, memory = (event.get(name) for name in ("network", "cpu_percent", "memory_bytes"))
+    if not isinstance(network, Mapping) or not _is_number(cpu) or not _is_number(memory):
+        return
+    received, sent, loopback = (network.get(name, 0) for name in ("in", "out", "loopback"))
+    if not _is_number(received) or not _is_number(sent) or not _is_number(loopback):
         return
     # The last heartbeat of a process may follow the one before at once: such a short time gives no rate.
     gap = max(0.2, seconds - samples.seconds[-1]) if samples.seconds else 1.0
     samples.seconds.append(seconds)
-    samples.cpu_percent.append(event["cpu_percent"])
-    samples.memory_bytes.append(event["memory_bytes"])
-    samples.network_rate.append((network.get("in", 0) + network.get("out", 0)) / gap)
-    samples.loopback_rate.append(network.get("loopback", 0) / gap)
+    samples.cpu_percent.append(cpu)
+    samples.memory_bytes.append(memory)
+    samples.network_rate.append((received + sent) / gap)
+    samples.loopback_rate.append(loopback / gap)
 
 
 def merged(spans: list[Span], gap: float) -> list[Span]:

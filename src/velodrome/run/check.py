@@ -260,14 +260,14 @@ def _sums(result: Mapping[str, Any]) -> Iterator[str]:
         yield "it ended before it started"
     confusion = result.get("confusion")
     if test and confusion:
-        yield from _confusion(confusion, test)
+        yield from _confusion(confusion, test, result.get("class_names", []))
     rate, batches = (result["throughput"][name] for name in ("examples_per_second", "batches_per_second"))
     batch = result.get("batch_of_step")
     if rate and batches and batch and not _near(rate / batch, batches, 1e-3, 1e-3):
         yield f"{batches} batches a second of {batch} are not {rate} examples a second"
 
 
-def _confusion(confusion: Sequence[Any], test: Mapping[str, Any]) -> Iterator[str]:
+def _confusion(confusion: Sequence[Any], test: Mapping[str, Any], names: Sequence[Any]) -> Iterator[str]:
     square = all(isinstance(row, list) and len(row) == len(confusion) for row in confusion)
     if not square or not all(schema.COUNT.fits(cell) for row in confusion for cell in row):
         yield "confusion is no square of counts"
@@ -275,6 +275,8 @@ def _confusion(confusion: Sequence[Any], test: Mapping[str, Any]) -> Iterator[st
     total, right = sum(map(sum, confusion)), sum(row[place] for place, row in enumerate(confusion))
     if total != test["total"] or right != test.get("correct"):
         yield f"confusion counts {right} of {total}, and test {test.get('correct')} of {test['total']}"
+    if names and (len(names) != len(confusion) or not all(isinstance(name, str) for name in names)):
+        yield f"class_names are not the names of {len(confusion)} classes"
 
 
 def _against_events(result: Mapping[str, Any], events: _Events) -> Iterator[str]:

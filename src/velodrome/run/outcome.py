@@ -226,7 +226,7 @@ def make_result(
     if (divided := _shares(shares)) is not None:
         result["shares"] = divided
     if final.get("confusion") is not None:
-        result["confusion"] = final["confusion"]
+        result["confusion"], result["class_names"] = final["confusion"], final.get("class_names", [])
     if staleness:
         result["staleness"] = {
             "mean": sum(event["mean"] for event in staleness) / len(staleness),

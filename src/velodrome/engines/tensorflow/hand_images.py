@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,8 @@ class HandsImages(ParameterServer):
             images, labels = self._gathers[part](indices), np.asarray(examples.labels).take(indices)
             return Pixels(tf.constant(images), tf.constant(labels, tf.int64)), np.arange(len(indices), dtype=np.int64)
         if part not in self._copies:
-            held = self._closures.coordinator.create_per_worker_dataset(lambda: nearby.pixels(part, examples))
-            self._copies[part] = iter(held)
+            make = tf.autograph.experimental.do_not_convert(partial(nearby.pixels, part, examples))
+            self._copies[part] = iter(self._closures.coordinator.create_per_worker_dataset(make))
         return self._copies[part], indices
 
     def _given(self, given: Any) -> Pixels:

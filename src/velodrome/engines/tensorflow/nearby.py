@@ -37,8 +37,11 @@ def offer(data: Splits) -> None:
         _open(_in_memory(np.asarray(examples.labels, np.int64)), _descriptor(part, "labels"))
 
 
+# Translating Python into graphs, which nothing here needs, would leave files behind: workers end without a last word.
+@tf.autograph.experimental.do_not_convert
 def pixels(part: str, examples: Examples) -> tf.data.Dataset:
     """For the chief to hand out: a data set whose every element is a whole part, as the worker that runs it has it."""
+    @tf.autograph.experimental.do_not_convert
     def read(_: Any) -> Pixels:
         return Pixels(
             _read(_descriptor(part, "images"), tf.uint8, examples.images.shape),

@@ -1,0 +1,78 @@
+"""The figure of what was taken for what: the confusion of the most accurate configuration of every task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from velodrome.analysis.compare import Row, tasks_of
+from velodrome.report.figures import INK, Picture, drawing, new_figure
+
+#: With more classes the cells cannot be told apart, and with more than the second number they cannot be read.
+MOST_CLASSES, MOST_WRITTEN = 40, 20
+MOST_TASKS = 3
+
+
+def confusion(rows: Sequence[Row]) -> Picture | None:
+    """How often each class was taken for each other, in shares of the true class."""
+    shown = [(task, row, table) for task, row, table in _best(rows) if 2 <= len(table) <= MOST_CLASSES][:MOST_TASKS]
+    if not shown:
+        return None
+    side = max(3.6, 1.6 + 0.32 * max(len(table) for _, _, table in shown))
+    with drawing():
+        figure, axes = new_figure(min(11.0, side * len(shown) + 0.8), side, 1, len(shown))
+        for panel, (task, row, table) in zip(axes[0], shown, strict=True):
+            _draw(panel, table, _names(row.representative, len(table)))
+            panel.set_title(f"{task + ': ' if task else ''}{row.name}", fontsize=9)
+    caption = ("Test examples by their true class (row) and the class they were taken for (column); the darker, the "
+               "larger the share of the true class. One run of the most accurate configuration"
+               f"{' of each task' if len(shown) > 1 else ''}.")
+    return Picture("confusion", "What was taken for what", caption, figure)
+
+
+def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:
+    found = []
+    for task, members in tasks_of(rows).items():
+        counted = [row for row in members if _is_counted(row) and row.median("accuracy") is not None]
+        if counted:
+            best = max(counted, key=lambda row: row.median("accuracy") or 0.0)
+            found.append((task, best, best.representative["confusion"]))
+    return found
+
+
+def _is_counted(row: Row) -> bool:
+    """Whether its run holds a square of counts; a file may hold anything."""
+    table = row.representative.get("confusion")
+    return isinstance(table, list) and all(
+        isinstance(cells, list) and len(cells) == len(table) and all(isinstance(cell, int) for cell in cells)
+        for cells in table
+    )
+
+
+def _names(result: Mapping[str, Any], classes: int) -> list[str]:
+    names = [str(name) for name in result.get("class_names") or ()]
+    if len(names) != classes:
+        return [str(place) for place in range(classes)]
+    return [name if len(name) <= 18 else name[:17] + "…" for name in names]
+
+
+def _draw(panel: Any, table: list[list[int]], names: Sequence[str]) -> None:
+    shares = [[cell / max(1, sum(row)) for cell in row] for row in table]
+    panel.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    if len(table) <= MOST_WRITTEN:
+        # Dark on light also on a dark page, so it is not the ink that follows the page.
+        for true, row in enumerate(table):
+            for taken, count in enumerate(row):
+                colour = "#ffffff" if shares[true][taken] > 0.6 else "#20262e"
+                if count:
+                    panel.text(taken, true, f"{count:,}", ha="center", va="center", fontsize=7, color=colour)
+    wide = max(map(len, names)) > 2
+    panel.set_xticks(range(len(names)), names, rotation=90 if wide else 0, fontsize=7.5)
+    panel.set_yticks(range(len(names)), names, fontsize=7.5)
+    panel.set_xlabel("taken for")
+    panel.set_ylabel("true class")
+    panel.tick_params(length=0)
+    panel.grid(visible=False)
+    for spine in panel.spines.values():
+        spine.set_visible(True)
+        spine.set_edgecolor(INK)

@@ -1,0 +1,46 @@
+"""The figure of confusions: of the most accurate run, with the classes' names, and never of what was not counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from synthetic_races import result
+from velodrome.analysis.compare import compare
+from velodrome.report.confusion import MOST_CLASSES, confusion
+
+pytestmark = pytest.mark.unit
+
+GOOD, BAD = [[50, 1], [2, 47]], [[30, 21], [20, 29]]
+
+
+def texts(picture: Any) -> set[str]:
+    panel = picture.figure.axes[0]
+    ticks = [label.get_text() for axis in (panel.xaxis, panel.yaxis) for label in axis.get_ticklabels()]
+    return {*(text.get_text() for text in panel.texts), *ticks, panel.get_title(loc="left"), panel.get_title()}
+
+
+def test_the_most_accurate_configuration_is_shown_with_the_names_of_its_classes() -> None:
+    picture = confusion(compare([
+        result("ddp", accuracy=0.6, confusion=BAD, class_names=["cat", "dog"]),
+        result("allreduce", accuracy=0.97, confusion=GOOD, class_names=["cat", "dog"]),
+    ]))
+    assert picture is not None
+    shown = texts(picture)
+    assert {"cat", "dog", "50", "47"} <= shown
+    assert "30" not in shown
+    assert any("allreduce" in text for text in shown)
+
+
+def test_classes_without_names_are_numbered() -> None:
+    picture = confusion(compare([result(confusion=GOOD)]))
+    assert picture is not None
+    assert {"0", "1", "50"} <= texts(picture)
+
+
+@pytest.mark.parametrize("table", [
+    None, [], [[1]], [[1, 2], [3]], [["a", "b"], ["c", "d"]], {"a": 1}, [[1] * (MOST_CLASSES + 1)] * (MOST_CLASSES + 1),
+])
+def test_what_cannot_be_drawn_is_left_out(table: Any) -> None:
+    assert confusion(compare([result(confusion=table)])) is None

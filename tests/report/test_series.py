@@ -1,0 +1,41 @@
+"""Runs over time, made from events: what is whole is drawn, what a crash or another program left behind is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from velodrome.report.series import Extent, Span, run_series, totals
+
+pytestmark = pytest.mark.unit
+
+RESULT = {"nodes": [{"role": "worker", "rank": 0, "host": "here"}], "started": 100.0}
+NETWORK = {"in": 10, "out": 20, "loopback": 5}
+
+
+def event(time: Any, kind: str = "resources", role: Any = "worker", rank: Any = 0, **fields: Any) -> dict[str, Any]:
+    sample = {"cpu_percent": 50.0, "memory_bytes": 1000, "network": NETWORK} if kind == "resources" else {}
+    return {"time": time, "kind": kind, "role": role, "rank": rank, **sample, **fields}
+
+
+def test_phases_and_samples_are_counted_from_the_start_of_the_run():
+    series = run_series(RESULT, [
+        event(101.0, "phase", phase="train", state="begin"), event(102.0),
+        event(103.0, "phase", phase="train", state="end"),
+    ])
+    assert series.spans[("worker", 0)] == [Span("train", 1.0, 3.0)]
+    assert series.samples[("worker", 0)].seconds == [2.0]
+    assert totals(series)["memory_bytes"] == Extent(1000, 1000, 1000)
+
+
+@pytest.mark.parametrize("wrong", [
+    event("noon"), event(None), event(math.nan), event(102.0, role=["worker"]), event(102.0, rank="0"),
+    event(102.0, rank=7), event(102.0, cpu_percent="all"), event(102.0, memory_bytes=None),
+    event(102.0, network=[1, 2]), event(102.0, network={"in": "much"}), event(99.0),
+])
+def test_an_event_that_is_not_whole_is_passed_over(wrong):
+    series = run_series(RESULT, [event(101.0), wrong])
+    assert series.samples[("worker", 0)].seconds == [1.0]
+    assert totals(series)["cpu_percent"] == Extent(50.0, 50.0, 50.0)
