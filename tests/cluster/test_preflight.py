@@ -45,18 +45,6 @@ def test_more_processes_than_memory_holds_are_refused_with_the_numbers(monkeypat
         check(strategy="ddp", workers=50)
 
 
-def test_the_limit_of_a_container_counts_and_its_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit, used, details = tmp_path / "max", tmp_path / "current", tmp_path / "stat"
-    monkeypatch.setattr(preflight, "_CGROUPS", ((limit, used, details),))
-    free = preflight.available_memory()
-    limit.write_text("max\n")
-    assert preflight.available_memory() > free // 2
-    limit.write_text(str(1000 * 2**20))
-    used.write_text(str(400 * 2**20))
-    details.write_text(f"anon 5\ninactive_file {100 * 2**20}\n")
-    assert preflight.available_memory() == 700 * 2**20
-
-
 def test_a_module_in_the_current_folder_is_found_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

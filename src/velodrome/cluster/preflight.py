@@ -8,24 +8,16 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
-
 from velodrome.cluster.plan import roles_of
 from velodrome.data import catalogue
 from velodrome.data.base import Description
+from velodrome.data.memory import available_memory as available_memory
 from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.errors import BadRequest
 from velodrome.models.own import split_name
 from velodrome.models.zoo import check_shape, is_own, is_text, zoo_model
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import check_batch, check_text, sharding_of
-
-_V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-#: Limit, use and details of our container's memory, in both generations of control groups.
-_CGROUPS = (
-    (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
-    (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes", _V1 / "memory.stat"),
-)
 
 
 def check(job: Job) -> None:
@@ -77,21 +69,6 @@ def _check_own_module(job: Job) -> None:
     found = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top)
     if not found:
         raise BadRequest(f"--model {job.model!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
-
-
-def available_memory() -> int:
-    """Bytes that new processes may take: what the machine has left, within the limit of our container."""
-    available = int(psutil.virtual_memory().available)
-    for limit, used, details in _CGROUPS:
-        try:
-            room = int(limit.read_text()) - int(used.read_text())
-            # Pages of files that nobody has read lately are given back when somebody needs memory.
-            fields = dict(line.split() for line in details.read_text().splitlines())
-            room += int(fields.get("inactive_file", 0))
-        except (OSError, ValueError):
-            continue
-        available = min(available, max(0, room))
-    return available
 
 
 def needed_memory(job: Job) -> int:

@@ -70,11 +70,12 @@ class NpzSet(StoredImages):
 
     def _open(self) -> Any:
         import numpy as np
-        import psutil
+
+        from velodrome.data.memory import process_memory
 
         try:
             with zipfile.ZipFile(self.path) as archive:
-                whole, free = sum(info.file_size for info in archive.infolist()), psutil.virtual_memory().available
+                whole, free = sum(info.file_size for info in archive.infolist()), process_memory()
                 if 2 * whole > free:
                     raise ValueError(
                         f"its arrays take {whole / 2**30:.1f} GiB, and reading them needs twice that of the "

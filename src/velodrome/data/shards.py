@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from velodrome.data.gather import Gather
     from velodrome.data.splits import Part, Splits
 
-#: Share of the free memory that a data set may take before it is left on disk.
+#: Share of the free memory that a data set may take, in all workers of a machine, before it is left on disk.
 _MEMORY_SHARE = 0.25
 #: Says in bytes what a data set may take instead.
 MEMORY_VARIABLE = "VELODROME_DATA_MEMORY"
@@ -198,9 +198,9 @@ def _budget() -> int:
         if not said.isdecimal():
             raise BadRequest(f"{MEMORY_VARIABLE}={said!r}: give a number of bytes")
         return int(said)
-    import psutil
+    from velodrome.data.memory import process_memory, workers_here
 
-    return int(psutil.virtual_memory().available * _MEMORY_SHARE)
+    return int(process_memory() * _MEMORY_SHARE) // workers_here()
 
 
 def _check_sizes(store: Store, index: Index) -> None:
