@@ -35,13 +35,18 @@ def large(tmp_path_factory) -> str:
     return f"shards:{folder / 'set'}"
 
 
-@pytest.mark.parametrize(("strategy", "workers"), [("single", 1), ("allreduce", 2)])
-def test_resident_memory_stays_within_one_and_a_half_gib(velodrome, runs, large, monkeypatch, strategy, workers):
+@pytest.mark.parametrize(
+    ("engine", "strategy", "workers"),
+    [("torch", "single", 1), ("torch", "allreduce", 2), ("tensorflow", "single", 1)],
+)
+def test_resident_memory_stays_within_one_and_a_half_gib(
+    velodrome, runs, large, monkeypatch, engine, strategy, workers
+):
     monkeypatch.setenv("VELODROME_CACHE", large.removeprefix("shards:") + "-cache")
     monkeypatch.setenv("VELODROME_DATA_MEMORY", str(256 << 20))
     done = velodrome(
-        "train", "--dataset", large, "--model", "linear", "--strategy", strategy, "--workers", workers,
-        "--batch-size", 512, "--epochs", 1, "--runs", runs, "--json",
+        "train", "--dataset", large, "--model", "linear", "--engine", engine, "--strategy", strategy,
+        "--workers", workers, "--batch-size", 512, "--epochs", 1, "--runs", runs, "--json",
     )
     assert done.code == 0, done.text
     result = done.json()
