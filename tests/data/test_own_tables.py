@@ -82,6 +82,33 @@ def test_a_broken_row_is_named_by_its_line(tmp_path, row, why):
     assert len(splits.train) + len(splits.validation) + len(splits.test) == 30
 
 
+@pytest.mark.parametrize("later", ["", '"ant"'])
+def test_a_quote_that_is_not_closed_takes_no_other_row_with_it(tmp_path, later):
+    folder = write_folders(tmp_path / "set")
+    rows = good_rows(folder)
+    table = write_table(folder, [*rows[:9], (rows[9][0], '"ant'), *rows[10:], *([(rows[0][0], later)] if later else [])])
+    with pytest.raises(BadRequest, match=r"a quote that is not closed or not doubled: 1 \(line 11: "):
+        load(table)
+    splits = load(table, "skip")
+    assert splits.class_names == ("ant", "bee", "cat")
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 29 + bool(later)
+
+
+def test_a_line_break_in_a_label_is_bad_data_and_elsewhere_is_not(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f'{kind},"two\nlines"') for file, kind in good_rows(folder)]
+    assert len(load(write_table(folder, rows, "image,label,note")).class_names) == 3
+    table = write_table(folder, [*rows, (rows[0][0], '"ant\nbee",x')], "image,label,note")
+    with pytest.raises(BadRequest, match=r"line break in the image or the label: 1 \(line 62: ant\\nbee\)"):
+        load(table)
+
+
+def test_a_head_may_hold_a_line_break(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"{kind},x") for file, kind in good_rows(folder)]
+    assert len(load(write_table(folder, rows, 'image,label,"a\nnote"')).class_names) == 3
+
+
 def test_a_word_among_numbers_does_not_parse(tmp_path):
     folder = write_folders(tmp_path / "set")
     numbers = {"ant": "0", "bee": "1", "cat": "2"}

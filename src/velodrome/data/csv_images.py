@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from velodrome.data.bad_data import Faults, shown
@@ -23,42 +24,71 @@ _MOSTLY = 0.9
 
 
 def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table with their line numbers; those with too few or too many cells are faults.
+    """The rows of a table with their line numbers; those with wrong quotes, too few or too many cells are faults.
 
-    `join_last` takes surplus cells for commas that the last column's writer did not quote.
+    `join_last` takes surplus cells for commas that the last column's writer did not quote, and his quotes as they are.
     """
-    csv.field_size_limit(_LONGEST_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline()
-            stream.seek(0)
-            lines = csv.reader(stream, delimiter=max(",;\t", key=first.count))
-            heads = [head.strip() for head in next(lines, [])]
-            for cells in lines:
-                if not cells:
-                    continue
-                if len(cells) > len(heads) and join_last:
-                    faults.add("rows with unquoted commas", f"line {lines.line_num}", remedy="repaired")
-                    cells = [*cells[: len(heads) - 1], ",".join(cells[len(heads) - 1 :])]
-                if len(cells) != len(heads):
-                    faults.add(
-                        "rows with too few or too many cells", f"line {lines.line_num}", f"{len(cells)} cells instead "
-                        f"of {len(heads)}",
-                    )
-                    continue
-                yield lines.line_num, dict(zip(heads, cells, strict=True))
+            lines = stream.readlines()
+        heads, mark, begun = _heads(iter(lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadRequest(f"cannot read {str(path)!r} as a table: {error}") from None
+        raise _no_table(path, error) from None
+    for line, cells in _rows(lines, begun, mark, faults, strict=not join_last):
+        if not cells:
+            continue
+        if len(cells) > len(heads) and join_last:
+            faults.add("rows with unquoted commas", f"line {line}", remedy="repaired")
+            cells = [*cells[: len(heads) - 1], ",".join(cells[len(heads) - 1 :])]
+        if len(cells) != len(heads):
+            faults.add(
+                "rows with too few or too many cells", f"line {line}", f"{len(cells)} cells instead of {len(heads)}"
+            )
+            continue
+        yield line, dict(zip(heads, cells, strict=True))
+
+
+def _rows(
+    lines: list[str], first: int, mark: str, faults: Faults, *, strict: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Cells of each row and the line it begins in; after a row that cannot be parsed, the next line begins one.
+
+    Unless it is strict, a quote that nobody closes takes all that follows into its cell and says nothing.
+    """
+    while first < len(lines):
+        reader = csv.reader((lines[place] for place in range(first, len(lines))), delimiter=mark, strict=strict)
+        begun = first
+        try:
+            for cells in reader:
+                yield begun + 1, cells
+                begun = first + reader.line_num
+            return
+        except csv.Error as error:
+            faults.add("rows with a quote that is not closed or not doubled", f"line {begun + 1}", str(error))
+            first = begun + 1
+
+
+def _heads(lines: Iterator[str]) -> tuple[list[str], str, int]:
+    """The heads of the columns, what stands between cells, and how many lines the heads take."""
+    csv.field_size_limit(_LONGEST_CELL)
+    first = next(lines, "")
+    mark = max(",;\t", key=first.count)
+    reader = csv.reader(chain([first], lines), delimiter=mark, strict=True)
+    heads = [head.strip() for head in next(reader, [])]
+    return heads, mark, reader.line_num
+
+
+def _no_table(path: Path, error: Exception) -> BadRequest:
+    return BadRequest(f"cannot read {str(path)!r} as a table: {error}")
 
 
 def columns(path: Path) -> list[str]:
     """The heads of a table's columns."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline()
-            return [head.strip() for head in next(csv.reader([first], delimiter=max(",;\t", key=first.count)), [])]
+            return _heads(stream)[0]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadRequest(f"cannot read {str(path)!r} as a table: {error}") from None
+        raise _no_table(path, error) from None
 
 
 def check_columns(path: Path, wanted: dict[str, str]) -> None:
@@ -81,6 +111,9 @@ def list_table(path: Path, *, image: str, label: str, part: str | None) -> Listi
     rows: list[tuple[File, str, int, int]] = []
     for line, cells in read_rows(path, faults):
         named, text = cells[image].strip(), cells[label].strip()
+        if {"\n", "\r"} & {*named, *text}:
+            faults.add("rows with a line break in the image or the label", f"line {line}", text)
+            continue
         if not text:
             faults.add("rows without a label", f"line {line}")
             continue
