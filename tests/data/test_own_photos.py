@@ -9,6 +9,7 @@ import stat
 import struct
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,20 @@ def test_what_is_no_archive_is_refused(tmp_path):
         load(tmp_path / "a.zip")
 
 
+@pytest.mark.parametrize(("change", "why"), [({"compress_type": 9}, "compression"), ({"header_offset": 3}, "magic")])
+def test_an_entry_that_cannot_be_unpacked_is_an_image_that_cannot_be_read(tmp_path, change, why):
+    folder = write_folders(tmp_path / "photos")
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for file in sorted(folder.rglob("*.png")):
+            archive.write(file, str(file.relative_to(folder)))
+        for field, value in change.items():  # written into the archive's directory when it is closed
+            setattr(archive.getinfo("bee/04.png"), field, value)
+    for options in ("", "?size=6x8&channels=3"):
+        with pytest.raises(BadRequest, match=rf"cannot be read: 1 \(bee/04.png: .*{why}"):
+            load(f"{tmp_path / 'photos.zip'}{options}")
+    assert len(everything(load(tmp_path / "photos.zip", "skip"))) == 29
+
+
 def spoil(folder: Path) -> None:
     truncated(folder / "ant" / "98.png")
     (folder / "bee" / "97.png").write_bytes(b"")
@@ -223,6 +238,24 @@ def test_a_decompression_bomb_is_not_even_decoded(tmp_path, side):
         with pytest.raises(BadRequest, match=r"bomb.png: .*more than 89,478,485 pixels"):
             load(f"{folder}{options}")
     assert len(everything(load(folder, "skip"))) == 30
+
+
+def test_large_images_are_decoded_one_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "LARGE_PIXELS", 100)
+
+    def decoded_to(side: int) -> tuple[int, ...]:
+        path = tmp_path / f"{side}.png"
+        picture((1, 2, 3), 4, side, side).save(path)
+        with path.open("rb") as stream:
+            return decode.decode(stream, path.stat().st_size, 4, 4, 3).shape
+
+    with ThreadPoolExecutor(2) as pool:
+        with decode.ONE_LARGE:
+            large = pool.submit(decoded_to, 20)
+            assert pool.submit(decoded_to, 10).result(30) == (4, 4, 3)
+            with pytest.raises(TimeoutError):
+                large.result(0.2)
+        assert large.result(30) == (4, 4, 3)
 
 
 def test_more_pixels_than_the_disk_holds_are_refused_before_decoding(tmp_path, monkeypatch):

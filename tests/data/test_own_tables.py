@@ -86,7 +86,8 @@ def test_a_broken_row_is_named_by_its_line(tmp_path, row, why):
 def test_a_quote_that_is_not_closed_takes_no_other_row_with_it(tmp_path, later):
     folder = write_folders(tmp_path / "set")
     rows = good_rows(folder)
-    table = write_table(folder, [*rows[:9], (rows[9][0], '"ant'), *rows[10:], *([(rows[0][0], later)] if later else [])])
+    more = [(rows[0][0], later)] if later else []
+    table = write_table(folder, [*rows[:9], (rows[9][0], '"ant'), *rows[10:], *more])
     with pytest.raises(BadRequest, match=r"a quote that is not closed or not doubled: 1 \(line 11: "):
         load(table)
     splits = load(table, "skip")

@@ -6,9 +6,12 @@ Pillow lets go of the interpreter while it decodes and resizes, so threads use e
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import IO
 
@@ -28,6 +31,11 @@ _ORIENTATION = 0x0112
 _GREY = {"1", "L", "LA", "I;16", "I;16B", "I;16L", "I;16N"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
 _CHUNK = 32
+#: What opening a file raises; in an archive its entry may be damaged, or packed in a way that Python cannot unpack.
+_NOT_OPENED = (OSError, zipfile.BadZipFile, NotImplementedError)
+#: Larger images are decoded one at a time, so that as many of them as there are threads do not fill the memory.
+LARGE_PIXELS = 16 << 20
+ONE_LARGE = threading.Lock()
 
 # Between one and two times the limit Pillow only warns, and we want none of it.
 warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -67,15 +75,20 @@ def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int)
         with _opened(stream, size) as image:
             if min(image.width // max(1, width), image.height // max(1, height)) >= 2:
                 image.draft(image.mode, (2 * width, 2 * height))  # a JPEG decodes to a half or quarter for free
-            image.load()
-            upright = _plain(ImageOps.exif_transpose(image) if _may_be_turned(image) else image, channels)
-            if upright.size != (width, height):
-                upright = upright.resize((width, height), Image.Resampling.BILINEAR)
-            return np.asarray(upright, dtype=np.uint8).reshape(height, width, channels)
+            with _alone_if_large(image):
+                image.load()
+                upright = _plain(ImageOps.exif_transpose(image) if _may_be_turned(image) else image, channels)
+                if upright.size != (width, height):
+                    upright = upright.resize((width, height), Image.Resampling.BILINEAR)
+                return np.asarray(upright, dtype=np.uint8).reshape(height, width, channels)
     except Unreadable:
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder
         raise Unreadable(_reason(error)) from None
+
+
+def _alone_if_large(image: Image.Image) -> AbstractContextManager[object]:
+    return ONE_LARGE if image.width * image.height > LARGE_PIXELS else nullcontext()
 
 
 def _may_be_turned(image: Image.Image) -> bool:
@@ -125,8 +138,8 @@ def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None
                 found[place] = look(stream, files[place].bytes)
         except Unreadable as error:
             found[place] = str(error)
-        except OSError as error:
-            found[place] = error.strerror or str(error)
+        except _NOT_OPENED as error:
+            found[place] = _reason(error)
 
     _in_threads(one, files, advance)
     return found
@@ -145,8 +158,8 @@ def decode_all(
                 images[place] = decode(stream, files[place].bytes, height, width, channels)
         except Unreadable as error:
             failed[place] = str(error)
-        except OSError as error:
-            failed[place] = error.strerror or str(error)
+        except _NOT_OPENED as error:
+            failed[place] = _reason(error)
 
     _in_threads(one, files, advance)
     return dict(sorted(failed.items()))
