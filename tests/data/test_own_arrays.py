@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue
+from velodrome.data import catalogue, memory
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -127,6 +128,10 @@ def test_labels_may_be_words(tmp_path):
         ({"y_train": np.eye(3)[np.arange(60) % 3]}, "argmax"),
         ({"x_train": np.array(["a"] * 60)}, "images are numbers"),
         ({"y_train": np.zeros(60, int)}, "training needs two"),
+        ({"x_train": np.array(3.0)}, "x_train is the single value '3.0'"),
+        ({"y_test": np.array(1)}, "y_test is the single value '1'"),
+        ({"y_test": np.array(["0", "1"] * 10)}, "y_train holds numbers, y_test holds words; give the labels"),
+        ({"y_train": np.array(["0", "1"] * 30)}, "y_train holds words, y_test holds numbers"),
     ],
 )
 def test_arrays_that_cannot_be_understood_are_refused_whatever_the_policy(tmp_path, change, why):
@@ -149,6 +154,36 @@ def test_what_is_no_npz_file_is_refused(tmp_path, payload):
         catalogue.describe(f"path:{tmp_path / 'set.npz'}")
 
 
+def spoil(path, change):
+    """Change an npz file so that one of its arrays cannot be unpacked."""
+    with zipfile.ZipFile(path, "a") as archive:
+        info = archive.getinfo("x_train.npy")
+        archive.writestr("more", b"")  # so that the directory is written anew when it is closed
+        for field, value in change.items():
+            setattr(info, field, value)
+        info.extra = b""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"compress_type": 9}, "compression"), ({"flag_bits": 1}, "encrypted"), ({"compress_type": 8}, "decompress"),
+     ({"header_offset": 1}, "magic")],
+)
+def test_an_npz_file_that_cannot_be_unpacked_is_refused_in_one_sentence(tmp_path, change, why):
+    np.savez(tmp_path / "set.npz", **arrays())
+    spoil(tmp_path / "set.npz", change)
+    with pytest.raises(BadRequest, match=rf"set.npz' cannot be read: .*{why}.*; write it with"):
+        catalogue.load(f"path:{tmp_path / 'set.npz'}", seed=1, validation=0.1)
+    with pytest.raises(BadRequest, match="cannot be read"):
+        catalogue.describe(f"path:{tmp_path / 'set.npz'}")
+
+
+def test_an_npz_file_with_a_single_value_is_refused_when_it_is_described(tmp_path):
+    np.savez(tmp_path / "set.npz", x_train=np.array(1.0), y_train=np.arange(3))
+    with pytest.raises(BadRequest, match="no array 'x_train' with an example a row"):
+        catalogue.describe(f"path:{tmp_path / 'set.npz'}")
+
+
 MODULE = '''
 import numpy as np
 x = np.arange(60 * 16).reshape(60, 4, 4) % 256
@@ -161,6 +196,12 @@ def each():
     for image, label in zip(x, y): yield image, label
 def random(): return np.random.randint(0, 256, (60, 4, 4)), y
 def mixed(): return [(np.zeros((4, 4)), 0)] * 9 + [(np.full((4, 4), 9.0), 1)] * 9 + [(np.zeros((2, 2)), 1)]
+def ragged(): return [*[(np.full((4, 4), n % 2), n % 2) for n in range(60)], ([[1, 2], [3]], 0), (x[0], [0, [1]])]
+def words(): return [*[(np.full((4, 4), n % 2), n % 2) for n in range(60)], (x[0], "one"), (x[0], [1, 0])]
+def all_ragged(): return [([[1, 2], [3]], 0)] * 3
+def uneven(): return [[1, 2], [3]], [0, 1]
+def endless():
+    while True: yield x[0], 0
 def nothing(): return iter(())
 def number(): return 42
 def triples(): return [(1, 2, 3)]
@@ -216,12 +257,33 @@ def test_examples_of_another_shape_are_bad_data(module):
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [("nothing", "returned no examples"), ("number", "returned int"), ("triples", "no pair of image and label"),
+    [("nothing", "returned no examples"), ("all_ragged", "no examples that can be used: .*of one length: 3"),
+     ("uneven", "the rows of x_train are not of one shape"), ("number", "returned int"),
+     ("triples", "no pair of image and label"),
      ("absent", "has no 'absent'"), ("not_callable", "is not a function")],
 )
 def test_what_a_function_may_not_be_or_return(module, function, why):
     with pytest.raises(BadRequest, match=why):
         call(f"{module}:{function}")
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [("ragged", r"rows are not of one length: 2 \(item 60, item 61\)"),
+     ("words", r"labels of another shape .*item 61: \(2,\).*"
+               r"labels of another kind than most \(numbers\): 1 \(item 60")],
+)
+def test_single_examples_that_are_no_arrays_are_bad_data(module, function, why):
+    with pytest.raises(BadRequest, match=why):
+        call(f"{module}:{function}")
+    splits = call(f"{module}:{function}", "skip")
+    assert len(splits.train) + len(splits.validation) + len(splits.test) == 60
+
+
+def test_an_iterable_that_does_not_end_is_ended(module, monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 3 << 20)
+    with pytest.raises(BadRequest, match=r"the first 2,\d\d\d examples .* take 0.0 GiB, .* and more follow: end it"):
+        call(f"{module}:endless")
 
 
 def test_a_module_that_is_not_there_is_refused_before_anything_starts(module):

@@ -60,8 +60,8 @@ def check_arrays(name: str, arrays: Mapping[str, Any], faults: Faults) -> Exampl
     return Examples(whole, np.concatenate(labels), np.concatenate(parts), names, tuple(notes))
 
 
-def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    given = {key: arrays[key] for key in NAMES if key in arrays}
+def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    given = {key: _array(name, key, arrays[key]) for key in NAMES if key in arrays}
     for part, which in PARTS:
         pair = [f"{letter}_{part}" for letter in "xy"]
         missing = [key for key in pair if key not in given]
@@ -76,6 +76,16 @@ def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
                 f"{len(given[pair[1]]):,} labels; both must be equally many"
             )
     return given
+
+
+def _array(name: str, key: str, value: Any) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.asarray(value)
+    except ValueError:
+        raise BadRequest(f"data set {name!r}: the rows of {key} are not of one shape; make them alike") from None
+    if array.ndim == 0:
+        raise BadRequest(f"data set {name!r}: {key} is the single value {shown(value)!r}, and an array is needed")
+    return array
 
 
 def _shape(name: str, given: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -148,6 +158,10 @@ def _class_names(name: str, given: Mapping[str, Any]) -> list[str]:
             )
         if array.dtype.kind not in "buifU":
             raise BadRequest(f"data set {name!r}: {key} holds {array.dtype}, and labels are whole numbers or words")
+    words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
+    if len(set(words.values())) > 1:
+        told = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())
+        raise BadRequest(f"data set {name!r}: {told}; give the labels of all parts alike")
     trained = kinds["y_train"].ravel()
     if trained.dtype.kind == "U":
         return sorted({str(word) for word in trained if word})

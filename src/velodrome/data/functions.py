@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from velodrome.data.splits import Splits
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
+#: What Python keeps beside the bytes of an example, roughly.
+_EACH = 300
 
 
 def is_function(name: str) -> bool:
@@ -125,11 +128,10 @@ def _as_arrays(name: str, returned: Any, faults: Faults) -> Mapping[str, Any]:
 
 def _gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
     """Single examples as two arrays; those of another shape than most are faults."""
-    from collections import Counter
-
     import numpy as np
 
-    images, labels = [], []
+    images, labels, places = [], [], []
+    size, most = 0, _most_bytes()
     for place, example in enumerate(examples):
         try:
             image, label = example
@@ -137,13 +139,46 @@ def _gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str
             raise BadRequest(
                 f"--dataset {name!r}: item {place} of what the function returned is no pair of image and label"
             ) from None
-        images.append(np.asarray(image))
-        labels.append(label)
-    if not images:
-        raise BadRequest(f"--dataset {name!r}: the function returned no examples")
-    most = Counter(image.shape for image in images).most_common(1)[0][0]
-    kept = [place for place, image in enumerate(images) if image.shape == most]
-    for place, image in enumerate(images):
-        if image.shape != most:
-            faults.add(f"examples of another shape than most ({most})", f"item {place}", f"{image.shape}")
-    return {"x_train": np.stack([images[place] for place in kept]), "y_train": np.array([labels[p] for p in kept])}
+        try:
+            images.append(np.asarray(image))
+            labels.append(np.asarray(label))
+            places.append(place)
+        except ValueError:
+            del images[len(places) :], labels[len(places) :]
+            faults.add("examples whose rows are not of one length", f"item {place}")
+            continue
+        size += images[-1].nbytes + labels[-1].nbytes + _EACH
+        if size > most:
+            raise BadRequest(
+                f"--dataset {name!r}: the first {place + 1:,} examples of what the function returned take "
+                f"{size / 2**30:.1f} GiB, more than a worker's share of the free memory, and more follow: end it "
+                "sooner, or write the examples to files and name them as path:FOLDER"
+            )
+    kept = _alike("examples", [image.shape for image in images], places, faults)
+    kinds: list[object] = ["words" if label.dtype.kind == "U" else "numbers" for label in labels]
+    kept &= _alike("labels", [label.shape for label in labels], places, faults)
+    kept &= _alike("labels", kinds, places, faults, what="kind")
+    if not kept:
+        wrong = "; ".join(map(str, faults.found()))
+        more = f" that can be used: {wrong}" if wrong else ""
+        raise BadRequest(f"--dataset {name!r}: the function returned no examples{more}")
+    chosen = sorted(kept)
+    return {"x_train": np.stack([images[k] for k in chosen]), "y_train": np.array([labels[k] for k in chosen])}
+
+
+def _alike(noun: str, signs: Sequence[object], places: list[int], faults: Faults, *, what: str = "shape") -> set[int]:
+    """Which of the examples have the sign that most have; the others are faults."""
+    if not signs:
+        return set()
+    most = Counter(signs).most_common(1)[0][0]
+    for place, sign in zip(places, signs, strict=True):
+        if sign != most:
+            faults.add(f"{noun} of another {what} than most ({most})", f"item {place}", f"{sign}")
+    return {k for k, sign in enumerate(signs) if sign == most}
+
+
+def _most_bytes() -> int:
+    """What single examples may take: they are held twice more, as one array and as bytes."""
+    from velodrome.data.memory import process_memory, workers_here
+
+    return process_memory() // (3 * workers_here())

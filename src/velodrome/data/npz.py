@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from velodrome.data.bad_data import Faults
 from velodrome.data.base import Progress
 from velodrome.data.stored import Counted, StoredImages, write_arrays
 from velodrome.errors import BadRequest
+
+#: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
+_UNREADABLE = (
+    KeyError, ValueError, OSError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,13 @@ class NpzSet(StoredImages):
 
         arrays = self._open()
         sizes = tuple(_head(self.path, f"x_{part}") for part in ("train", "validation", "test"))
-        shape = sizes[0][1:] if sizes[0] and len(sizes[0]) == 4 else (*sizes[0][1:], 1) if len(sizes[0]) == 3 else None
         try:
             classes = len(np.unique(arrays["y_train"]))
-        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise self._refusal(error) from None
+        if not sizes[0]:
+            raise self._refusal(ValueError("it has no array 'x_train' with an example a row"))
+        shape = sizes[0][1:] if sizes[0] and len(sizes[0]) == 4 else (*sizes[0][1:], 1) if len(sizes[0]) == 3 else None
         return Counted(
             tuple(size[0] if size else 0 for size in sizes),  # type: ignore[arg-type]
             shape if shape and len(shape) == 3 else None,  # type: ignore[arg-type]
@@ -55,7 +63,7 @@ class NpzSet(StoredImages):
         opened = self._open()
         try:
             arrays = {key: opened[key] if key in NAMES else None for key in opened.files}
-        except (ValueError, OSError, zipfile.BadZipFile, EOFError, MemoryError) as error:
+        except _UNREADABLE as error:
             raise self._refusal(error) from None
         examples = check_arrays(self.name, arrays, faults)
         if progress:
@@ -82,11 +90,15 @@ class NpzSet(StoredImages):
                         f"{free / 2**30:.1f} GiB of memory that are free"
                     )
             return np.load(self.path, allow_pickle=False)
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise self._refusal(error) from None
 
     def _refusal(self, error: Exception) -> BadRequest:
-        why = "it holds Python objects, which are never loaded" if "allow_pickle" in str(error) else str(error)
+        why = str(error) or type(error).__name__
+        if "allow_pickle" in why:
+            why = "it holds Python objects, which are never loaded"
+        elif isinstance(error, MemoryError):
+            why = "its arrays do not fit in memory"
         return BadRequest(
             f"{str(self.path)!r} cannot be read: {why}; write it with "
             "numpy.savez(file, x_train=…, y_train=…, x_test=…, y_test=…)"
@@ -103,5 +115,5 @@ def _head(path: Path, key: str) -> tuple[int, ...]:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape: tuple[int, ...] = read(stream)[0]  # type: ignore[no-untyped-call]
             return shape
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile):
+    except _UNREADABLE:
         return ()
