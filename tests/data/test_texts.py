@@ -15,6 +15,7 @@ import pytest
 from velodrome.data import catalogue, treebank
 from velodrome.data.base import DataError
 from velodrome.data.text import load_text, numbered, vocabulary_of
+from velodrome.data.trees import FolderTree
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -166,6 +167,31 @@ def test_text_that_is_not_utf_8_is_bad_data(tmp_path):
         load_text(f"text:{folder}")
     text = catalogue.load_text(f"text:{folder}", bad_data="skip")
     assert "not UTF-8" in text.notes[0]
+
+
+def test_text_that_cannot_be_read_is_bad_data_too(tmp_path, monkeypatch):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "GOOD.TXT").write_text("one two\n" * 40)
+    (folder / "bad.txt").write_text("three\n")
+    opened = FolderTree.open
+
+    def refused(tree, name):
+        if name == "bad.txt":  # whoever runs the tests may be allowed to read everything
+            raise PermissionError(13, "Permission denied")
+        return opened(tree, name)
+
+    monkeypatch.setattr(FolderTree, "open", refused)
+    with pytest.raises(BadRequest, match=r"files that cannot be read: 1 \(bad.txt: Permission denied\)"):
+        load_text(f"text:{folder}")
+    text = catalogue.load_text(f"text:{folder}", bad_data="skip")
+    assert sorted(text.vocabulary) == ["<eos>", "<unk>", "one", "two"]
+
+
+def test_a_package_of_the_treebank_without_all_its_texts_is_told():
+    source = package_source({"train": b"a\n", "extra": b"b\n"}).encode()
+    with pytest.raises(treebank._NotHadError, match="it holds extra, train"):
+        treebank._texts(source)
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "no .txt files"), ("\n\n", "no text to train on")])

@@ -47,7 +47,7 @@ class TextFolder:
         tree = FolderTree(self.path if self.path.is_dir() else self.path.parent)
         files = [
             file for file in tree.files
-            if (file.name.endswith(".txt") if self.path.is_dir() else file.name == self.path.name)
+            if (file.name.lower().endswith(".txt") if self.path.is_dir() else file.name == self.path.name)
         ]
         if not files:
             raise BadRequest(f"--dataset {self.name!r}: no .txt files there")
@@ -117,13 +117,7 @@ class TextFolder:
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
         found: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
         for file in files:
-            with tree.open(file.name) as stream:
-                payload = stream.read()
-            try:
-                lines = [line.split() for line in payload.decode("utf-8-sig").splitlines()]
-            except UnicodeDecodeError as error:
-                faults.add("files that are not UTF-8", file.name, f"byte {error.start}")
-                lines = []
+            lines = _read(tree, file, faults)
             which = parts[file.name] if by_name else TRAIN
             if which is None:
                 faults.add("files beside train, validation and test", file.name)
@@ -135,6 +129,19 @@ class TextFolder:
         if not by_name or not found[TEST] or not found[VALIDATION]:
             _cut(found)
         return found
+
+
+def _read(tree: FolderTree, file: File, faults: Faults) -> list[list[str]]:
+    """The words of each line of a file; none of one that cannot be read, which is a fault."""
+    try:
+        with tree.open(file.name) as stream:
+            payload = stream.read()
+        return [line.split() for line in payload.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        faults.add("files that are not UTF-8", file.name, f"byte {error.start}")
+    except OSError as error:
+        faults.add("files that cannot be read", file.name, error.strerror or str(error))
+    return []
 
 
 def _part_of(name: str) -> int | None:

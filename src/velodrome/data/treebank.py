@@ -153,7 +153,7 @@ def _texts(source: bytes) -> dict[str, bytes]:
     except (SyntaxError, ValueError) as error:
         raise _NotHadError(f"its source cannot be read ({error})") from None
     found = dict(_assigned(body))
-    if set(found) < set(FILES):
+    if not set(FILES) <= set(found):
         raise _NotHadError(f"it holds {', '.join(sorted(found)) or 'no text'}")
     return {part: found[part] for part in FILES}
 
