@@ -5,6 +5,7 @@ Files named train, validation and test are these parts; otherwise the lines are 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,10 @@ class TextFolder:
         return tree, files
 
     def key(self) -> str:
-        return decoded.key_of(("text", VOCABULARY), ((file.name, file.bytes, file.stamp) for file in self._files()[1]))
+        tree, files = self._files()
+        # A file that may be read again is the same by its name, size and time.
+        closed = tuple(file.name for file in files if not os.access(Path(tree.place, file.name), os.R_OK))
+        return decoded.key_of(("text", VOCABULARY, *closed), ((file.name, file.bytes, file.stamp) for file in files))
 
     def describe(self, validation: float) -> Description:
         kept = decoded.find(self.source, self.key())
@@ -99,6 +103,8 @@ class TextFolder:
 
         faults = Faults()
         lines = self._lines(faults, progress)
+        if self.bad_data == "fail":
+            refuse(self.name, faults.found())  # nothing is kept that a repair which changes no file would not renew
         if not lines[TRAIN]:
             raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
         vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
