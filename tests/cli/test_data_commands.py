@@ -43,6 +43,20 @@ def test_the_list_says_what_is_on_this_machine(velodrome, tiny, tmp_path):
         assert word in shown
 
 
+def test_a_damaged_data_set_does_not_end_the_list(velodrome, tmp_path):
+    folder = tmp_path / "cache" / "fashion-products"
+    (folder / "images").mkdir(parents=True)
+    for table, why in (("id,nothing\n1,2\n", "has no column 'articleType'"), ("id,articleType\n", "no test set")):
+        (folder / "styles.csv").write_text(table)
+        done = velodrome("data", "list")
+        assert done.code == 0, done.text
+        assert why in done.out
+        assert "ptb" in done.out
+        rows = {about["name"]: about for about in velodrome("data", "list", "--json").json()}
+        assert rows["fashion-products"]["here"] is None
+        assert why in rows["fashion-products"]["notes"][0]
+
+
 def test_a_web_mirror_may_be_named_too(velodrome, tiny, tmp_path):
     with tiny_idx.serve(tiny_idx.write_mirror(tmp_path / "mirror")) as server:
         done = velodrome("data", "prepare", "tiny", "--mirror", server.address, "--json")

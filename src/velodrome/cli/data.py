@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from velodrome.cli import data_shard, data_show, data_verify
 from velodrome.cli.options import Json
+
+if TYPE_CHECKING:
+    from velodrome.data.base import Description
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, look at and check data sets.")
 
@@ -28,7 +31,7 @@ def list_data(json: Json = False) -> None:
 
     from velodrome.data import catalogue
 
-    found = [(catalogue.describe(name), catalogue.is_here(name)) for name in catalogue.names()]
+    found = [_looked_at(name) for name in catalogue.names()]
     if json:
         print(json_module.dumps([{**asdict(about), "here": here} for about, here in found]))
         return
@@ -39,10 +42,27 @@ def list_data(json: Json = False) -> None:
     console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold")
     for about, here in found:
         counts = " / ".join(map(_number, (about.train, about.validation, about.test)))
-        shape = "×".join(map(str, about.input_shape)) if about.input_shape else "words"
+        shape = "×".join(map(str, about.input_shape)) if about.input_shape else "words" if about.kind == "text" else "?"
         size = _size(about.bytes)
-        console.print(line.format(about.name, counts, shape, _number(about.classes), size, "yes" if here else "no"))
-        console.print(f"  {about.title}; licence {about.licence}", style="dim")
+        where = "?" if here is None else "yes" if here else "no"
+        console.print(line.format(about.name, counts, shape, _number(about.classes), size, where))
+        told = f"{about.title}; licence {about.licence}" if here is not None else about.notes[0]
+        console.print(f"  {told}", style="dim", soft_wrap=True)
+
+
+def _looked_at(name: str) -> tuple[Description, bool | None]:
+    """A data set and whether it is here; of one whose files are damaged, the reason is its only note."""
+    from velodrome.data import catalogue
+    from velodrome.data.base import Description
+    from velodrome.errors import VelodromeError
+
+    try:
+        return catalogue.describe(name), catalogue.is_here(name)
+    except (VelodromeError, OSError) as error:
+        return Description(
+            name=name, title="", licence="", homepage="", train=None, validation=None, test=None, input_shape=None,
+            classes=None, notes=(str(error),),
+        ), None
 
 
 def _number(value: int | None) -> str:
