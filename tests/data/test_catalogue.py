@@ -16,6 +16,7 @@ from velodrome.data import catalogue
 from velodrome.data.base import DataError, held_out
 from velodrome.data.idx import read_idx
 from velodrome.data.partition import stratified
+from velodrome.data.stored import divide
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit
@@ -131,6 +132,12 @@ def test_a_share_is_rounded_and_never_vanishes(total, share, count):
 def test_a_share_that_leaves_nothing_to_train_on_is_refused(share):
     with pytest.raises(BadRequest, match=f"--validation {share}"):
         catalogue.describe("digits", validation=share)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_examples_to_draw_a_test_set_from_are_told_as_that(count):
+    with pytest.raises(BadRequest, match=f"there are {count} examples to train on and no test set: a fifth"):
+        divide(np.zeros(count, np.int64), np.zeros(count, np.int8), seed=1, validation=0.1)
 
 
 @pytest.mark.parametrize(

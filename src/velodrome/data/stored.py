@@ -77,7 +77,7 @@ class StoredImages(ABC):
         """How many examples training, validation and test have after dividing."""
         train, validated, test = parts
         if not test:
-            test = held_out(train, TEST_SHARE)
+            test = _drawn_for_test(train)
             train -= test
         if not validated:
             validated = held_out(train, validation)
@@ -147,10 +147,19 @@ def divide(
 
     train, validated, test = (np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST))
     if not len(test):
-        train, test = draw(train, held_out(len(train), TEST_SHARE), _TEST_DRAW)
+        train, test = draw(train, _drawn_for_test(len(train)), _TEST_DRAW)
     if not len(validated):
         train, validated = draw(train, held_out(len(train), validation), _VALIDATION_DRAW)
     return train, validated, test
+
+
+def _drawn_for_test(train: int) -> int:
+    if train < 2:
+        raise BadRequest(
+            f"there are {train} examples to train on and no test set: a fifth of them, at least one, is drawn for it, "
+            "which leaves none; add examples, or give a test set of your own"
+        )
+    return held_out(train, TEST_SHARE)
 
 
 def _part(
