@@ -113,5 +113,7 @@ def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
 def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:
     """Remove what was decoded of a data set and is no longer what it was, so that `prepare` makes it anew."""
     found = data_set(name, bad_data)
-    if isinstance(found, Kept) and hasattr(found, "forget") and any(c.state == "damaged" for c in found.verify()):
+    if hasattr(found, "forget_damaged"):
+        found.forget_damaged()
+    elif isinstance(found, Kept) and hasattr(found, "forget") and any(c.state == "damaged" for c in found.verify()):
         found.forget()

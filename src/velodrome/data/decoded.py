@@ -99,6 +99,19 @@ def keep(source: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Decod
     return found
 
 
+def sources(prefix: str) -> list[str]:
+    """What arrays were made from, of all whose sources begin so."""
+    found = set()
+    for about in (cache.folder() / "decoded").glob(f"*/*/{_ABOUT}"):
+        try:
+            source = json.loads(about.read_text(encoding="utf-8"))["source"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # nobody takes arrays for whole that say nothing about themselves
+        if isinstance(source, str) and source.startswith(prefix):
+            found.add(source)
+    return sorted(found)
+
+
 def verify(source: str) -> list[Checked]:
     """Every array that was made from a source, compared with its checksum."""
     checked = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from velodrome.data import cache
-from velodrome.data.base import DataError, Progress
+from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.shard_index import ShardFile
 from velodrome.data.storage import Store
 
@@ -71,3 +71,25 @@ def _bring(store: Store, file: ShardFile, target: Path, progress: Progress | Non
     part.unlink(missing_ok=True)
     what = "another checksum" if have == file.bytes else f"{have:,} bytes instead of {file.bytes:,}"
     raise DataError(f"{store.address(file.name)!r} is damaged: it has {what}; write the set again")
+
+
+def check_fetched(files: Sequence[ShardFile], folder: Path) -> list[Checked]:
+    """Those of the files that were fetched, compared with their checksums."""
+    found = [(folder / file.name, file) for file in files if (folder / file.name).exists()]
+    return [Checked(str(path), "ok" if _is_whole(path, file) else "damaged") for path, file in found]
+
+
+def drop_damaged(files: Sequence[ShardFile], folder: Path) -> bool:
+    """Remove fetched files that are no longer what was fetched, so that they are fetched anew; whether any was so."""
+    damaged = [Path(checked.file) for checked in check_fetched(files, folder) if checked.state == "damaged"]
+    for path in damaged:
+        path.unlink(missing_ok=True)
+    return bool(damaged)
+
+
+def _is_whole(path: Path, file: ShardFile) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+    except OSError:
+        return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache, decoded
 from velodrome.data.base import BadData, Checked, DataError, Description, Progress
-from velodrome.data.shard_fetch import fetch
+from velodrome.data.shard_fetch import check_fetched, drop_damaged, fetch
 from velodrome.data.shard_index import PARTS, Index, PartName, ShardFile, read_index
 from velodrome.data.storage import Store, open_store
 from velodrome.errors import BadRequest
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.25
 #: Says in bytes what a data set may take instead.
 MEMORY_VARIABLE = "VELODROME_DATA_MEMORY"
+_WRITE_AGAIN = "write the set again with velodrome data shard --force"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,11 @@ class ShardSet:
         """Paths of files on this machine, brought here first if the set is elsewhere."""
         if self.store.folder is not None:
             return [self.store.folder / file.name for file in files]
-        return fetch(self.store, files, self.cache / self.index.key[:32], progress)
+        return fetch(self.store, files, self._fetched, progress)
+
+    @property
+    def _fetched(self) -> Path:
+        return self.cache / self.index.key[:32]
 
     def local_part(
         self, part: PartName, files: Sequence[int] | None = None, progress: Progress | None = None
@@ -98,13 +103,13 @@ class ShardSet:
         """
         chosen = self._chosen(part, files)
         kept = decoded.keep(
-            self._source(part, files), self._key, lambda folder: self._decode(folder, chosen, progress)
+            self._source(part, files), self._key, lambda folder: self._decode_again(folder, chosen, progress)
         )
         labels: Any = kept.array("labels")
         return LocalPart(kept.folder, labels)
 
     def _source(self, part: PartName, files: Sequence[int] | None) -> str:
-        return f"shards {self.store.url} {part} {'all' if files is None else ','.join(map(str, files))}"
+        return f"{self._prefix}{part} {'all' if files is None else ','.join(map(str, files))}"
 
     @property
     def _key(self) -> str:
@@ -117,6 +122,15 @@ class ShardSet:
         if not all(0 <= number < len(every) for number in files) or len(set(files)) != len(files):
             raise BadRequest(f"{self.store.url!r} has {len(every)} {part} files, and {list(files)} were asked for")
         return tuple(every[number] for number in files)
+
+    def _decode_again(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress | None) -> dict[str, Any]:
+        """Decode; if a fetched file was damaged since, fetch it once more."""
+        try:
+            return self._decode(folder, files, progress)
+        except DataError:
+            if self.store.folder is not None or not drop_damaged(files, self._fetched):
+                raise
+        return self._decode(folder, files, progress)
 
     def _decode(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress | None) -> dict[str, Any]:
         """Write `images.npy` and `labels.npy` from front to back; memory holds a block of each file at a time."""
@@ -140,6 +154,26 @@ class ShardSet:
             raise DataError(f"{self.store.url!r} holds a label outside its {self.index.classes} classes")
         np.save(folder / "labels.npy", labels)
         return {"url": self.store.url}
+
+    def verify_kept(self) -> list[Checked]:
+        """What the cache holds of this set: fetched files, and the arrays that were decoded from any of its files."""
+        arrays = [checked for source in decoded.sources(self._prefix) for checked in decoded.verify(source)]
+        return [*check_fetched(self.every_file(), self._fetched), *arrays]
+
+    def forget_damaged(self) -> None:
+        """Remove what the cache holds and is no longer what it was, so that it is fetched or decoded anew."""
+        if self.store.folder is None:
+            drop_damaged(self.every_file(), self._fetched)
+        for source in decoded.sources(self._prefix):
+            if any(checked.state != "ok" for checked in decoded.verify(source)):
+                decoded.forget(source)
+
+    @property
+    def _prefix(self) -> str:
+        return f"shards {self.store.url} "
+
+    def every_file(self) -> list[ShardFile]:
+        return [file for files in self.index.parts.values() for file in files]
 
     def splits(
         self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
@@ -260,9 +294,14 @@ class ShardedData:
         return tuple(file.examples for file in ShardSet.open(self.url).index.files("train"))
 
     def verify(self) -> Sequence[Checked]:
-        """Every file of the set, read where it is and compared with its checksum."""
+        """Every file of the set, read where it is and compared with its checksum, and what the cache holds of it."""
         shards = ShardSet.open(self.url)
-        return [check_file(shards.store, file) for files in shards.index.parts.values() for file in files]
+        files = [check_file(shards.store, file) for file in shards.every_file()]
+        return [*files, *shards.verify_kept()]
+
+    def forget_damaged(self) -> None:
+        """Remove what is damaged in the cache. The set itself is not read: only who wrote it can repair it."""
+        ShardSet.open(self.url).forget_damaged()
 
     def is_here(self) -> bool:
         return open_store(self.url).folder is not None
@@ -270,12 +309,14 @@ class ShardedData:
 
 def check_file(store: Store, file: ShardFile) -> Checked:
     if store.size(file.name) is None:
-        return Checked(store.address(file.name), "missing")
+        return Checked(store.address(file.name), "missing", _WRITE_AGAIN)
     digest = hashlib.sha256()
     for data in store.chunks(file.name):
         digest.update(data)
     whole = digest.hexdigest() == file.sha256
-    return Checked(store.address(file.name), "ok" if whole else "damaged")
+    return Checked(store.address(file.name), "ok") if whole else Checked(
+        store.address(file.name), "damaged", _WRITE_AGAIN
+    )
 
 
 def data_set(rest: str, bad_data: BadData) -> ShardedData:
