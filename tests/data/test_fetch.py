@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import multiprocessing
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -233,6 +234,26 @@ def test_a_process_waits_a_limited_time_for_another_that_fetches(tmp_path, monke
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
     with cache.alone(own_cache / "tiny"), pytest.raises(DataError, match="another process has been fetching into"):
         tiny.data_set().prepare(None)
+
+
+def test_a_process_waits_as_long_as_the_other_brings_something(monkeypatch, own_cache):
+    monkeypatch.setattr(cache, "LOCK_SECONDS", 0.4)
+    held, ended = threading.Event(), []
+
+    def fetch() -> None:
+        with cache.alone(own_cache / "tiny"):
+            held.set()
+            for number in range(12):
+                (own_cache / "tiny" / "part").write_bytes(bytes(number))
+                time.sleep(0.1)
+            ended.append(time.monotonic())
+
+    other = threading.Thread(target=fetch)
+    other.start()
+    held.wait(10)
+    with cache.alone(own_cache / "tiny"):
+        assert time.monotonic() >= ended[0]
+    other.join(10)
 
 
 def test_a_store_that_fails_leaves_the_old_file_and_nothing_beside(tmp_path):

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from velodrome.data.base import DataError
 
-#: How long one process waits for another that is fetching the same data set.
+#: How long one process waits for another that is fetching the same data set and brings nothing.
 LOCK_SECONDS = 600.0
+
+_State = frozenset[tuple[str, int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -71,28 +73,46 @@ def store(path: Path, payload: bytes) -> None:
 
 
 @contextmanager
-def alone(data_set_folder: Path) -> Iterator[None]:
-    """Make the folder and hold it while fetching into it; the lock falls when the process ends, however it ends."""
+def alone(data_set_folder: Path, grows: Path | None = None) -> Iterator[None]:
+    """Make the folder and hold it while fetching into it; the lock falls when the process ends, however it ends.
+
+    Who waits for it does so as long as the folder, or the file or folder `grows`, changes.
+    """
     data_set_folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(data_set_folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _lock(descriptor, data_set_folder)
+        _lock(descriptor, data_set_folder, grows or data_set_folder)
         yield
     finally:
         with suppress(OSError):
             os.close(descriptor)
 
 
-def _lock(descriptor: int, data_set_folder: Path) -> None:
+def _lock(descriptor: int, data_set_folder: Path, grows: Path) -> None:
     end = time.monotonic() + LOCK_SECONDS
+    before: _State | None = None
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
+            before = _state(grows) if before is None else before
             if time.monotonic() > end:
-                raise DataError(
-                    f"another process has been fetching into {data_set_folder} for {LOCK_SECONDS:.0f} s: end it, or "
-                    "set VELODROME_CACHE to another folder"
-                ) from None
+                now = _state(grows)
+                if now == before:
+                    raise DataError(
+                        f"another process has been fetching into {data_set_folder} and has brought nothing for "
+                        f"{LOCK_SECONDS:.0f} s: end it, or set VELODROME_CACHE to another folder"
+                    ) from None
+                end, before = time.monotonic() + LOCK_SECONDS, now
             time.sleep(0.1)
+
+
+def _state(place: Path) -> _State:
+    """What changes while somebody writes there; blocks and time tell of a file that has its full size from the first."""
+    found = set()
+    for path in (place, *(Path(folder, name) for folder, _, names in os.walk(place) for name in (".", *names))):
+        with suppress(OSError):  # it may be gone already
+            about = path.stat()
+            found.add((str(path), about.st_size, about.st_blocks, about.st_mtime_ns))
+    return frozenset(found)

@@ -23,7 +23,8 @@ def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Prog
         for file in files:
             target = folder / file.name
             if not _is_there(target, file):
-                with cache.alone(folder / f".{file.name}.lock"):  # whoever waited here may find the work done
+                # Whoever waited here may find the work done.
+                with cache.alone(folder / f".{file.name}.lock", grows=_part_of(target)):
                     if not _is_there(target, file):
                         _bring(store, file, target, progress, done, total)
             done += file.bytes
@@ -41,8 +42,13 @@ def _is_there(target: Path, file: ShardFile) -> bool:
     return target.exists() and target.stat().st_size == file.bytes
 
 
+def _part_of(target: Path) -> Path:
+    """Where a file is until it is whole."""
+    return target.with_name(f".{target.name}.part")
+
+
 def _bring(store: Store, file: ShardFile, target: Path, progress: Progress | None, base: int, total: int) -> None:
-    part = target.with_name(f".{file.name}.part")
+    part = _part_of(target)
     for attempt in ("resumed", "fresh"):
         have = part.stat().st_size if part.exists() else 0
         if attempt == "resumed" and have == 0:
