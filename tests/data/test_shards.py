@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue, shard_write
+from velodrome.data import catalogue, shard_write, storage
 from velodrome.data.base import DataError, Description
 from velodrome.data.gather import Gather
 from velodrome.data.shard_index import INDEX, file_name
@@ -126,6 +126,27 @@ def test_an_interrupted_writing_leaves_the_old_set_whole_and_nothing_else(tmp_pa
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "s", shards=7, force=True)
     assert {path.name: path.read_bytes() for path in (tmp_path / "s").iterdir()} == before
+
+
+@pytest.mark.parametrize("broken", ["commit", "write", "remove"])
+def test_whatever_interrupts_a_replacement_leaves_one_of_the_sets_whole(tmp_path, monkeypatch, broken):
+    write(tmp_path / "s")
+    calls = iter(range(100))
+    of = storage._StagedBeside if broken == "commit" else storage.FolderStore
+    original = getattr(of, broken)
+
+    def breaks(*arguments):
+        if next(calls) == (3 if broken != "write" else 0):
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(of, broken, breaks)
+        write(tmp_path / "s", force=True)
+    assert same(load_shards(str(tmp_path / "s")))
+    write(tmp_path / "s", force=True)
+    assert same(load_shards(str(tmp_path / "s")))
+    assert not list((tmp_path / "s").glob(".*"))
 
 
 def test_a_set_without_its_index_is_never_read_as_whole(tmp_path):

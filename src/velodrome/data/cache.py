@@ -109,7 +109,7 @@ def _lock(descriptor: int, data_set_folder: Path, grows: Path) -> None:
 
 
 def _state(place: Path) -> _State:
-    """What changes while somebody writes there; blocks and time tell of a file that has its full size from the first."""
+    """What changes while somebody writes there; blocks and time tell of a file that has its full size at once."""
     found = set()
     for path in (place, *(Path(folder, name) for folder, _, names in os.walk(place) for name in (".", *names))):
         with suppress(OSError):  # it may be gone already

@@ -69,10 +69,11 @@ class Index:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
 
 
-def file_name(name: str, part: PartName, number: int, count: int) -> str:
+def file_name(name: str, part: PartName, number: int, count: int, generation: int = 1) -> str:
     """`mnist-train-00000-of-00016.tfrecord`; a data set with a place for a name is named by the end of it."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", re.split(r"[:/]", name.rstrip("/"))[-1]).strip("-_") or "data"
-    return f"{plain}-{part}-{number:05d}-of-{count:05d}.tfrecord"
+    mark = "" if generation == 1 else f"-v{generation}"
+    return f"{plain}-{part}-{number:05d}-of-{count:05d}{mark}.tfrecord"
 
 
 def read_index(store: Store) -> Index:

@@ -1,8 +1,9 @@
-"""Writes a data set as shards: every file is made beside its place, the index comes last, nothing is half replaced."""
+"""Writes a data set as shards: each file is made beside its place, the index comes last, an old set stays till then."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -27,8 +28,9 @@ def write_shards(
     """Write the parts of a data set and their index to a store; the index."""
     check_encoding(encoding, splits.input_shape)
     counts = {part: shard_count(splits, part, shards) for part in parts if len(_part(splits, part))}
-    names = {part: [file_name(about.name, part, k, count) for k in range(count)] for part, count in counts.items()}
-    stale = _stale(store, {name for chosen in names.values() for name in chosen}, force)
+    old = _old_files(store, force)
+    names = _names(about.name, counts, old)
+    _refuse_unfinished(store, {name for chosen in names.values() for name in chosen}, force)
 
     total, done = sum(_part(splits, part).images.nbytes for part in counts), 0
     with ExitStack() as stack:
@@ -55,12 +57,12 @@ def write_shards(
             scale=splits.scale, seed=seed, validation=validation, parts=written,
         )
         _refuse_other(store, force)  # somebody may have come first while we encoded
-        if force:
+        if force and not old:  # what cannot be read as an index says nothing about the files below
             store.remove(INDEX)
         for one in staged:
             one.commit()
         store.write(INDEX, index.as_json().encode())
-    for name in stale:
+    for name in sorted(old):
         store.remove(name)
     return index
 
@@ -84,21 +86,34 @@ def _refuse_other(store: Store, force: bool) -> None:
         raise BadRequest(f"{store.url!r} holds a set of shards already: choose another place, or --force to replace it")
 
 
-def _stale(store: Store, names: set[str], force: bool) -> list[str]:
-    """Files of the set that is replaced which the new one does not have. Refuses to replace what was not offered."""
+def _old_files(store: Store, force: bool) -> set[str]:
+    """Files of the set that is replaced. Refuses to replace what was not offered."""
     _refuse_other(store, force)
-    there = {file.name for file in store.list()}
-    if not force and (taken := sorted(names & there)):
-        raise BadRequest(
-            f"{store.url!r} has {taken[0]!r} of an unfinished set: choose another place, or --force to go over it"
-        )
-    if INDEX not in there:
-        return []
+    if store.size(INDEX) is None:
+        return set()
     try:
         old = read_index(store)
     except DataError:
-        return []  # whatever it is, its files are not known to be ours
-    return sorted({file.name for files in old.parts.values() for file in files} - names)
+        return set()  # whatever it is, its files are not known to be ours
+    return {file.name for files in old.parts.values() for file in files}
+
+
+def _names(name: str, counts: dict[PartName, int], old: set[str]) -> dict[PartName, list[str]]:
+    """Names that the set which is replaced does not have: it stays whole until the new index is there."""
+    for generation in itertools.count(1):
+        names = {
+            part: [file_name(name, part, k, count, generation) for k in range(count)] for part, count in counts.items()
+        }
+        if old.isdisjoint(itertools.chain.from_iterable(names.values())):
+            break
+    return names
+
+
+def _refuse_unfinished(store: Store, names: set[str], force: bool) -> None:
+    if not force and (taken := sorted(names & {file.name for file in store.list()})):
+        raise BadRequest(
+            f"{store.url!r} has {taken[0]!r} of an unfinished set: choose another place, or --force to go over it"
+        )
 
 
 def _write_part(
