@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from velodrome.data import remote
 from velodrome.data.storage import File, StorageError, open_store
@@ -111,3 +112,25 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(scheme, packa
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(StorageError, match=rf"needs {package}.*: pip install 'velodrome\[{scheme}\]'"):
         open_store(f"{scheme}://place/path").size("x")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_rename_whose_answer_was_lost_is_not_done_twice(tmp_path, monkeypatch):
+    class Forgetful(LocalFileSystem):
+        """Files of this machine; the first rename is done, and not answered."""
+
+        cachable = False
+        calls = 0
+
+        def mv(self, path1, path2, **more):
+            os.replace(path1, path2)  # noqa: PTH105
+            Forgetful.calls += 1
+            if Forgetful.calls == 1:
+                raise TimeoutError
+
+    monkeypatch.setattr(remote, "connect", lambda url, scheme, wait: (Forgetful(), str(tmp_path)))
+    store = open_store("hdfs://namenode:9000/data")
+    store.write("a", b"whole")
+    assert (Forgetful.calls, store.read("a"), store.list()) == (1, b"whole", [File("a", 5)])
+    with pytest.raises(StorageError, match="there is no"):
+        store.rename("never-there", "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import shutil
 import tempfile
@@ -106,15 +107,20 @@ class RemoteStore(Store):
             )
 
     def rename(self, beside: str, name: str) -> None:
+        tries = itertools.count(1)
+
         def renamed(fs: Any, root: str) -> None:
+            source, target, again = f"{root}/{beside}", f"{root}/{name}", next(tries) > 1
+            if again and not fs.exists(source) and fs.exists(target):
+                return  # the try before was done, and only its answer was lost
             if self._scheme == "hdfs":
-                fs.mv(f"{root}/{beside}", f"{root}/{name}", overwrite=True)
+                fs.mv(source, target, overwrite=True)
                 return
             # WebHDFS cannot rename over a file: for a moment there is none, and never half a one.
-            if fs.exists(f"{root}/{name}") and fs.exists(f"{root}/{beside}"):
-                fs.rm_file(f"{root}/{name}")
-            fs.mv(f"{root}/{beside}", f"{root}/{name}")
-            if not fs.exists(f"{root}/{name}"):
+            if fs.exists(target) and fs.exists(source):
+                fs.rm_file(target)
+            fs.mv(source, target)
+            if not fs.exists(target):
                 raise OSError(f"{beside} was not renamed")
 
         self._ask(self.address(name), renamed)
