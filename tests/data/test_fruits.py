@@ -87,6 +87,10 @@ def test_the_three_fruits_are_the_varieties_merged(loaded):
         names = [apart.class_names[label].split()[0] for label in getattr(apart, part).labels]
         assert [merged.class_names[label] for label in getattr(merged, part).labels] == names
         assert np.array_equal(getattr(merged, part).images, getattr(apart, part).images)
+    mapped = catalogue.load_mapped("fruits", seed=1, validation=0.1)
+    assert mapped.class_names == merged.class_names
+    assert np.array_equal(mapped.test.labels, merged.test.labels)
+    assert np.array_equal(mapped.test.images[:20], merged.test.images[:20])
 
 
 @real_files

@@ -64,6 +64,19 @@ def test_a_description_is_true_before_and_after_decoding(tmp_path):
     assert catalogue.is_here(name)
 
 
+def test_parts_that_are_read_once_are_copied_slice_by_slice(tmp_path):
+    name = f"path:{write_folders(tmp_path / 'photos')}"
+    whole = catalogue.load(name, seed=1, validation=0.1)
+    mapped = catalogue.load_mapped(name, seed=1, validation=0.1)
+    assert mapped.input_shape == whole.input_shape
+    for part, same in ((mapped.train, whole.train), (mapped.validation, whole.validation), (mapped.test, whole.test)):
+        assert not isinstance(part.images, np.ndarray)
+        assert (part.images.shape, part.images.nbytes) == (same.images.shape, same.images.nbytes)
+        assert np.array_equal(part.labels, same.labels)
+        for first in range(0, len(part), 5):
+            assert np.array_equal(part.images[first : first + 5], same.images[first : first + 5])
+
+
 def test_parts_that_were_made_stay_apart(tmp_path):
     for part, numbers in (("train", range(8)), ("val", range(8, 10)), ("Test", range(10, 13))):
         for name, colour in COLOURS.items():

@@ -50,7 +50,7 @@ def command(
     progress = JobProgress()
     try:
         catalogue.prepare(name, progress.data, bad_data=policy)
-        splits = catalogue.load(name, seed=seed, validation=validation, bad_data=policy)
+        splits = catalogue.load_mapped(name, seed=seed, validation=validation, bad_data=policy)
         about = catalogue.describe(name, validation=validation, bad_data=policy)
         index = write_shards(
             splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,

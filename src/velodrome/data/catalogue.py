@@ -76,6 +76,14 @@ def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail")
     raise BadRequest(f"data set {name!r} is text, for a language model: choose a data set of images for this model")
 
 
+def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits:
+    """As `load`, for who reads every part once from front to back: of images only slices can be taken."""
+    found = data_set(name, bad_data)
+    if isinstance(found, StoredImages):
+        return found.load_mapped(seed, validation)
+    return load(name, seed=seed, validation=validation, bad_data=bad_data)
+
+
 def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
     """Examples of each file that the training part lies in; none for data that does not lie in files."""
     found = data_set(name, bad_data)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Splits
+    from velodrome.data.splits import Part, Splits
 
 FOLDER = "fruits-360"
 ARCHIVE = RemoteFile(
@@ -71,15 +71,15 @@ class Fruits(PhotoSet):
         fetch(progress)
         return super().make(folder, progress)
 
-    def load(self, seed: int, validation: float) -> Splits:
-        splits = super().load(seed, validation)
+    def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
+        splits = super()._splits(seed, validation, part)
         if not self.merged:
             return splits
         import numpy as np
 
         fruit_of = np.array([FRUITS.index(name.partition(" ")[0]) for name in splits.class_names], np.int64)
         train, validated, test = (
-            replace(part, labels=fruit_of[part.labels]) for part in (splits.train, splits.validation, splits.test)
+            replace(one, labels=fruit_of[one.labels]) for one in (splits.train, splits.validation, splits.test)
         )
         return replace(splits, train=train, validation=validated, test=test, classes=len(FRUITS), class_names=FRUITS)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,12 +95,19 @@ class StoredImages(ABC):
         return kept
 
     def load(self, seed: int, validation: float) -> Splits:
+        return self._splits(seed, validation, _part)
+
+    def load_mapped(self, seed: int, validation: float) -> Splits:
+        """As `load`, for who reads every part once: images that do not lie together are copied slice by slice."""
+        return self._splits(seed, validation, _mapped_part)
+
+    def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
         from velodrome.data.splits import Splits
 
         kept = self._decoded(None)
         images, labels, parts, rows = (kept.array(name) for name in ("images", "labels", "parts", "rows"))
         train, validated, test = (
-            _part(images, labels, rows, chosen) for chosen in self.divide(labels, parts, seed, validation)
+            part(images, labels, rows, chosen) for chosen in self.divide(labels, parts, seed, validation)
         )
         names = tuple(kept.about["class_names"])
         return Splits(
@@ -174,6 +182,36 @@ def _part(
     together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
     taken = images[where[0] : where[-1] + 1] if together else images[where]
     return Part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """Some rows of mapped images: a slice of them is copied when somebody takes it, and no other."""
+
+    images: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.images.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape)
+
+    def __getitem__(self, taken: slice) -> NDArray[np.uint8]:
+        return self.images[self.rows[taken]]
+
+
+def _mapped_part(
+    images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
+) -> Part:
+    import numpy as np
+
+    from velodrome.data.splits import Part
+
+    some = ChosenRows(images, rows[chosen])
+    return Part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
 
 
 def write_arrays(
