@@ -137,6 +137,15 @@ def test_a_chief_hands_out_every_example_once(shards, policy):
     assert seen == sorted(list(range(TRAIN)) * (3 if policy == "off" else 1))
 
 
+def test_a_chief_makes_batches_of_one_workers_files_until_only_leftovers_remain(shards):
+    job = Job(dataset=shards, engine="tensorflow", strategy="parameter-server", workers=3, batch_size=4,
+              sharding="file")  # fmt: skip
+    steps = Worker(job, 0, "chief").steps(1)
+    groups = [{number % FILES % 3 for number in step} for step in steps]
+    assert len(steps) == 14
+    assert [len(group) for group in groups[:12]] == [1] * 12  # 21, 21 and 11 examples hold so many whole batches
+
+
 def test_unequal_work_is_told_once_by_the_chief(shards):
     first, second = workers_of(shards, 2, sharding="file")
     (told,) = first.warnings()

@@ -68,5 +68,7 @@ def _handed_out(context: Context, policy: str, batch: int, epoch: int) -> Schedu
     else:
         parts = off(len(data.train), batch * job.workers, job.workers, job.seed, epoch)
     shares = [parts.share(rank) for rank in range(job.workers)]
-    stream = np.concatenate([share.of(step) for step in range(parts.steps) for share in shares])
+    batches = [share.of(step) for step in range(parts.steps) for share in shares]
+    # What is left over of a worker comes last: before, it would move all batches after it across workers.
+    stream = np.concatenate(sorted(batches, key=lambda some: len(some) < batch))
     return Schedule((stream,), (batch,))
