@@ -236,22 +236,24 @@ def test_a_process_waits_a_limited_time_for_another_that_fetches(tmp_path, monke
         tiny.data_set().prepare(None)
 
 
-def test_a_process_waits_as_long_as_the_other_brings_something(monkeypatch, own_cache):
+@pytest.mark.parametrize("place", ["tiny", "beside"])
+def test_a_process_waits_as_long_as_the_other_brings_something(monkeypatch, own_cache, place):
     monkeypatch.setattr(cache, "LOCK_SECONDS", 0.4)
     held, ended = threading.Event(), []
+    (own_cache / place).mkdir(parents=True)
 
     def fetch() -> None:
         with cache.alone(own_cache / "tiny"):
             held.set()
             for number in range(12):
-                (own_cache / "tiny" / "part").write_bytes(bytes(number))
+                (own_cache / place / "part").write_bytes(bytes(number))
                 time.sleep(0.1)
             ended.append(time.monotonic())
 
     other = threading.Thread(target=fetch)
     other.start()
     held.wait(10)
-    with cache.alone(own_cache / "tiny"):
+    with cache.alone(own_cache / "tiny", own_cache / "beside"):
         assert time.monotonic() >= ended[0]
     other.join(10)
 

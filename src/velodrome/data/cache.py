@@ -73,22 +73,22 @@ def store(path: Path, payload: bytes) -> None:
 
 
 @contextmanager
-def alone(data_set_folder: Path, grows: Path | None = None) -> Iterator[None]:
+def alone(data_set_folder: Path, also: Path | None = None) -> Iterator[None]:
     """Make the folder and hold it while fetching into it; the lock falls when the process ends, however it ends.
 
-    Who waits for it does so as long as the folder, or the file or folder `grows`, changes.
+    Who waits for it does so as long as anything in the folder changes, or in `also`, where its holder writes too.
     """
     data_set_folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(data_set_folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        _lock(descriptor, data_set_folder, grows or data_set_folder)
+        _lock(descriptor, data_set_folder, (data_set_folder, also) if also else (data_set_folder,))
         yield
     finally:
         with suppress(OSError):
             os.close(descriptor)
 
 
-def _lock(descriptor: int, data_set_folder: Path, grows: Path) -> None:
+def _lock(descriptor: int, data_set_folder: Path, watched: tuple[Path, ...]) -> None:
     end = time.monotonic() + LOCK_SECONDS
     before: _State | None = None
     while True:
@@ -96,9 +96,9 @@ def _lock(descriptor: int, data_set_folder: Path, grows: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            before = _state(grows) if before is None else before
+            before = _state(watched) if before is None else before
             if time.monotonic() > end:
-                now = _state(grows)
+                now = _state(watched)
                 if now == before:
                     raise DataError(
                         f"another process has been fetching into {data_set_folder} and has brought nothing for "
@@ -108,10 +108,11 @@ def _lock(descriptor: int, data_set_folder: Path, grows: Path) -> None:
             time.sleep(0.1)
 
 
-def _state(place: Path) -> _State:
+def _state(places: tuple[Path, ...]) -> _State:
     """What changes while somebody writes there; blocks and time tell of a file that has its full size at once."""
     found = set()
-    for path in (place, *(Path(folder, name) for folder, _, names in os.walk(place) for name in (".", *names))):
+    below = (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in (".", *names))
+    for path in (*places, *below):
         with suppress(OSError):  # it may be gone already
             about = path.stat()
             found.add((str(path), about.st_size, about.st_blocks, about.st_mtime_ns))

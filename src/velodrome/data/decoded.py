@@ -65,13 +65,18 @@ def find(source: str, key: str) -> Decoded | None:
         return None
 
 
-def keep(source: str, key: str, make: Callable[[Path], dict[str, Any]]) -> Decoded:
-    """What was made from a source, made now if it is not there: `make` writes `.npy` files and says what to note."""
+def keep(
+    source: str, key: str, make: Callable[[Path], dict[str, Any]], *, also: Path | None = None
+) -> Decoded:
+    """What was made from a source, made now if it is not there: `make` writes `.npy` files and says what to note.
+
+    `also` is where it writes besides; who waits for it sees that it works.
+    """
     if found := find(source, key):
         return found
     home = _home(source)
     try:
-        with cache.alone(home):  # whoever waited here may find the work done
+        with cache.alone(home, also):  # whoever waited here may find the work done
             if found := find(source, key):
                 return found
             for left in home.iterdir():  # earlier generations, and what a killed process left

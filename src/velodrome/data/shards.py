@@ -103,7 +103,8 @@ class ShardSet:
         """
         chosen = self._chosen(part, files)
         kept = decoded.keep(
-            self._source(part, files), self._key, lambda folder: self._decode_again(folder, chosen, progress)
+            self._source(part, files), self._key, lambda folder: self._decode_again(folder, chosen, progress),
+            also=self._fetched if self.store.folder is None else None,
         )
         labels: Any = kept.array("labels")
         return LocalPart(kept.folder, labels)
