@@ -6,7 +6,7 @@ import pytest
 
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job, Target
-from velodrome.spec.read import make_job, read_yaml
+from velodrome.spec.read import make_job, parse_yaml, read_yaml
 from velodrome.spec.resolve import batch_of_step, resolve
 
 pytestmark = pytest.mark.unit
@@ -102,7 +102,7 @@ def test_a_target_is_reached_from_the_right_side() -> None:
 def test_a_job_file_that_cannot_be_read_is_named(tmp_path) -> None:
     for name, content, word in [
         ("list.yaml", "- a\n", "must hold fields"), ("broken.yaml", "a: [", "not YAML"),
-        ("bytes.yaml", None, "cannot read"),
+        ("date.yaml", "seed: 2022-13-45", "not YAML"), ("bytes.yaml", None, "cannot read"),
     ]:
         path = tmp_path / name
         path.write_bytes(b"\xff\xfe\x00") if content is None else path.write_text(content)
@@ -110,3 +110,22 @@ def test_a_job_file_that_cannot_be_read_is_named(tmp_path) -> None:
             read_yaml(path)
     with pytest.raises(BadRequest, match="no file"):
         read_yaml(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("text", ["2022-13-45", "!!int x", "!!int ''", "!!bool x", "!!timestamp x", "[", "!odd x"])
+def test_whatever_is_wrong_with_yaml_is_one_kind_of_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize(("fields", "engine"), [
+    ({"strategy": "parameter-server"}, "tensorflow"), ({"strategy": "multi-worker-mirrored"}, "tensorflow"),
+    ({"strategy": "ddp"}, "torch"), ({"strategy": "allreduce"}, "torch"), ({"strategy": "single"}, "torch"),
+    ({}, "torch"),
+])
+def test_a_strategy_of_one_engine_brings_it_unless_somebody_named_another(
+    fields: dict[str, object], engine: str
+) -> None:
+    assert resolve(make_job(fields)).engine == engine
+    with pytest.raises(BadRequest, match="has no strategy 'parameter-server'"):
+        resolve(make_job({"engine": "torch", "strategy": "parameter-server"}))

@@ -115,7 +115,7 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def parse_model_args(words: list[str]) -> dict[str, Any]:
     """`key=value` words as arguments; values are read as YAML, so numbers and truth values are what they look like."""
-    import yaml
+    from velodrome.spec.read import parse_yaml
 
     found: dict[str, Any] = {}
     for word in words:
@@ -123,8 +123,8 @@ def parse_model_args(words: list[str]) -> dict[str, Any]:
         if not equals or not key.isidentifier():
             raise BadRequest(f"--model-arg {word!r}: write it as key=value, for example width=64")
         try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+            found[key] = parse_yaml(value)
+        except ValueError as error:
             raise BadRequest(f"--model-arg {word!r}: the value cannot be read: {error}") from None
     return found
 

@@ -19,6 +19,7 @@ import yaml
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run.names import check_name
 from velodrome.spec.job import Job
+from velodrome.spec.read import parse_yaml
 from velodrome.worker.events import to_line
 
 Status = Literal["running", "finished", "failed", "interrupted"]
@@ -67,8 +68,8 @@ class RunFolder:
 
     def job(self) -> Job:
         try:
-            return Job.model_validate(yaml.safe_load((self.path / "job.yaml").read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            return Job.model_validate(parse_yaml((self.path / "job.yaml").read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
             raise VelodromeError(f"run {self.name!r} has no readable job.yaml: {error}") from error
 
     def result(self) -> dict[str, Any] | None:

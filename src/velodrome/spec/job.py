@@ -30,7 +30,10 @@ class Job(BaseModel):
     dataset: str = Field("digits", description="name of a data set; `velodrome data list` shows them")
     model: str = Field("dense-128", description="a model of the zoo, or `module:function` of your own")
     model_args: dict[str, Any] = Field(default_factory=dict, description="arguments passed to the model's function")
-    engine: str = Field("torch", description="the framework that trains; `velodrome engines` shows them")
+    engine: str = Field(
+        "torch", description="the framework that trains, `velodrome engines` shows them; where nobody names one, that "
+        "of a strategy which only one has"
+    )
     strategy: str = Field("single", description="how the engine splits the work; `velodrome engines` shows them")
     workers: Positive = Field(1, description="processes that train (logical devices for mirrored and central-storage)")
     servers: int = Field(0, ge=0, description="parameter servers, for strategies that have them (1 unless said)")

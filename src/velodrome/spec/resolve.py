@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from velodrome.engines.base import Strategy
-from velodrome.engines.registry import engine_of, strategy_of
+from velodrome.engines.registry import engine_of, engines, strategy_of
 from velodrome.errors import BadRequest
 from velodrome.models.zoo import recipe_of
 from velodrome.spec.job import Job
@@ -12,7 +12,7 @@ from velodrome.spec.job import Job
 def resolve(job: Job) -> Job:
     """The same job with every default said, or `BadRequest`."""
     own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
-    job = job.model_copy(update=own)
+    job = _with_engine(job.model_copy(update=own))
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.servers and not strategy.has_servers:
@@ -38,6 +38,14 @@ def resolve(job: Job) -> Job:
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }
     )
+
+
+def _with_engine(job: Job) -> Job:
+    """The job with the engine that alone has its strategy, if nobody named an engine."""
+    having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
+    if "engine" in job.model_fields_set or len(having) != 1:
+        return job
+    return job.model_copy(update={"engine": having[0]})
 
 
 def check_batch(job: Job, examples: int) -> None:
