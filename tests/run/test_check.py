@@ -106,6 +106,10 @@ def test_a_result_that_does_not_add_up_is_named(run: Path, change, told: str) ->
     (lambda e: of_kind(e, "epoch")[0].pop("train"), "has no 'train'"),
     (lambda e: of_kind(e, "epoch")[1].update(steps=0), "0 steps were done after"),
     (lambda e: of_kind(e, "epoch")[0]["train"].update(correct=10**9), "correct no more than total"),
+    (lambda e: of_kind(e, "epoch")[0]["train"].pop("correct"), "and the event counts no correct ones"),
+    (lambda e: of_kind(e, "epoch")[0]["validation"].update(correct=None), "and the event counts no correct ones"),
+    (lambda e: of_kind(e, "result")[0]["test"].pop("correct"), "no count of correct ones"),
+    (lambda e: e[0].update(time=float("nan")), "'time' nan, which is not a number"),
     (lambda e: e[0].update(kind="gossip"), "unknown kind 'gossip'"),
     (lambda e: e[0].pop("time"), "has no 'time'"),
     (lambda e: of_kind(e, "phase")[0].update(phase="lunch"), "'phase' 'lunch'"),
@@ -165,3 +169,10 @@ def test_the_schema_and_the_reference_speak_of_the_same_fields() -> None:
         assert {*fields.required, *fields.optional} <= reference_words.EVENTS[kind][1].keys(), kind
     known = {*schema.RESULT.required, *schema.RESULT.optional}
     assert known <= reference_words.RESULT.keys()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400, True, "1", None])
+def test_what_nobody_can_count_with_is_no_number(value: object) -> None:
+    assert not schema.NUMBER.fits(value)
+    assert not schema.SECONDS.fits(value)
+    assert schema.NUMBER.fits(1e300)

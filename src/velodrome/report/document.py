@@ -134,7 +134,10 @@ def _varied(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 
 
 def _stamp(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
+    except (OverflowError, OSError, ValueError):  # beyond what this machine's calendar holds
+        return f"{moment:g} s since 1970"
 
 
 def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from velodrome.errors import VelodromeError
 from velodrome.run import schema
 from velodrome.run.store import RunFolder
+from velodrome.spec.read import parse_yaml
 from velodrome.worker.events import PREFIX
 
 #: Nobody reads more than so many lines about one kind of mistake.
@@ -74,8 +73,8 @@ def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
     except VelodromeError as error:
         problems.append(f"job.yaml: {' '.join(str(error).partition(': ')[2].split())}")
     try:
-        told = yaml.safe_load((folder.path / "job.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        told = parse_yaml((folder.path / "job.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return told if isinstance(told, dict) else {}
 
@@ -286,15 +285,19 @@ def _against_events(result: Mapping[str, Any], events: _Events) -> Iterator[str]
         yield "result.json has a test, and no event says a result"
     if test and said is not None:
         counted = said["test"]
-        if counted["total"] != test["total"] or test.get("correct") not in (None, counted["correct"]):
+        right = counted.get("correct")
+        if counted["total"] != test["total"] or test.get("correct") not in (None, right):
+            said_right = "no count of correct ones" if right is None else right
             yield (f"result.json has {test.get('correct')} of {test['total']} in test, and the events "
-                   f"{counted['correct']} of {counted['total']}")
+                   f"{said_right} of {counted['total']}")
     for row in result["history"]:
         event = events.epochs.get(row["epoch"])
         if event is None:
             yield f"epoch {row['epoch']} is in result.json and not in the events"
             continue
         for part in ("train", "validation"):
-            counts, told = event[part], row.get(f"{part}_accuracy")
-            if told is not None and counts["total"] and not _near(told, counts["correct"] / counts["total"]):
-                yield f"epoch {row['epoch']}: {part}_accuracy {told} is not {counts['correct']} of {counts['total']}"
+            told, right, total = row.get(f"{part}_accuracy"), event[part].get("correct"), event[part]["total"]
+            if told is not None and right is None:
+                yield f"epoch {row['epoch']}: {part}_accuracy is {told}, and the event counts no correct ones"
+            elif told is not None and total and not _near(told, right / total):
+                yield f"epoch {row['epoch']}: {part}_accuracy {told} is not {right} of {total}"
