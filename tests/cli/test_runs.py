@@ -64,6 +64,13 @@ def test_runs_within_races_are_listed_when_asked_for_and_chosen_by_status(velodr
     assert "no runs" in velodrome("runs", "list", "--runs", runs / "nowhere").out
 
 
+def test_a_status_that_there_is_not_is_refused(velodrome, runs: Path, race: Path) -> None:
+    done = velodrome("runs", "list", "--status", "finishd", "--runs", runs)
+    assert done.code == 2
+    assert "--status 'finishd': choose one of running, finished, failed, interrupted, unreadable, empty" in done.err
+    assert velodrome("runs", "list", "--status", "empty", "--runs", runs, "--json").json() == []
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b'{"status": "odd"}', b'{\n  "run": "a",\n  "status": "fi'])
 def test_a_broken_run_is_named_and_hides_no_other(velodrome, runs: Path, content: bytes) -> None:
     store_run(runs, "whole")
@@ -164,6 +171,24 @@ def test_one_run_of_each_beats_nobody(velodrome, runs: Path) -> None:
     assert "Not enough runs" in told["sentences"][0]
 
 
+def test_a_broken_neighbour_is_named_and_left_out(velodrome, runs: Path, race: Path) -> None:
+    fast, slow = (sorted(path.name for path in race.glob(pattern)) for pattern in ("torch-ddp*", "torch-single*"))
+    told = json.loads((race / fast[1] / "result.json").read_text())
+    (race / fast[1] / "result.json").write_text(json.dumps({**told, "nodes": None}))
+    (race / fast[2] / "result.json").write_text("{")
+    words = ["runs", "compare", f"first/{fast[0]}", f"first/{slow[0]}", "--runs", runs, "--json"]
+    done = velodrome(*words)
+    assert done.code == 0, done.err
+    assert [len(side) for side in done.json()["repetitions"]] == [1, 3]
+    assert f"{fast[1]}: its result.json has 'nodes' None" in done.err
+    assert f"{fast[2]}: its result.json is not whole; it is left out" in done.err
+    assert done.err.count(fast[2]) == 1
+    words[2] = f"first/{fast[1]}"
+    refused = velodrome(*words)
+    assert refused.code == 2
+    assert "cannot be compared: its result.json has 'nodes' None" in refused.err
+
+
 def test_an_unfinished_run_and_a_race_cannot_be_compared(velodrome, runs: Path, race: Path) -> None:
     Store(runs).create("left", Job()).close()
     store_run(runs, "whole")
@@ -262,6 +287,21 @@ def test_results_are_written_as_a_table_that_spreadsheets_read(
     assert len(rows) == 6
     assert {float(row["examples_per_second"]) for row in rows} == {1000, 1010, 990, 1900, 1910, 1880}
     assert {row["strategy"] for row in rows} == {"single", "ddp"}
+
+
+def test_attempts_that_were_put_aside_are_neither_exported_nor_checked_with_their_race(
+    velodrome, runs: Path, race: Path, tmp_path: Path
+) -> None:
+    first = sorted(path.parent for path in race.glob("*/result.json"))[0]
+    aside = first.rename(first.with_name(f"{first.name}.attempt-1"))
+    out = tmp_path / "first.csv"
+    assert velodrome("runs", "export", "first", "--out", out, "--runs", runs).code == 0
+    assert len(list(csv.DictReader(out.open()))) == 5
+    checked = velodrome("runs", "check", "first", "--runs", runs, "--json").json()["runs"]
+    assert aside.name not in [one["run"] for one in checked]
+    assert len(checked) == 5
+    alone = velodrome("runs", "check", f"first/{aside.name}", "--runs", runs, "--json").json()["runs"]
+    assert [one["run"] for one in alone] == [aside.name]
 
 
 @pytest.mark.parametrize("words", [("--format", "rar"), ("--out", "first.rar"), ("--out", "nowhere/first.zip")])

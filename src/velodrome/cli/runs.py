@@ -36,8 +36,11 @@ def list_runs(
     """
     import json as json_module
 
-    from velodrome.run.listing import row_of_race, row_of_run, scan
+    from velodrome.errors import BadRequest
+    from velodrome.run.listing import STATUSES, row_of_race, row_of_run, scan
 
+    if status is not None and status not in STATUSES:
+        raise BadRequest(f"--status {status!r}: choose one of {', '.join(STATUSES)}")
     rows: list[dict[str, Any]] = []
     for found in scan(runs):
         rows.append(row_of_run(found.path) if found.kind == "run" else row_of_race(found.path))

@@ -31,11 +31,16 @@ def command(
     `velodrome runs compare monday tuesday --json`
     """
     import json as json_module
+    import sys
 
     from velodrome.analysis.pair import compare_pair
     from velodrome.run.repetitions import repetitions
 
-    pair = compare_pair((first, repetitions(runs, first)), (second, repetitions(runs, second)))
+    broken: dict[str, str] = {}
+    found = [(name, repetitions(runs, name, broken.setdefault)) for name in (first, second)]
+    for name, problem in broken.items():
+        print(f"velodrome: {name}: {problem}; it is left out", file=sys.stderr)
+    pair = compare_pair(found[0], found[1])
     if json:
         print(json_module.dumps(pair.as_json()))
     else:

@@ -22,7 +22,8 @@ def check(
 ) -> None:
     """Check run folders against the documented schema: files, events, epochs in order, counts that add up.
 
-    Takes names, RACE/RUN, and paths of folders that came from elsewhere. Exit code 1 if something is wrong.
+    Takes names, RACE/RUN, and paths of folders that came from elsewhere. Exit code 1 if something is wrong. Attempts
+    that a race put aside are checked only by their own names.
 
     Examples:
 
@@ -33,12 +34,11 @@ def check(
     import json as json_module
 
     from velodrome.run.check import check_run
-    from velodrome.run.listing import scan
+    from velodrome.run.listing import runs_of, scan
 
     folders: list[Path] = []
     for found in scan(runs) if not names else [_anywhere(runs, name) for name in names]:
-        inside = [run.path for run in scan(found.path) if run.kind == "run"] if found.kind == "race" else [found.path]
-        folders += inside
+        folders += [run.path for run in runs_of(found.path)] if found.kind == "race" else [found.path]
     checked = [check_run(folder) for folder in folders]
     wrong = [one for one in checked if one.problems]
     if json:
@@ -131,7 +131,7 @@ def export(
 
     from velodrome.errors import BadRequest
     from velodrome.run.export import form_of, table, write_archive
-    from velodrome.run.listing import locate, scan
+    from velodrome.run.listing import locate, runs_of
     from velodrome.run.store import RunFolder, write_whole
     from velodrome.run.trained import examples_trained
 
@@ -143,7 +143,7 @@ def export(
     if not target.resolve().parent.is_dir():
         raise BadRequest(f"--out {str(target)!r}: there is no folder {str(target.parent)!r}")
     if kind == "csv":
-        folders = [one.path for one in scan(found.path)] if found.kind == "race" else [found.path]
+        folders = [one.path for one in runs_of(found.path)] if found.kind == "race" else [found.path]
         results = []
         for folder in folders:
             result = RunFolder(folder).result()

@@ -25,6 +25,8 @@ _KEYS = tuple(b'\n  "%s": ' % name.encode() for name in (*_FIELDS, *_PARTS))
 _BRACE = ord("{")
 #: An attempt of a race that did not finish and was put aside when the race went on.
 ASIDE = ".attempt-"
+#: What a list may say of a run or, the last, of a race without any.
+STATUSES = (*get_args(Status), "unreadable", "empty")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ def scan(folder: Path) -> list[Found]:
                 with suppress(OSError):
                     found.append(Found(kind, Path(entry.path), entry.stat(follow_symlinks=False).st_mtime))
     return sorted(found, key=lambda one: (one.made, one.name))
+
+
+def runs_of(race: Path) -> list[Found]:
+    """The runs of a race, without the attempts that it put aside."""
+    return [found for found in scan(race) if found.kind == "run" and ASIDE not in found.name]
 
 
 def locate(folder: Path, name: str) -> Found:
@@ -106,7 +113,7 @@ def row_of_race(path: Path) -> dict[str, Any]:
     """A race as a list shows it: how many runs it has and how they ended."""
     statuses = Counter(
         (glance(run.path)[0] or {}).get("status") or RunFolder(run.path).status()
-        for run in scan(path) if run.kind == "run" and ASIDE not in run.name
+        for run in runs_of(path)
     )
     under_way = [status for status in ("running", "failed", "interrupted") if statuses[status]]
     return {

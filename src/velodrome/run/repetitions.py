@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.run.check import wrong_fields
 from velodrome.run.listing import ASIDE, glance, locate, scan
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
 
-#: What a result must say for a comparison to be possible.
-_NEEDED = {"engine", "strategy", "workers", "batch_size", "seconds", "throughput", "nodes", "history"}
 _ALIKE = ("dataset", "model", "engine", "strategy", "workers", "servers", "batch_size")
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """A run's result with its job and the examples it trained on, or None if either of the first is not whole."""
+def read(path: Path) -> dict[str, Any]:
+    """A run's result with its job and the examples it trained on; `VelodromeError` if either of the first is not whole.
+
+    What its sentence says goes on from the run's name.
+    """
     folder = RunFolder(path)
     result = folder.result()
-    if result is None or not result.keys() >= _NEEDED:
-        return None
+    if result is None:
+        raise VelodromeError("its result cannot be read")
+    if problem := next(wrong_fields(result), None):
+        raise VelodromeError(f"its result.json {problem}")
     try:
         job = folder.job().model_dump()
     except VelodromeError:
-        return None
+        raise VelodromeError("its job.yaml cannot be read") from None
     return {**result, "run": path.name, "job": job, "examples_trained": examples_trained(path)}
 
 
-def repetitions(runs: Path, name: str) -> list[dict[str, Any]]:
-    """The run itself first, then the others of its configuration in the same folder."""
+def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> list[dict[str, Any]]:
+    """The run itself first, then the others of its configuration in the same folder.
+
+    `skipped` hears of those beside it that cannot be read: name and reason.
+    """
     found = locate(runs, name)
     if found.kind == "race":
         raise BadRequest(f"{name!r} is a race: name one of its runs, which `velodrome runs show {name}` lists")
-    mine = read(found.path)
-    if mine is None or mine["status"] != "finished":
-        what = "its result cannot be read" if mine is None else f"it is {mine['status']}"
-        raise BadRequest(f"run {name!r} cannot be compared: {what}; `velodrome runs check {name}` tells more")
+    try:
+        mine = read(found.path)
+        if mine["status"] != "finished":
+            raise VelodromeError(f"it is {mine['status']}")
+    except VelodromeError as error:
+        raise BadRequest(
+            f"run {name!r} cannot be compared: {error}; `velodrome runs check {name}` tells more"
+        ) from None
     key = Configuration.of(mine).key
     others = []
     for beside in scan(found.path.parent):
         if beside.kind != "run" or beside.path == found.path or ASIDE in beside.name:
             continue
-        told = glance(beside.path)[0]
+        told, problem = glance(beside.path)
+        if problem is not None:
+            skipped(beside.name, problem)
         # A look at the first fields spares reading thousands of unlike runs in full.
         if told is None or told["status"] != "finished" or any(told.get(f) != mine.get(f) for f in _ALIKE):
             continue
-        result = read(beside.path)
-        if result is not None and Configuration.of(result).key == key:
+        try:
+            result = read(beside.path)
+        except VelodromeError as error:
+            skipped(beside.name, str(error))
+            continue
+        if Configuration.of(result).key == key:
             others.append(result)
     return [mine, *others]
