@@ -139,6 +139,37 @@ def test_poor_efficiency_asks_for_a_larger_batch() -> None:
     assert "larger batch" in answer.next
 
 
+def test_what_has_lost_is_not_proposed_again() -> None:
+    sizes = {workers: repeated([rate, rate + 2, rate - 2], workers=workers)
+             for workers, rate in ((1, 100), (2, 190), (4, 150))}
+    answer = ask([*SINGLE, *sizes[1], *sizes[2], *sizes[4]])
+    assert answer.best == "torch/ddp with 2 workers"
+    assert answer.next.startswith("torch/ddp with 4 workers did no better here: a larger model")
+    slow = ask([*SINGLE, *sizes[1], *repeated([120, 121, 119], workers=2)])
+    assert "try a larger batch: 2 workers reach 60%" in slow.next
+    server = {"strategy": "parameter-server", "engine": "tensorflow", "servers": 1}
+    one = ask([*repeated([100, 101, 99], workers=1, **server), *repeated([50, 51, 52], workers=2, **server)])
+    assert one.next.startswith("tensorflow/parameter-server with 2 workers did no better here")
+    others = ask([*repeated([100, 101, 99], workers=1, **server), *repeated([50, 51, 52], workers=2)])
+    assert others.next == (
+        "add runs of tensorflow/parameter-server with 2 and more workers: so far only others ran with them."
+    )
+
+
+def test_among_many_level_ones_every_number_is_of_the_recommended() -> None:
+    answer = ask([
+        *repeated([202, 204, 200], workers=4), *repeated([201.9, 203.9, 199.9], workers=3),
+        *repeated([199, 201, 197], workers=2),
+    ])
+    assert (answer.decision, answer.best) == ("level", "torch/ddp with 2 workers")
+    assert answer.rival == "torch/ddp with 4 workers"
+    assert answer.ratio is not None
+    assert answer.ratio.estimate == pytest.approx(199 / 202, abs=1e-3)
+    assert "202 examples/s for torch/ddp with 4 workers" in answer.why
+    assert "199 examples/s for torch/ddp with 2 workers" in answer.why
+    assert "a ratio of 1.02×" in answer.why
+
+
 def test_a_target_that_nobody_reached_is_told_with_the_nearest() -> None:
     answer = ask([*SINGLE, *repeated([200, 202], workers=2)], "time-to-accuracy", "accuracy>=0.99")
     assert answer.decision == "nothing"

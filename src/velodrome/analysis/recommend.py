@@ -173,21 +173,22 @@ def _first(
             question.objective, "use", f"use {leader.name}: the {question.praise} of {len(places) + 1} configurations.",
             f"{_measured(question, leader)}{gain if runner is not plain else ''}, and {_times(place)} better than the "
             f"next, {_measured(question, runner)}.",
-            _more_workers(leader), leader.name, runner.name, place,
+            _more_workers(question, leader), leader.name, runner.name, place,
         )
     for rival, place in rivals:
         if place is None or not is_level(place):
             return _repeat(question, leader, rival, place)
-    rival, place = rivals[0]
-    assert place is not None
     level = [leader, *(other for other, _ in rivals)]
     simplest = min(level, key=lambda candidate: _effort(candidate.row))
+    # Every number is of the recommended one: against the leader, or the leader against the next.
+    rival, place = next((pair for pair in rivals if pair[0] is simplest), rivals[0])
+    assert place is not None
     names = ", ".join(other.name for other in level if other is not simplest)
     return Recommendation(
         question.objective, "level", f"use {simplest.name}: level with {names}, and nothing is simpler.",
         f"{_measured(question, leader)} against {_measured(question, rival)} is a ratio of {_times(place)}: surely "
         f"less than {LEVEL - 1:.0%}.",
-        _more_workers(simplest), simplest.name, (rival if simplest is leader else leader).name,
+        _more_workers(question, simplest), simplest.name, (rival if simplest is leader else leader).name,
         place if simplest is leader else place.inverted(),
     )
 
@@ -218,17 +219,28 @@ def _repeat(question: Question, first: Candidate, second: Candidate, place: Rati
     )
 
 
-def _more_workers(leader: Candidate) -> str:
+def _more_workers(question: Question, leader: Candidate) -> str:
+    """What to try next with the one that is recommended; never what this race has tried."""
     row = leader.row
+    others = [other.row for other in question.candidates if other.row is not row]
+    sizes = sorted({other.workers for other in others if other.label == row.label})
+    more = [size for size in sizes if size > row.workers]
     place = row.efficiency or (row.scaling and row.scaling.divided_by(row.workers))
     if place is None:
         return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
+    if more:
+        return f"{row.label} with {more[0]} workers did no better here: {_MORE_WORK}"
+    if row.workers == 1 and any(other.workers > 1 for other in others):
+        if row.single:
+            return _MORE_WORK
+        return f"add runs of {row.label} with 2 and more workers: so far only others ran with them."
     if row.workers == 1:
         return "add runs with 2 and more workers: this race does not show whether distributing pays."
     if place.estimate >= GOOD_EFFICIENCY:
         return (f"try {2 * row.workers} workers: {row.workers} still reach {place.estimate:.0%} of the ideal.")
-    return (f"try a larger batch or fewer workers: {row.workers} workers reach {place.estimate:.0%} of the ideal, "
-            "so much of what they cost is waiting and messages.")
+    fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
+    return (f"try a larger batch{fewer}: {row.workers} workers reach {place.estimate:.0%} of the ideal, so much of "
+            "what they cost is waiting and messages.")
 
 
 def _measured(question: Question, candidate: Candidate) -> str:
