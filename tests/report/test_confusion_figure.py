@@ -44,3 +44,17 @@ def test_classes_without_names_are_numbered() -> None:
 ])
 def test_what_cannot_be_drawn_is_left_out(table: Any) -> None:
     assert confusion(compare([result(confusion=table)])) is None
+
+
+def test_the_caption_says_what_is_not_drawn() -> None:
+    large = [[1] * (MOST_CLASSES + 1)] * (MOST_CLASSES + 1)
+    small = [result(dataset=name, confusion=GOOD) for name in ("a", "b", "c")]
+    whole = confusion(compare(small))
+    assert whole is not None
+    assert "Drawn" not in whole.caption
+    one_more = confusion(compare([*small, result(dataset="d", confusion=BAD)]))
+    assert one_more is not None
+    assert one_more.caption.endswith("Drawn are 3 of 4 tasks.")
+    too_large = confusion(compare([*small[:2], result(dataset="d", confusion=large)]))
+    assert too_large is not None
+    assert too_large.caption.endswith(f"Drawn are 2 of 3 tasks; 1 of them has more than {MOST_CLASSES} classes.")

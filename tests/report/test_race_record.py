@@ -65,7 +65,8 @@ def test_why_a_run_failed_is_kept_and_earlier_attempts_are_not_counted(runs: Pat
 @pytest.mark.parametrize(
     ("field", "value"),
     [("nodes", None), ("nodes", [{"role": "worker"}]), ("history", None), ("seconds", None), ("throughput", 5),
-     ("workers", "two"), ("started", "today"), ("test", [1]), ("versions", 3)],
+     ("workers", "two"), ("started", "today"), ("started", float("inf")), ("ended", float("nan")),
+     ("test", [1]), ("versions", 3)],
 )
 def test_a_result_that_is_not_what_the_reference_says_is_named_and_skipped(
     velodrome, race: Written, field: str, value: object
@@ -90,6 +91,42 @@ def test_a_job_that_is_none_is_named_and_skipped(race: Written, change: dict[str
     assert [(failure.run, failure.status) for failure in record.failures] == [(broken.name, "unreadable")]
     assert next(iter(change)) in record.failures[0].message
     assert len(record.results) == 3
+
+
+def test_a_job_is_counted_with_as_a_job_reads_it(velodrome, race: Written) -> None:
+    file = race.path / "torch-ddp-2w-64b-1-2" / "job.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "workers": "2", "from_another_version": "x"}))
+    record = load_race(race.runs, "made")
+    assert record.failures == ()
+    assert [found["job"]["workers"] for found in record.results].count(2) == 2
+    assert "seed" in record.results[0]["job"]
+    assert "dtype" not in record.results[0]["job"]
+    assert velodrome("report", "made", "--runs", race.runs).code == 0
+
+
+def test_a_run_that_has_lost_its_job_is_named(race: Written) -> None:
+    lost = race.path / "torch-ddp-2w-64b-1-2"
+    (lost / "job.yaml").unlink()
+    record = load_race(race.runs, "made")
+    assert [(failure.run, failure.status) for failure in record.failures] == [(lost.name, "unreadable")]
+    assert "job.yaml" in record.failures[0].message
+    assert len(record.results) == 3
+
+
+@pytest.mark.parametrize("text", ["seed: 2022-13-45", "seed: !!int x", "seed: !!bool x"])
+def test_values_that_yaml_itself_refuses_are_named_and_skipped(race: Written, text: str) -> None:
+    broken = race.path / "torch-ddp-2w-64b-1-2"
+    (broken / "job.yaml").write_text(text)
+    assert [failure.run for failure in load_race(race.runs, "made").failures] == [broken.name]
+    (race.path / "race.yaml").write_text(text)
+    with pytest.raises(VelodromeError, match="no race file"):
+        load_race(race.runs, "made")
+
+
+def test_a_moment_beyond_every_calendar_is_written_as_it_is(velodrome, runs: Path) -> None:
+    race = write_race(runs, [result(started=1e300, ended=1e300), result(workers=2)])
+    assert velodrome("report", "made", "--runs", runs).code == 0
+    assert "1e+300 s since 1970" in (race.path / "report.html").read_text()
 
 
 def test_a_race_is_named_by_where_it_lies(race: Written, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,11 @@ def test_names_cannot_break_out_of_any_form(runs: Path) -> None:
 def test_escapes_leave_nothing_that_means_something() -> None:
     assert latex_escape("50 % of a_b & {c} – 2×") == r"50 \% of a\_b \& \{c\} -- 2$\times$"
     assert latex_escape("naïve\n☃") == "naïve ?"
+    # A document without \usepackage[T1]{fontenc} has no sign for these commands, and stops at them.
+    told = latex_escape("".join(map(chr, range(32, 127))))
+    assert "''" in told
+    for command in ("quotedbl", "guillemot", "guilsingl", "quotesinglbase", "textquotedblbase", "ogonekchar"):
+        assert command not in told
     assert markdown_escape("a|b*c<d>\n") == r"a\|b\*c\<d\>"
 
 

@@ -15,7 +15,9 @@ MOST_TASKS = 3
 
 def confusion(rows: Sequence[Row]) -> Picture | None:
     """How often each class was taken for each other, in shares of the true class."""
-    shown = [(task, row, table) for task, row, table in _best(rows) if 2 <= len(table) <= MOST_CLASSES][:MOST_TASKS]
+    best = _best(rows)
+    small = [(task, row, table) for task, row, table in best if 2 <= len(table) <= MOST_CLASSES]
+    shown = small[:MOST_TASKS]
     if not shown:
         return None
     side = max(3.6, 1.6 + 0.32 * max(len(table) for _, _, table in shown))
@@ -27,7 +29,16 @@ def confusion(rows: Sequence[Row]) -> Picture | None:
     caption = ("Test examples by their true class (row) and the class they were taken for (column); the darker, the "
                "larger the share of the true class. One run of the most accurate configuration"
                f"{' of each task' if len(shown) > 1 else ''}.")
+    caption += _cut(len(shown), len(best), sum(len(table) > MOST_CLASSES for _, _, table in best))
     return Picture("confusion", "What was taken for what", caption, figure)
+
+
+def _cut(shown: int, tasks: int, large: int) -> str:
+    """What is not drawn, and why."""
+    if shown == tasks:
+        return ""
+    why = f"; {large} of them {'has' if large == 1 else 'have'} more than {MOST_CLASSES} classes" if large else ""
+    return f" Drawn are {shown} of {tasks} tasks{why}."
 
 
 def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:

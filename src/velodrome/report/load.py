@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from velodrome.analysis.compare import Row, is_whole
@@ -22,8 +21,7 @@ from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, expand
-
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from velodrome.spec.read import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def load_race(runs: Path, name: str) -> RaceRecord:
         raise VelodromeError(f"race {path.name!r}: {path / 'race.yaml'} is no race file; restore it or race again")
     results, failures, aside = [], [], 0
     names = set()
-    for folder in Store(path).runs():
+    for folder in (*Store(path).runs(), *_without_job(path)):
         if ASIDE in folder.name:
             aside += 1
             continue
@@ -106,6 +104,12 @@ def load_race(runs: Path, name: str) -> RaceRecord:
     )
 
 
+def _without_job(path: Path) -> list[RunFolder]:
+    """Runs that have a result and have lost their job: they cannot be counted, and must not vanish."""
+    lost = (file.parent for file in path.glob("*/result.json") if not (file.parent / "job.yaml").is_file())
+    return [RunFolder(folder) for folder in sorted(lost)]
+
+
 def _no_race(runs: Path, name: str) -> str:
     if (runs / name / "job.yaml").is_file():
         return f"{name!r} is a run, not a race: `velodrome runs show {name}` shows it"
@@ -116,8 +120,8 @@ def _no_race(runs: Path, name: str) -> str:
 
 def _mapping(text: str) -> dict[str, Any] | None:
     try:
-        content = yaml.load(text, Loader=_YAML)
-    except yaml.YAMLError:
+        content = parse_yaml(text)
+    except ValueError:
         return None
     return content if isinstance(content, dict) else None
 
@@ -127,7 +131,7 @@ class _UnreadableError(Exception):
 
 
 def _job(folder: RunFolder) -> dict[str, Any]:
-    """The job as it is written, once it is known to be one; fields of other versions are nobody's mistake."""
+    """The fields that are written, as a job holds them; those of other versions are nobody's mistake."""
     try:
         job = _mapping((folder.path / "job.yaml").read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
@@ -135,14 +139,15 @@ def _job(folder: RunFolder) -> dict[str, Any]:
     if not job or not all(isinstance(name, str) for name in job):
         raise _UnreadableError("its job.yaml is not whole")
     try:
-        Job.model_validate({name: value for name, value in job.items() if name in Job.model_fields})
+        whole = Job.model_validate({name: value for name, value in job.items() if name in Job.model_fields})
     except ValidationError as error:
         first = error.errors()[0]
         wrong = f"{first['loc'][0]!r} {str(first['input'])[:60]!r}: {first['msg']}"
         raise _UnreadableError(f"its job.yaml has {wrong}") from error
     if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
-    return job
+    # A text such as '2' is a number to a job, and must be one to those who count with it.
+    return {**job, **whole.model_dump(include=job.keys() & Job.model_fields.keys())}
 
 
 def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:

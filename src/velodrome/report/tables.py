@@ -217,7 +217,9 @@ def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
         if other is leader:
             continue
         place = question.advantage(leader, other)
-        if place is None or not place.has_interval:
+        if place is None:
+            said = "cannot be told: a value of zero has no ratio"
+        elif not place.has_interval:
             said = "cannot be told: one run gives no interval"
         elif place.above_one:
             said = "beaten"

@@ -17,7 +17,7 @@ from velodrome.run.export import cell
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "×": r"$\times$", "–": "--", "’": "'", "≥": r"$\geq$", "≤": r"$\leq$",
+    "|": r"\textbar{}", '"': "''{}", "×": r"$\times$", "–": "--", "’": "'", "≥": r"$\geq$", "≤": r"$\leq$",
     "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
 }
 _TINY, _BREAK = r"\tiny", r"\\"
