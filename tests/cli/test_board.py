@@ -61,3 +61,18 @@ def test_images_and_texts_stand_in_one_column() -> None:
     # What was reached on the way is no test result.
     shown.end(images, {**ended(), "status": "failed"})
     assert "test accuracy" not in said.getvalue()
+
+
+def test_a_job_that_ends_after_some_steps_is_done_then() -> None:
+    shown, (name,), _ = board({**IMAGES, "epochs": 10, "steps": 15})
+    shown.begin(name)
+
+    def said(epoch: int, step: int, steps: int) -> str:
+        told = {"kind": "progress", "rank": 0, "epoch": epoch, "step": step, "steps": steps}
+        shown.event({**told, "examples": 1, "seconds": 1.0})
+        return drawn(shown)
+
+    assert "running  20%" in said(1, 3, 10)
+    # The last epoch is as long as the steps that are left.
+    assert "running  80%" in said(2, 2, 5)
+    assert "running 100%" in said(2, 5, 5)

@@ -59,6 +59,12 @@ def estimate(
     return Estimate(start * max(1.0, processes / max(1, cores)) + amount / rate, measured=False)
 
 
+def steps_done(job: Job, progress: Mapping[str, Any], per_epoch: int) -> tuple[int, int]:
+    """Steps that a job has done when it tells its progress, and those it will do in all."""
+    total = job.epochs * per_epoch
+    return (progress["epoch"] - 1) * per_epoch + progress["step"], min(total, job.steps) if job.steps else total
+
+
 def remaining(estimates: Iterable[float], spent: float, expected: float) -> float:
     """Seconds that the jobs to come will take, corrected by how the ones so far did against what was expected."""
     ahead = sum(estimates)

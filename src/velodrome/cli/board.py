@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.analysis.estimate import in_words, remaining
+from velodrome.analysis.estimate import in_words, remaining, steps_done
 from velodrome.models.zoo import is_text
 from velodrome.spec.race import Entry
 from velodrome.worker.quality import value_of
@@ -27,6 +27,8 @@ class _Line:
     expected: float
     state: str = "waiting"
     share: float = 0.0
+    #: Steps of a whole epoch: the most that one had, since the last of a job with `steps` may be shorter.
+    per_epoch: int = 0
     #: Whether it is a language model, which has a perplexity and no accuracy.
     text: bool = False
     quality: float | None = None
@@ -82,8 +84,9 @@ class Board:
             return
         kind = event["kind"]
         if kind == "progress" and event["rank"] == 0:
-            within = event["step"] / event["steps"]
-            line.share = (event["epoch"] - 1 + within) / line.entry.job.epochs
+            line.per_epoch = max(line.per_epoch, event["steps"])
+            done, total = steps_done(line.entry.job, event, line.per_epoch)
+            line.share = min(1.0, done / total)
             line.rate = event["examples"] / event["seconds"] if event["seconds"] else None
         elif kind == "epoch":
             line.quality = value_of(event["validation"], text=line.text)

@@ -19,11 +19,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from velodrome.analysis.estimate import steps_done
 from velodrome.cluster.plan import Plan
 from velodrome.engines.registry import strategy_of
 from velodrome.models.zoo import is_text
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
+from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
 from velodrome.worker.quality import in_words
 
@@ -35,6 +37,7 @@ class JobProgress:
 
     def __init__(self, label: str = "") -> None:
         self._label = label
+        self._job: Job | None = None
         self._epochs = self._per_epoch = 0
         self._text, self._reached = False, ""
         self._bar = Progress(
@@ -47,7 +50,7 @@ class JobProgress:
         self._download_task: TaskID | None = None
 
     def begin(self, plan: Plan, run: OpenRun) -> None:
-        self._epochs = plan.job.epochs
+        self._job, self._epochs = plan.job, plan.job.epochs
         self._text = is_text(plan.job.model)
         if not self._label:
             error_console.print(_announce(plan, run), soft_wrap=True)
@@ -73,8 +76,9 @@ class JobProgress:
         if kind == "phase" and event["state"] == "begin" and "epoch" not in event and self._task is not None:
             self._bar.update(self._task, description=self._label or f"{event['phase']} …")
         elif kind == "progress" and event["rank"] == 0 and self._task is not None:
-            total = self._epochs * event["steps"]
-            done = (event["epoch"] - 1) * event["steps"] + event["step"]
+            assert self._job is not None
+            self._per_epoch = max(self._per_epoch, event["steps"])
+            done, total = steps_done(self._job, event, self._per_epoch)
             rate = event["examples"] / event["seconds"] if event["seconds"] else 0.0
             accuracy = f"  {self._reached}" if self._reached else ""
             label = self._label or f"epoch {event['epoch']} of {self._epochs}"
