@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from velodrome.cluster import preflight
 from velodrome.run.race import RaceFolder, check
 from velodrome.spec.race import parse_race
 from velodrome.spec.read import read_yaml
@@ -117,3 +118,54 @@ def test_a_race_file_of_another_shape_is_refused_in_a_sentence(velodrome, tmp_pa
     assert done.code == 2
     assert "give fields by name" in done.err
     assert "Traceback" not in done.text
+
+
+@pytest.mark.unit
+def test_strategies_bring_their_engine_when_nobody_names_one(velodrome, runs: Path, monkeypatch) -> None:
+    monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
+    words = ["--dataset", "fashion-mnist", "--model", "lenet5", "--vary",
+             "strategy=multi-worker-mirrored,parameter-server", "--vary", "workers=1,2,4", "--vary",
+             "batch_size=128,256", "--repeat", 3, "--name", "asked", "--runs", runs]
+    done = velodrome("race", *words, "--dry-run", "--json")
+    assert done.code == 0, done.err
+    jobs = done.json()["jobs"]
+    assert len(jobs) == 2 * 3 * 2 * 3
+    assert {job["engine"] for job in jobs} == {"tensorflow"}
+    refused = velodrome("race", *words, "--engine", "torch", "--dry-run")
+    assert refused.code == 2
+    assert "engine torch has no strategy" in refused.err
+
+
+@pytest.mark.unit
+def test_a_race_that_nobody_named_has_the_same_name_each_time(velodrome, here: Path, runs: Path) -> None:
+    def name(*words: object) -> str:
+        done = velodrome("race", *words, "--runs", runs, "--dry-run", "--json")
+        assert done.code == 0, done.err
+        return str(done.json()["race"])
+
+    assert name("race.yaml") == "race"
+    flags = ("--dataset", "digits", "--vary", "batch_size=32,64")
+    assert re.fullmatch("race-[0-9a-f]{8}", name(*flags))
+    assert name(*flags) == name(*flags) != name(*flags, "--epochs", 2)
+
+
+@pytest.mark.unit
+def test_a_file_that_was_changed_is_another_race_and_the_way_out_is_told(velodrome, here: Path, runs: Path) -> None:
+    RaceFolder(runs, "race").begin(parse_race(read_yaml(here / "race.yaml")))
+    done = velodrome("race", "race.yaml", "--epochs", 7, "--runs", runs)
+    assert done.code == 2
+    assert "holds another race; choose another name" in done.err
+
+
+@pytest.mark.unit
+def test_a_race_file_that_varies_over_nothing_is_refused(velodrome, tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "none.yaml").write_text("vary: {workers: []}")
+    done = velodrome("race", tmp_path / "none.yaml", "--runs", runs)
+    assert (done.code, "'workers' has no values" in done.err) == (2, True)
+    assert not runs.exists()
+
+
+@pytest.mark.unit
+def test_an_argument_of_a_model_that_yaml_cannot_say_is_refused(velodrome, runs: Path) -> None:
+    done = velodrome("race", "--model", "own:net", "--model-arg", "born=2022-13-45", "--runs", runs)
+    assert (done.code, "--model-arg 'born=2022-13-45'" in done.err) == (2, True)

@@ -121,6 +121,18 @@ def test_a_race_keeps_its_names_when_reading_its_data_tells_another_size(
         assert size == 252 == parse(before[0]).size
 
 
+def test_a_race_keeps_its_names_on_a_machine_with_other_cores(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    race = parse_race({"job": {"dataset": "digits"}, "naming": "published", "stamp": STAMP})
+    begun = RaceFolder(runs, "first").stamped(race)
+    RaceFolder(runs, "first").begin(begun)
+    before = [entry.name for entry in expand(begun)]
+    monkeypatch.setattr("os.cpu_count", lambda: 77)
+    again = RaceFolder(runs, "first").stamped(race)
+    assert [entry.name for entry in expand(again)] == before
+    RaceFolder(runs, "first").begin(again)
+    assert "local-77c" in expand(RaceFolder(runs, "second").stamped(race))[0].name
+
+
 def test_data_of_another_share_or_care_has_a_size_of_its_own() -> None:
     job = resolve(Job())
     names = published_names([job, job.model_copy(update={"validation": 0.5})], STAMP)

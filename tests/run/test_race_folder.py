@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from synthetic_races import result
+from velodrome.cli.race import plan_in_words
 from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
 from velodrome.report.load import load_race
@@ -155,3 +158,24 @@ def test_whoever_runs_a_race_and_is_killed_holds_it_no_longer(runs: Path) -> Non
     assert (folder.path / "controller.lock").exists()
     with folder.held():
         pass
+
+
+@pytest.mark.parametrize("content", [{"status": "finished"}, {**result(), "throughput": None}])
+def test_a_run_that_says_finished_without_its_numbers_is_run_again(runs: Path, content: dict[str, Any]) -> None:
+    folder, entries = begun(runs, ONE)
+    run = folder.store.create(entries[0].name, entries[0].job)
+    run.finish(content)
+    run.close()
+    assert folder.finished() == {}
+    _, words = plan_in_words(folder, entries, warm=True)
+    assert "stored already" not in words
+    (run.path / "result.json").write_text(json.dumps(result()))
+    assert list(folder.finished()) == [entries[0].name]
+
+
+def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [entry.name for entry in check(race(ONE))]
+    monkeypatch.setattr(preflight, "available_memory", lambda: 0)
+    assert [entry.name for entry in check(race(ONE), finished=names)] == names
+    with pytest.raises(BadRequest, match="GiB of memory"):
+        check(race(ONE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from velodrome.errors import BadRequest
+from velodrome.run.race import check
 from velodrome.spec.race import expand, parse_race, parse_vary
 
 pytestmark = pytest.mark.unit
@@ -46,6 +47,27 @@ def test_all_impossible_jobs_are_listed_at_once() -> None:
     assert "strategy=ddp" in text
     assert "strategy=allreduce" in text
     assert "strategy=nonsense" in text
+
+
+def test_what_cannot_be_and_what_cannot_run_here_are_listed_together() -> None:
+    strategies = ["single", "nonsense"]
+    race = parse_race({"job": {"engine": "torch", "batch_size": 5000}, "vary": {"strategy": strategies}})
+    with pytest.raises(BadRequest) as refusal:
+        check(race)
+    assert "no strategy 'nonsense'" in str(refusal.value)
+    assert "torch-single-1w-5000b-1: --batch-size 5000" in str(refusal.value)
+
+
+def test_a_field_that_varies_over_nothing_is_refused() -> None:
+    with pytest.raises(BadRequest, match="'workers' has no values: name at least one, or leave it out"):
+        parse_race({"vary": {"workers": []}})
+
+
+def test_names_begin_with_what_the_race_says() -> None:
+    race = parse_race({"job": {"strategy": "single"}, "prefix": ["model"]})
+    assert [entry.name for entry in expand(race)] == ["dense-128-torch-single-1w-128b-1"]
+    with pytest.raises(BadRequest, match="prefix"):
+        parse_race({"prefix": ["seed"]})
 
 
 def test_what_is_no_race_is_refused() -> None:

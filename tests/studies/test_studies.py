@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from synthetic_races import result
 from velodrome.analysis.compare import Row, compare
 from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
+from velodrome.run.race import RaceFolder
+from velodrome.spec.job import Job
 from velodrome.spec.race import expand
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
@@ -91,7 +94,7 @@ def test_what_is_not_there_is_told_with_the_way_out_and_the_rest_is_planned() ->
     plan = plan_study(study_named("fruits-horovod"), "smoke", Choice(), look=whatever)
     missing = list(plan.missing)
     if missing:  # until the engine is part of the version
-        assert missing == ['engine horovod is not in this version: pip install --upgrade "velodrome[horovod]"']
+        assert missing == ["engine horovod is not part of this version, so what was published with it cannot run"]
     assert plan.race is not None
     assert {entry.job.engine for entry in expand(plan.race)} >= {"tensorflow", "torch"}
     nothing = plan_study(study_named("aws-2023"), "smoke", Choice(), look=lambda name: f"no {name} here")
@@ -133,6 +136,32 @@ def test_fifty_workers_become_what_fits_and_that_is_told(monkeypatch: pytest.Mon
     assert plan.race is not None
     names = [entry.name for entry in expand(plan.race)]
     assert len(names) == len(set(names)) == len(plan.jobs)
+
+
+def test_a_study_goes_on_when_missing_data_or_memory_has_come(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, folder = study_named("jaeger-2018"), RaceFolder(runs, "again")
+    monkeypatch.setattr(planning, "cores", lambda: 8)
+
+    def begin(memory: int, *absent: str) -> dict[str, Job]:
+        monkeypatch.setattr(preflight, "available_memory", lambda: memory)
+        written = folder.written()
+        plan = plan_study(study, "full", Choice(), look=lambda name: f"no {name}" if name in absent else None,
+                          kept=written.fitted if written else None)
+        assert plan.race is not None
+        folder.begin(plan.race, grown=True)
+        told.append(plan.reductions)
+        return {entry.name: entry.job for entry in expand(plan.race)}
+
+    told: list[Sequence[str]] = []
+    first = begin(8 * 2**30, "ptb")
+    assert all(name.startswith("fashion-mnist-lenet5-") for name in first)
+    most = max(job.workers for job in first.values())
+    assert most < 50
+    for memory in (2**50, 2**30):
+        again = begin(memory)
+        assert first.items() <= again.items()
+        assert any(f"workers 50 → {most} (as it ran here before)" in line for line in told[-1])
+    assert {job.dataset for job in again.values()} == {"fashion-mnist", "ptb"}
 
 
 def test_only_the_cores_that_this_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +259,7 @@ def test_claims_beyond_our_cores_or_engines_cannot_be_checked_and_our_numbers_ar
     if "engine mxnet" in " ".join(plan.missing):
         higher = next(finding for finding in findings(plan, rows, 64) if "higher throughput" in finding.claim)
         assert higher.verdict == CANNOT
-        assert 'pip install --upgrade "velodrome[mxnet]"' in higher.why
+        assert "engine mxnet is not part of this version" in higher.why
 
 
 def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
     from velodrome.spec.race import Entry, Race
 
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the race; made from the time unless said.")]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the race; its file's, or made from what is raced, unless said.")
+]
 Vary = Annotated[list[str] | None, typer.Option("--vary", help="A field and its values, as workers=1,2; repeat it.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", help="How often each configuration runs. [default: 1]")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it will take, and stop there.")]
@@ -52,9 +53,10 @@ def command(
     from velodrome.cli.console import error_console
     from velodrome.run.race import RaceFolder, check
 
-    folder = RaceFolder(runs, name or f"race-{time.strftime('%y%m%d-%H%M%S')}")
-    race = folder.stamped(_race_from(file, vary, repeat, naming, fields))
-    entries = check(race)
+    asked = _race_from(file, vary, repeat, naming, fields)
+    folder = RaceFolder(runs, name or _default_name(file, asked))
+    race = folder.stamped(asked)
+    entries = check(race, folder.finished())
     expected, plan = plan_in_words(folder, entries, warm=warm)
     error_console.print(plan, soft_wrap=True)
     if dry_run:
@@ -71,6 +73,16 @@ def command(
     _conclude(folder, entries, failed, as_json=json)
     if failed:
         raise typer.Exit(1)
+
+
+def _default_name(file: Path | None, race: Race) -> str:
+    """The same for the same command, so that typing it again goes on: the file's name, or a mark of what is raced."""
+    import hashlib
+    import re
+
+    if file is not None and (name := re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).lstrip("._-")):
+        return name[:100]
+    return f"race-{hashlib.sha256(race.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:8]}"
 
 
 def _race_from(

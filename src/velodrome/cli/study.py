@@ -126,7 +126,8 @@ def run(
     from velodrome.cli.race import plan_in_words, run_on_board
     from velodrome.cli.study_tables import told_plan
     from velodrome.errors import BadRequest, VelodromeError
-    from velodrome.run.race import RaceFolder, check
+    from velodrome.run.race import RaceFolder, shuffled
+    from velodrome.spec.race import expand
     from velodrome.studies.load import scale_named, study_named
     from velodrome.studies.plan import Choice, fetch_data, glance_at_data, plan_study
 
@@ -134,14 +135,16 @@ def run(
     if data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {data_url!r}: {study.name} did not read from stored shards; leave it out")
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    plan = plan_study(study, size, choice, look=partial(glance_at_data if dry_run else fetch_data, choice))
+    folder = RaceFolder(runs, race_name or f"{study.name}-{size}")
+    written = folder.written()
+    plan = plan_study(study, size, choice, look=partial(glance_at_data if dry_run else fetch_data, choice),
+                      kept=written.fitted if written else None)
     for line in told_plan(plan):
         error_console.print(line, soft_wrap=True, markup=False)
     if plan.race is None:
         raise VelodromeError(f"nothing of {study.name} can run here yet")
-    folder = RaceFolder(runs, race_name or f"{study.name}-{size}")
     race = folder.stamped(plan.race)
-    entries = check(race)
+    entries = shuffled(race, expand(race))  # each was checked when it was fitted to this machine
     expected, words = plan_in_words(folder, entries, warm=True)
     error_console.print(words, soft_wrap=True)
     failed: list[str] = []

@@ -15,7 +15,7 @@ from velodrome.data import catalogue
 from velodrome.engines.registry import engines
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.spec.job import Job
-from velodrome.spec.race import Race, expand
+from velodrome.spec.race import Race, combinations
 
 #: Engine and strategy by the letters that begin a name. `MWM` is as published; strategies of later engines that are
 #: not here get letters made from their names, see `abbreviations`.
@@ -152,18 +152,19 @@ def sizes_of(jobs: Iterable[Job], known: Mapping[str, int]) -> dict[str, int]:
 
 
 def stamped(race: Race, written: Race | None) -> Race:
-    """A race with the time stamp and the data sizes of its names.
+    """A race with the time stamp, the data sizes and the machine of its names.
 
-    Both are those of its first begin, if one was written: data that was read since then may say another size than it
-    said before, and the runs that are finished must be found again.
+    They are those of its first begin, if one was written: data that was read since then may say another size than it
+    said before, the machine may have other cores, and the runs that are finished must be found again.
     """
     if race.naming != "published":
         return race
-    # Names are what this is for, so the jobs are taken without theirs.
-    jobs = [entry.job for entry in expand(race.model_copy(update={"naming": "plain"}))]
+    # Names are what this is for, so the jobs are taken without theirs; what cannot be is told when they are checked.
+    jobs = [entry.job for entry in combinations(race)[0]]
     return race.model_copy(update={
         "stamp": race.stamp or (written and written.stamp) or now(),
         "sizes": sizes_of(jobs, {**(written.sizes if written else {}), **race.sizes}),
+        "machine": race.machine or (written.machine if written else local_type()),
     })
 
 

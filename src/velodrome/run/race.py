@@ -6,7 +6,7 @@ import fcntl
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from velodrome.cluster.launch import Launch
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run import published
+from velodrome.run.check import wrong_fields
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
 from velodrome.run.names import check_name
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import LOCK_SECONDS, RunFolder, Store, write_whole
-from velodrome.spec.race import Entry, Race, expand
+from velodrome.spec.race import Entry, Race, combinations, expand, named, refusal
+from velodrome.spec.read import parse_yaml
 
 
 class RaceFolder:
@@ -35,13 +37,13 @@ class RaceFolder:
 
     def stamped(self, race: Race) -> Race:
         """The race with all that its names need: as it was at the first begin, so that it can be gone on with."""
-        return published.stamped(race, self._written())
+        return published.stamped(race, self.written())
 
-    def _written(self) -> Race | None:
+    def written(self) -> Race | None:
         """The race that the folder holds, if it holds a readable one."""
         try:
-            return Race.model_validate(yaml.safe_load((self.path / "race.yaml").read_text(encoding="utf-8")))
-        except (OSError, ValueError, yaml.YAMLError):
+            return Race.model_validate(parse_yaml((self.path / "race.yaml").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
             return None
 
     def begin(self, race: Race, *, grown: bool = False) -> None:
@@ -49,7 +51,7 @@ class RaceFolder:
         text = yaml.safe_dump(race.model_dump(), sort_keys=False)
         file = self.path / "race.yaml"
         if file.exists():
-            written = self._written()
+            written = self.written()
             if written == race:
                 return
             if not (grown and written is not None and _contains(race, written)):
@@ -106,11 +108,13 @@ class RaceFolder:
             lock.close()
 
     def finished(self) -> dict[str, dict[str, Any]]:
-        """Results of the runs that are whole, by name."""
+        """Results of the runs that are whole, by name; what says finished and lacks its numbers is run again."""
         found = {}
         for run in self.store.runs():
             result = run.result()
-            if result is not None and result["status"] == "finished":
+            if result is None or result["status"] != "finished":
+                continue
+            if next(wrong_fields(result), None) is None:
                 found[run.name] = result
         return found
 
@@ -124,20 +128,32 @@ def _contains(race: Race, other: Race) -> bool:
         return False
 
 
-def check(race: Race) -> list[Entry]:
-    """The jobs of a race in the order they will run, or everything that is wrong with it, before anything starts."""
-    entries = expand(race)
-    wrong = []
+def check(race: Race, finished: Container[str] = ()) -> list[Entry]:
+    """The jobs of a race in the order they will run, or everything that is wrong with it, before anything starts.
+
+    What is `finished` needs no memory and no data any more.
+    """
+    entries, wrong = combinations(race)
+    # If something is wrong, names only begin the sentences, and plain ones say what a job is.
+    entries = named(entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
     for entry in entries:
+        if entry.name in finished:
+            continue
         try:
             preflight.check(entry.job)
         except BadRequest as error:
             wrong.append(f"{entry.name}: {error}")
     if wrong:
-        raise BadRequest("this race cannot run:\n  " + "\n  ".join(wrong))
+        raise BadRequest(refusal(wrong))
+    return shuffled(race, entries)
+
+
+def shuffled(race: Race, entries: Sequence[Entry]) -> list[Entry]:
+    """The jobs of a race in the order they will run."""
+    found = list(entries)
     # A random order keeps a machine that warms up or slows down from favouring a strategy.
-    random.Random(int(race.job.get("seed", 1))).shuffle(entries)
-    return entries
+    random.Random(int(race.job.get("seed", 1))).shuffle(found)
+    return found
 
 
 def run_race(

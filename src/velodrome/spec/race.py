@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
+from velodrome.spec.job import Job, Positive
 from velodrome.spec.read import make_job
 from velodrome.spec.resolve import resolve
+
+Prefix = Literal["dataset", "model"]
 
 
 class Race(BaseModel):
@@ -37,6 +40,25 @@ class Race(BaseModel):
         default_factory=dict, description="data sizes in published names, written when the race begins and kept, so "
         "that a race that is gone on with has the same names"
     )
+    machine: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="what the machine is called in published names, "
+        "written and kept like the sizes"
+    )
+    prefix: list[Prefix] | None = Field(
+        None, description="what plain names begin with: data set, model or both; those of which the race has several "
+        "unless said"
+    )
+    fitted: dict[str, Positive] = Field(
+        default_factory=dict, description="workers that a study's jobs had when it first ran here, kept when it is "
+        "gone on with"
+    )
+
+    @field_validator("vary")
+    @classmethod
+    def _varies(cls, vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        if empty := [name for name, values in vary.items() if not values]:
+            raise ValueError(f"{empty[0]!r} has no values: name at least one, or leave it out")
+        return vary
 
 
 @dataclass(frozen=True)
@@ -53,9 +75,14 @@ def parse_race(content: dict[str, Any]) -> Race:
         return Race.model_validate(content)
     except ValidationError as error:
         parts = [
-            f"{'.'.join(map(str, part['loc']))} {str(part['input'])[:60]!r}: {part['msg']}" for part in error.errors()
+            f"{'.'.join(map(str, part['loc']))} {str(part['input'])[:60]!r}: {_reason(part['msg'])}"
+            for part in error.errors()
         ]
         raise BadRequest(f"this is no race: {'; '.join(parts)}") from None
+
+
+def _reason(message: str) -> str:
+    return message.removeprefix("Value error, ")
 
 
 def parse_vary(words: list[str]) -> dict[str, list[Any]]:
@@ -84,6 +111,18 @@ def _entry(text: str) -> dict[str, Any]:
 
 def expand(race: Race) -> list[Entry]:
     """Every job of a race, resolved; refuses with a list of all that cannot be."""
+    entries, wrong = combinations(race)
+    if wrong:
+        raise BadRequest(refusal(wrong))
+    return named(entries, race)
+
+
+def refusal(wrong: list[str]) -> str:
+    return "this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong))
+
+
+def combinations(race: Race) -> tuple[list[Entry], list[str]]:
+    """Every job of a race that can be, resolved and without a name yet, and a sentence for each that cannot."""
     entries: list[Entry] = []
     wrong: list[str] = []
     names = list(race.vary)
@@ -100,18 +139,27 @@ def expand(race: Race) -> list[Entry]:
                 wrong.append(f"{described or 'the base job'}: {error}")
                 break
             entries.append(Entry("", job, repetition))
-    if wrong:
-        raise BadRequest("this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong)))
-    return _published(entries, race) if race.naming == "published" else _plain(entries)
+    return entries, wrong
 
 
-def _plain(entries: list[Entry]) -> list[Entry]:
+def named(entries: list[Entry], race: Race) -> list[Entry]:
+    return _published(entries, race) if race.naming == "published" else _plain(entries, race.prefix)
+
+
+def several_of(tasks: Iterable[tuple[str, str]]) -> list[Prefix]:
+    """Which of data set and model there are several of, in pairs of both."""
+    both: tuple[Prefix, Prefix] = ("dataset", "model")
+    return [name for name, values in zip(both, zip(*tasks, strict=True), strict=True) if len(set(values)) > 1]
+
+
+def _plain(entries: list[Entry], prefix: Sequence[str] | None) -> list[Entry]:
     """Names that say what differs: data and model too, where a race has several."""
-    several = [name for name in ("dataset", "model") if len({getattr(entry.job, name) for entry in entries}) > 1]
+    if prefix is None and entries:
+        prefix = several_of((entry.job.dataset, entry.job.model) for entry in entries)
     found: list[Entry] = []
     seen: set[str] = set()
     for entry in entries:
-        before = "".join(f"{re.sub(r'[^A-Za-z0-9.]+', '-', getattr(entry.job, name))}-" for name in several)
+        before = "".join(f"{re.sub(r'[^A-Za-z0-9.]+', '-', getattr(entry.job, name))}-" for name in prefix or ())
         name = (before[-60:] + _name(entry.job, entry.repetition)).lstrip("._-")
         plain, number = name, 1
         while name in seen:
@@ -125,7 +173,7 @@ def _plain(entries: list[Entry]) -> list[Entry]:
 def _published(entries: list[Entry], race: Race) -> list[Entry]:
     from velodrome.run.published import now, published_names
 
-    names = published_names([entry.job for entry in entries], race.stamp or now(), sizes=race.sizes)
+    names = published_names([entry.job for entry in entries], race.stamp or now(), race.machine, sizes=race.sizes)
     return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
 
 

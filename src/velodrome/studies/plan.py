@@ -16,7 +16,7 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.zoo import zoo_model
 from velodrome.run.machine import cores
 from velodrome.spec.job import Job
-from velodrome.spec.race import Race, parse_race
+from velodrome.spec.race import Race, parse_race, several_of
 from velodrome.spec.read import make_job
 from velodrome.spec.resolve import resolve
 from velodrome.studies.load import ScaleName, Study
@@ -28,6 +28,14 @@ PER_CORE = 8
 def size_of(fields: Mapping[str, Any]) -> str:
     """`2` workers, or `2+1` with a server."""
     return f"{fields.get('workers', 1)}" + (f"+{fields['servers']}" if fields.get("servers") else "")
+
+
+def label_of(fields: Mapping[str, Any]) -> str:
+    """A job of a study in a few words."""
+    return (
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']} {size_of(fields)}, "
+        f"batch {fields['batch_size']}, {fields['epochs']} epochs"
+    )
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,7 @@ class Setting:
     @property
     def label(self) -> str:
         """What was published, in a few words."""
-        fields = self.published
-        return (
-            f"{fields['dataset']}, {fields['engine']}/{fields['strategy']} {size_of(fields)}, "
-            f"batch {fields['batch_size']}, {fields['epochs']} epochs"
-        )
+        return label_of(self.published)
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -
     """Why a job cannot run here, with the command that adds what is missing; None if it can."""
     name = fields["engine"]
     if name not in registry.NAMES:
-        return f'engine {name} is not in this version: pip install --upgrade "velodrome[{name}]"'
+        return f"engine {name} is not part of this version, so what was published with it cannot run"
     try:
         job = make_job({"engine": name, "strategy": fields["strategy"]})
         missing = registry.engine_of(job).missing(registry.strategy_of(job))
@@ -141,7 +145,10 @@ def _changes(published: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str
 class _Fitter:
     """Makes jobs fit this machine's cores and memory, and remembers what it had to take away."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Mapping[str, int]) -> None:
+        #: Workers of jobs that the race on disk has already, by `label_of`.
+        self._kept = kept
+        self.fitted: dict[str, int] = {}
         self._cores = cores()
         self._memory = preflight.available_memory()
         self.reductions: dict[str, None] = {}
@@ -149,6 +156,20 @@ class _Fitter:
     def fit(self, fields: dict[str, Any]) -> dict[str, Any]:
         asked = fields.get("workers", 1)
         job = resolve(make_job(fields))
+        label = label_of(fields)
+        if label in self._kept:
+            # Other workers than those that ran would be another race, and memory comes and goes. A job that it does
+            # not hold at this moment fails when its turn comes, and the others run.
+            job = self._smaller(job, self._kept[label])
+            if job.workers != asked:
+                self._note(job, asked, "as it ran here before")
+        else:
+            job = self._fit(job, asked)
+            preflight.check(job)
+        self.fitted[label] = job.workers
+        return {**fields, **({"workers": job.workers} if job.workers != asked else {})}
+
+    def _fit(self, job: Job, asked: int) -> Job:
         if asked > PER_CORE * self._cores:
             job = self._smaller(job, PER_CORE * self._cores)
             self._note(job, asked, f"{self._cores} cores, and more than {PER_CORE} workers to a core only take turns")
@@ -159,8 +180,7 @@ class _Fitter:
                 job = self._smaller(job, job.workers - 1)
             self._note(job, before, f"{needed / 2**30:.1f} GiB of memory would be needed, and "
                        f"{self._memory / 2**30:.1f} GiB are free")
-        preflight.check(job)
-        return {**fields, **({"workers": job.workers} if job.workers != asked else {})}
+        return job
 
     def _smaller(self, job: Job, workers: int) -> Job:
         return job.model_copy(update={"workers": workers})
@@ -170,14 +190,19 @@ class _Fitter:
 
 
 def plan_study(
-    study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] | None = None
+    study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] | None = None,
+    kept: Mapping[str, int] | None = None,
 ) -> StudyPlan:
-    """Lay a study on this machine at a scale; `look` says why a data set cannot be had."""
+    """Lay a study on this machine at a scale; `look` says why a data set cannot be had.
+
+    `kept` are the workers that its jobs have in a race that is gone on with, as `Race.fitted`.
+    """
     look = look or partial(glance_at_data, choice)
-    fitter = _Fitter()
+    fitter = _Fitter(kept or {})
     small = study.scales[scale]
     settings: list[Setting] = []
     looked: dict[str, str | None] = {}
+    tasks: list[tuple[str, str]] = []
     left_out = 0
 
     def look_once(name: str) -> str | None:
@@ -195,6 +220,7 @@ def plan_study(
         for name, cap in small.most.items():
             if ours.get(name, 0) > cap:
                 ours[name] = cap
+        tasks.append((ours["dataset"], ours["model"]))
         reason = available(ours, look=look_once)
         if reason is None:
             try:
@@ -206,7 +232,11 @@ def plan_study(
             else Setting(published, ours, _changes(published, ours), added=added)
         )
     plan = StudyPlan(study, scale, tuple(settings), left_out, None, tuple(fitter.reductions), _told_data(study, choice))
-    return StudyPlan(**{**vars(plan), "race": _race(plan, choice)}) if plan.jobs else plan
+    if not plan.jobs:
+        return plan
+    # Names are decided by all that the study has, also by what cannot run yet: they stay when it can.
+    race = _race(plan, choice).model_copy(update={"prefix": several_of(tasks), "fitted": fitter.fitted})
+    return StudyPlan(**{**vars(plan), "race": race})
 
 
 def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
