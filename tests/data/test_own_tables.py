@@ -108,6 +108,8 @@ def test_a_head_may_hold_a_line_break(tmp_path):
     folder = write_folders(tmp_path / "set")
     rows = [(file, f"{kind},x") for file, kind in good_rows(folder)]
     assert len(load(write_table(folder, rows, 'image,label,"a\nnote"')).class_names) == 3
+    with pytest.raises(BadRequest, match=r"no column 'label' but image, label\\nof it: name the right one"):
+        load(write_table(folder, good_rows(folder), 'image,"label\nof it"'))
 
 
 def test_a_word_among_numbers_does_not_parse(tmp_path):
