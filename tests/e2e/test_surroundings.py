@@ -134,7 +134,8 @@ def test_nothing_is_left_among_temporary_files(scene: Scene, tmp_path: Path, eng
     process = scene.start(*scene.words(engine, strategy, "--epochs", 1), TMPDIR=str(folder))
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    assert sorted(path.name for path in folder.iterdir()) == []
+    # PyTorch keeps one folder for all programs of a user.
+    assert [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor_")] == []
 
 
 def test_a_name_that_exists_is_refused(velodrome, scene: Scene) -> None:
