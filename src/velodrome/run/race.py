@@ -48,7 +48,7 @@ class RaceFolder:
 
     def begin(self, race: Race, *, grown: bool = False) -> None:
         """Write the race down; refuse another race under the same name, unless it is the same one `grown` by jobs."""
-        text = yaml.safe_dump(race.model_dump(), sort_keys=False)
+        text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
         file = self.path / "race.yaml"
         if file.exists():
             written = self.written()
