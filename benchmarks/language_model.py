@@ -39,6 +39,9 @@ def table(result: dict[str, Any], rates: list[float]) -> str:
 def page(result: dict[str, Any], curve: str) -> str:
     """The run as a page of the documentation."""
     test, seconds, versions = result["test"], result["seconds"], result["versions"]
+    # The last start's own time is shorter than the training of all starts.
+    resumed = seconds["total"] < seconds["train"]
+    paused = "; the run was interrupted and resumed from its checkpoints" if resumed else ""
     frameworks = ", ".join(f"{name} {number}" for name, number in versions.items())
     return f"""# {result["model"]} on {result["dataset"]}: a full run
 
@@ -50,9 +53,8 @@ velodrome train --dataset {result["dataset"]} --model {result["model"]} --engine
 ```
 
 **Test perplexity {test["perplexity"]:.2f}** over {test["total"]:,} words; published for this model: about
-{PUBLISHED:.0f}. Training took {seconds["train"]:,.0f} s and everything together {seconds["total"]:,.0f} s, at
-{result["throughput"]["examples_per_second"]:,.0f} words per second. Perplexities repeat up to rounding; seconds depend
-on the machine and on what else it does. Versions: {frameworks}.
+{PUBLISHED:.0f}. Training took {seconds["train"]:,.0f} s, evaluation {seconds["evaluate"]:,.0f} s{paused}. Perplexities
+repeat up to rounding; seconds depend on the machine and on what else it does. Versions: {frameworks}.
 
 {curve}
 """
