@@ -34,7 +34,7 @@ def seconds_of(start: str, runs: Path, limit: float) -> float:
     result = run_json(
         [str(VELODROME), "race", *RACE, f"--{start}", "--json", "--runs", str(runs), "--name", "twelve"], seconds=limit
     )
-    finished = sum(run["status"] == "finished" for run in result["runs"])
+    finished = sum(row["runs"] for row in result["rows"])
     if finished != JOBS:
         raise RunError(f"{finished} of {JOBS} jobs finished, started {start}: see {runs}")
     return time.perf_counter() - began
