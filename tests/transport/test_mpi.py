@@ -81,9 +81,8 @@ def test_sums_and_broadcasts_are_right_on_one_host_and_over_the_network(hosts):
     size = len(hosts)
     assert segments() <= before
     for each in found:
-        assert each["flat"] == ("SharedFlat" if size > 1 and len(set(hosts)) == 1 else "SentFlat")
-        offset = size * (size - 1) / 2
-        assert each["totals"] == [[i * number * size + offset for i in (0, 500, 1000)] for number in (1, 2)]
+        shares = size > 1 and len(set(hosts)) == 1
+        assert each["seen"] == ([float(rank + 1) for rank in range(size)] if shares else None)
         assert each["whole"] == [sum(i + rank for rank in range(size)) for i in range(3)]
         assert each["single"] == size * (size + 1) / 2
         assert each["shared"] == size - 1

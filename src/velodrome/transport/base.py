@@ -4,29 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import DTypeLike, NDArray
-
-
-class Flat(Protocol):
-    """A buffer that is summed again and again: a process writes `mine`, calls `reduce` and reads `total`."""
-
-    mine: NDArray[Any]
-    total: NDArray[Any]
-
-    def reduce(self) -> None:
-        """Block until everybody has called it."""
-
-
-class SentFlat(Flat):
-    """The sum takes the place of what was written."""
-
-    def __init__(self, transport: Transport, count: int, dtype: DTypeLike) -> None:
-        self._transport = transport
-        self.mine = self.total = np.zeros(count, dtype)
-
-    def reduce(self) -> None:
-        self._transport.all_reduce(self.mine)
 
 
 class Transport(Protocol):
@@ -35,9 +13,9 @@ class Transport(Protocol):
     rank: int
     size: int
 
-    def flat(self, count: int, dtype: DTypeLike) -> Flat:
-        """A buffer of so many numbers, where the processes sum it fastest. `total` may only be read."""
-        return SentFlat(self, count, dtype)
+    def shared(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any] | None:
+        """Zeros in memory that all processes map and may change; None where they cannot share as much."""
+        return None
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         """Replace a contiguous buffer by its sum over the processes."""

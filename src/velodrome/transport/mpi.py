@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.transport import shared
-from velodrome.transport.base import Flat, Transport
+from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import interface_of
 from velodrome.transport.meeting import Met, Place, leave, meet
 from velodrome.transport.pmi import remove_shared_memory, shared_memory
@@ -39,7 +39,7 @@ class MpiTransport(Transport):
         # Loaded first: a rank that cannot must not come, and let the others wait inside MPI.
         self._mpi = _load_mpi()
         self._met = meet(place, seconds)
-        self._closing, self._flats = False, 0
+        self._closing, self._segments = False, 0
         # MPI's own start knows no limit and keeps the interpreter to itself, so that no thread of ours could end it.
         faulthandler.dump_traceback_later(seconds, exit=True)
         _start_mpi(self._mpi, place, self._met)
@@ -50,22 +50,20 @@ class MpiTransport(Transport):
         remove_shared_memory(self._met.name)
         threading.Thread(target=self._watch, name="mpi-life", daemon=True).start()
 
-    def flat(self, count: int, dtype: DTypeLike) -> Flat:
-        """In memory that all ranks share, if they are on one host and there is enough of it."""
-        if self.size > 1 and len(set(self._place.hosts)) == 1:
-            path = Path("/dev/shm") / shared_memory(self._met.name).replace("*", f"flat{self._flats}")
-            self._flats += 1
-            rows = self.size + 1
-            made = self.rank != 0 or shared.create(path, rows, count, dtype)
-            self.barrier()
-            mapped = shared.attach(path, rows, count, dtype) if made else None
-            everybody = np.array([mapped is not None], np.int64)
-            self.all_reduce(everybody)
-            if self.rank == 0:
-                path.unlink(missing_ok=True)
-            if mapped is not None and everybody[0] == self.size:
-                return shared.SharedFlat(mapped, self.rank, self.barrier)
-        return super().flat(count, dtype)
+    def shared(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any] | None:
+        """In memory of the host, if all ranks are on one and there is enough of it."""
+        if self.size == 1 or len(set(self._place.hosts)) > 1:
+            return None
+        path = Path("/dev/shm") / shared_memory(self._met.name).replace("*", f"shared{self._segments}")
+        self._segments += 1
+        made = self.rank != 0 or shared.create(path, shape, dtype)
+        self.barrier()
+        mapped = shared.attach(path, shape, dtype) if made else None
+        everybody = np.array([mapped is not None], np.int64)
+        self.all_reduce(everybody)
+        if self.rank == 0:
+            path.unlink(missing_ok=True)
+        return mapped if everybody[0] == self.size else None
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         """Replace a contiguous buffer by its sum over the ranks."""

@@ -1,63 +1,58 @@
-"""`allreduce`: parameters and gradients of the network in one flat buffer each, summed by a transport in place."""
+"""`allreduce`: every process computes its part of the gradient, and one sum over MPI makes it whole."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
+import numpy as np
 import torch
 
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.transport.base import SentFlat
+from velodrome.engines.torch.optimizer import Optimizer
+from velodrome.engines.torch.sums import Sent, Shared, Sums
 
-
-def flatten(parameters: list[torch.nn.Parameter], gradient: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Move parameters into one flat tensor: it, and the views by parameter of a flat gradient.
-
-    A parameter keeps its memory layout: channels-last weights stay so inside the flat tensor.
-    """
-    flat = torch.zeros_like(gradient)
-    views, offset = [], 0
-    for parameter in parameters:
-        dense = torch.empty_like(parameter)
-        place = flat.as_strided(dense.shape, dense.stride(), offset)
-        place.copy_(parameter.detach())
-        parameter.data = place
-        views.append(gradient.as_strided(dense.shape, dense.stride(), offset))
-        offset += parameter.numel()
-    return flat, views
+T = TypeVar("T")
 
 
 class AllReduceLearner(TorchLearner):
-    """Each process computes its part of the gradient; one sum over MPI makes it whole everywhere."""
+    """Shares parameters with the other processes where they are on one host, else sends gradients to them."""
 
-    collective_seconds: float
+    collective_seconds: float = 0.0
 
-    def _optimized(self) -> list[torch.Tensor]:
-        size, dtype = sum(parameter.numel() for parameter in self._trained), self._trained[0].dtype
-        # Clipping changes the sum in place, which only its owner may: that one is not shared.
-        sent = self._context.job.clip_norm is not None or self._device.type != "cpu"
-        number_type = self._context.job.dtype
-        self._summed = SentFlat(self._transport, size, number_type) if sent else self._transport.flat(size, number_type)
-        self._written, self._total = torch.from_numpy(self._summed.mine), torch.from_numpy(self._summed.total)
-        self._gradient = self._written.to(self._device, dtype)
-        self._flat, self._views = flatten(self._trained, self._gradient)
-        self.collective_seconds = 0.0
-        return [self._flat]
+    def _make_optimizer(self) -> Optimizer:
+        self._sums = self._choose_sums()
+        return self._sums.optimizer
+
+    def _choose_sums(self) -> Sums:
+        transport, job = self._transport, self._context.job
+        shares = transport.size > 1 and self._device.type == "cpu" and self._network.leaves_parameters_alone()
+        agreed = np.array([shares], np.int64)
+        transport.all_reduce(agreed)
+        if agreed[0] == transport.size:
+            memory = Shared.memory(transport, self._trained, job)
+            if memory is not None:
+                return Shared(transport, self._trained, job, memory)
+        return Sent(transport, self._trained, job)
 
     def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
-        if loss is None:
-            self._gradient.zero_()
-        else:
-            torch._foreach_copy_(self._views, self._local_gradients(loss))
-        if self._gradient is not self._written:
-            self._written.copy_(self._gradient)
+        self._sums.write(None if loss is None else self._local_gradients(loss))
+        return self._together(self._sums.reduce)
+
+    def _norm(self, gradients: list[torch.Tensor]) -> float:
+        return self._together(lambda: self._sums.norm(gradients))
+
+    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+        super().step(loss, batch)
+        self._together(self._sums.finish)
+
+    def _together(self, call: Callable[[], T]) -> T:
+        """Do what blocks until all processes do it."""
         status = self._context.status
         status.waiting = True
         began = time.perf_counter()
-        self._summed.reduce()
+        result = call()
         self.collective_seconds += time.perf_counter() - began
         status.waiting = False
-        if self._gradient is self._written:
-            return [self._total]
-        self._gradient.copy_(self._total)
-        return [self._gradient]
+        return result

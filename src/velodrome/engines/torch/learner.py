@@ -12,7 +12,7 @@ from torch import nn
 
 from velodrome.engines.torch import saved
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import Optimizer, shorten
+from velodrome.engines.torch.optimizer import Optimizer, shorten, squares
 from velodrome.engines.torch.task import Place, Task
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
@@ -34,25 +34,29 @@ class TorchLearner(Learner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self._broadcast_model()
-        self._optimizer, self._clip_norm = Optimizer(context.job, self._optimized()), context.job.clip_norm
+        self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         self.forward: nn.Module = self._wrapped()
         self._task = _task(context, network, Place(transport.rank, transport.size, device))
         self._epochs = 0
 
     # -- what a strategy may change
 
-    def _optimized(self) -> list[torch.Tensor]:
-        """The tensors that the optimizer changes."""
-        return list(self._trained)
+    def _make_optimizer(self) -> Optimizer:
+        """What changes the parameters by what `_gradients` gives."""
+        return Optimizer(self._context.job, list(self._trained))
 
     def _wrapped(self) -> nn.Module:
         """What the forward pass calls."""
         return self._model
 
     def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
-        """The gradient of every optimized tensor; `loss` is None if this process has no example in the step."""
+        """The gradient of what the optimizer changes; `loss` is None if this process has no example in the step."""
         assert loss is not None, "one process has all examples"
         return self._local_gradients(loss)
+
+    def _norm(self, gradients: list[torch.Tensor]) -> float:
+        """The length of the whole gradient, of which `gradients` may be this process's share."""
+        return squares(gradients) ** 0.5
 
     # -- training
 
@@ -74,7 +78,7 @@ class TorchLearner(Learner):
         """One step by the summed loss of this process's examples, None if it has none, out of a batch over all."""
         gradients = self._gradients(None if loss is None else loss * (self.loss_factor / batch))
         if self._clip_norm is not None:
-            shorten(gradients, self._clip_norm)
+            shorten(gradients, self._norm(gradients), self._clip_norm)
         self._optimizer.step(gradients)
 
     def _local_gradients(self, loss: torch.Tensor) -> list[torch.Tensor]:

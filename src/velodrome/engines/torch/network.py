@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,6 +47,21 @@ class Network:
     from_zoo: bool
     #: The fewest examples a training step can be made with: batch normalisation has no variance of one.
     fewest: int
+    #: A few images, for trying the model.
+    sample: torch.Tensor | None = None
+
+    def leaves_parameters_alone(self) -> bool:
+        """Whether a forward pass in training changes no parameter: only then may processes share them."""
+        if self.from_zoo:
+            return True
+        try:
+            tried = copy.deepcopy(self.model).train()
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                tried(self.sample)
+        except Exception:
+            return False
+        pairs = zip(self.model.parameters(), tried.parameters(), strict=True)
+        return all(torch.equal(before, after) for before, after in pairs)
 
 
 def seed_everything(seed: int) -> None:
@@ -90,7 +106,9 @@ def build(job: Job, data: Splits, device: torch.device) -> Network:
     model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
     if from_zoo:
         model = model.to(memory_format=torch.channels_last)
-    outputs = _probe(job.model, model, data, dtype, device)
+    pixels = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
+    sample = torch.from_numpy(np.array(pixels, order="C")).to(device=device, dtype=dtype).mul_(data.scale)
+    outputs = _probe(job.model, model, sample, data.classes)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
     normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
@@ -99,6 +117,7 @@ def build(job: Job, data: Splits, device: torch.device) -> Network:
         loss=loss_of_probabilities if own.are_probabilities(outputs) else loss_of_logits,
         from_zoo=from_zoo,
         fewest=2 if normalised else 1,
+        sample=sample,
     )
 
 
@@ -109,15 +128,13 @@ def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
     return Network(model=model, loss=loss_of_logits, from_zoo=True, fewest=1)
 
 
-def _probe(name: str, model: nn.Module, data: Splits, dtype: torch.dtype, device: torch.device) -> np.ndarray:
+def _probe(name: str, model: nn.Module, images: torch.Tensor, classes: int) -> np.ndarray:
     """What the model answers to a few training examples; also gives lazy layers their shape."""
-    pixels = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
-    images = torch.from_numpy(np.array(pixels, order="C")).to(device=device, dtype=dtype).mul_(data.scale)
     model.eval()
     with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False):
         outputs = model(images)
     model.train()
     if not isinstance(outputs, torch.Tensor):
         raise BadRequest(f"model {name!r} answers with {type(outputs).__name__!r}: it must return one tensor of logits")
-    own.check_outputs(name, tuple(outputs.shape), len(images), data.classes)
+    own.check_outputs(name, tuple(outputs.shape), len(images), classes)
     return np.asarray(outputs.double().cpu().numpy())

@@ -17,26 +17,41 @@ _PIECE = 1 << 15
 class Optimizer:
     """Changes tensors in place by their gradients, which must lie in memory as the tensors do."""
 
-    def __init__(self, job: Job, tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self, job: Job, tensors: list[torch.Tensor], *, slots: list[torch.Tensor] | None = None,
+        part: slice | None = None,
+    ) -> None:
+        """`slots` are given for a single tensor, zero and like it, where they may not be made here. With `part`, only
+        that much of it is changed, and the gradient is that of the part: others change the rest."""
         self._kind, self.rate = job.optimizer, job.rate
-        self._tensors = [tensor.detach() for tensor in tensors]
-        slots = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "square")}[job.optimizer]
-        self._slots = {name: [torch.zeros_like(tensor) for tensor in self._tensors] for name in slots}
-        self._steps = torch.zeros((), dtype=torch.float32, device=self._tensors[0].device)
-        self._steps_by_tensor = [self._steps] * len(self._tensors)
+        tensors = [tensor.detach() for tensor in tensors]
+        names = self.slots_of(job)
+        made = [[slot] for slot in slots] if slots else [[torch.zeros_like(each) for each in tensors] for _ in names]
+        self._slots = dict(zip(names, made, strict=True))
+        self._steps = torch.zeros((), dtype=torch.float32, device=tensors[0].device)
+        self._steps_by_tensor = [self._steps] * len(tensors)
+        self._tensors, self._stepped = tensors, self._slots
+        if part is not None:
+            self._tensors = [tensor[part] for tensor in tensors]
+            self._stepped = {name: [slot[part] for slot in each] for name, each in self._slots.items()}
+
+    @staticmethod
+    def slots_of(job: Job) -> tuple[str, ...]:
+        """What is remembered of every number, by name."""
+        return {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "square")}[job.optimizer]
 
     @torch.no_grad()
     def step(self, gradients: list[torch.Tensor]) -> None:
         self._steps += 1
         if self._kind == "adam":
             torch._fused_adam_(
-                self._tensors, gradients, self._slots["mean"], self._slots["square"], [], self._steps_by_tensor,
+                self._tensors, gradients, self._stepped["mean"], self._stepped["square"], [], self._steps_by_tensor,
                 lr=self.rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0, eps=ADAM_EPSILON,
                 amsgrad=False, maximize=False,
             )
         elif self._kind == "momentum":
             torch._fused_sgd_(
-                self._tensors, gradients, self._slots["momentum"], weight_decay=0.0, momentum=MOMENTUM, lr=self.rate,
+                self._tensors, gradients, self._stepped["momentum"], weight_decay=0.0, momentum=MOMENTUM, lr=self.rate,
                 dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
             )
         else:
@@ -49,10 +64,15 @@ class Optimizer:
 
 
 @torch.no_grad()
-def shorten(gradients: list[torch.Tensor], longest: float) -> None:
-    """Shorten the gradient as a whole to a norm, in place, where it is longer."""
+def squares(gradients: list[torch.Tensor]) -> float:
+    """The sum of the squares of all numbers."""
     # In pieces, because a float32 sum of millions of squares is wrong in the fourth digit.
     pieces = [piece for gradient in gradients for piece in gradient.reshape(-1).split(_PIECE)]
-    norm = float(torch.stack(torch._foreach_norm(pieces)).double().norm())
+    return float(torch.stack(torch._foreach_norm(pieces)).double().square().sum())
+
+
+@torch.no_grad()
+def shorten(gradients: list[torch.Tensor], norm: float, longest: float) -> None:
+    """Shorten a gradient of this norm to the longest one allowed, in place, where it is longer."""
     if norm > longest:
         torch._foreach_mul_(gradients, longest / norm)

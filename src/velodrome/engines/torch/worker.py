@@ -9,12 +9,13 @@ import torch
 from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker import loop
+from velodrome.worker import host, loop
 from velodrome.worker.context import Context
 
 
 def train(context: Context) -> None:
     """Train the job of the context to its end."""
+    host.keep_freed_memory()
     torch.set_num_threads(context.threads)
     local_rank, local_size = _place_on_host()
     gpus = torch.cuda.device_count() >= local_size
