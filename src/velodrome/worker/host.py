@@ -46,7 +46,7 @@ def limit_threads(threads: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees for the next step, instead of giving pages back and getting them anew."""
+    """Let the C library keep what a step frees for the next one, instead of giving pages back and getting new ones."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # a C library that is not GNU's manages well without it
             library = ctypes.CDLL(None)

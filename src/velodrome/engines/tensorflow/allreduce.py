@@ -42,7 +42,7 @@ class AllReduce(Replicas):
         self._held: Any = None
         self._step = tf.Variable(0, dtype=tf.int64)
         self._update = tf.Variable(0, dtype=tf.int64)
-        flat = tf.TensorSpec([self.parameters], self._network.dtype)
+        flat = tf.TensorSpec(self._weights.shape, self._network.dtype)
         self._start = tf.function(self._compute, autograph=False).get_concrete_function()
         self._go_on = tf.function(self._apply_and_compute, autograph=False).get_concrete_function(flat)
         self._finish = tf.function(self._apply_summed, autograph=False).get_concrete_function(flat)

@@ -1,4 +1,4 @@
-"""A Keras model's weights as one flat buffer: how it is packed, taken apart and written down.
+"""A Keras model's weights as one flat buffer: how it is taken apart and written down.
 
 The model's own variables only say shapes and initial values. What trains lives in the learners, so the same model
 works under every strategy, and none of Keras' variable wrapping takes part.
@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.layout import Layout
 from velodrome.spec.job import Job
 
 Array = NDArray[Any]
@@ -54,23 +55,15 @@ class FlatModel(ABC):
         self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)
         self.trainable = list(model.trainable_variables)
         self.shapes = [tuple(variable.shape) for variable in self.trainable]
-        self.sizes = [int(np.prod(shape)) for shape in self.shapes]
+        self.layout = Layout(self.shapes)
+        self.parameters = self.layout.parameters
 
-    @property
-    def parameters(self) -> int:
-        return sum(self.sizes)
-
-    def weights(self) -> NDArray[np.floating[Any]]:
+    def weights(self) -> Array:
         """The model's weights as one buffer."""
-        return self.pack([np.asarray(variable) for variable in self.trainable])
+        return self.layout.laid(self._plain().astype(self.job.dtype))
 
-    def pack(self, arrays: Sequence[Array]) -> NDArray[np.floating[Any]]:
-        return np.concatenate([np.ravel(array) for array in arrays]).astype(self.job.dtype)
-
-    def unpack(self, flat: tf.Tensor) -> list[tf.Tensor]:
-        """The buffer as the weights of each layer."""
-        parts = tf.split(flat, self.sizes) if len(self.sizes) > 1 else [flat]
-        return [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+    def _plain(self) -> Array:
+        return np.concatenate([np.ravel(np.asarray(variable)) for variable in self.trainable])
 
     @abstractmethod
     def initial_statistics(self, rank: int) -> list[Array]:
@@ -99,12 +92,15 @@ class FlatModel(ABC):
         """The same look without training."""
 
     @abstractmethod
-    def save(self, folder: Path, flat: Array, statistics: Sequence[Array]) -> None:
+    def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         """A plain Keras model with trained weights, and what is needed to call it."""
 
-    def _put(self, flat: Array) -> None:
-        for variable, value in zip(self.trainable, np.split(flat, np.cumsum(self.sizes)[:-1]), strict=True):
-            variable.assign(value.reshape(variable.shape))
+    def _put(self, buffer: Array) -> None:
+        plain, first = self.layout.plain(buffer), 0
+        for variable, shape in zip(self.trainable, self.shapes, strict=True):
+            last = first + int(np.prod(shape))
+            variable.assign(plain[first:last].reshape(shape))
+            first = last
 
     def _write(self, folder: Path, described: dict[str, Any]) -> None:
         """The model, and beside it as JSON what it is."""

@@ -115,7 +115,7 @@ class HandsImages(ParameterServer):
         if isinstance(images, np.memmap):
             self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.sizes[0])))
         steps = min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf)
-        self._straight = steps >= _LONG_JOB and len(self._network.sizes) <= _SMALL_NETWORK
+        self._straight = steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
         left = (self._context.job.steps or math.inf) - self._context.status.steps
         self._end, self._arrivals = int(min(schedule.steps, left)), []
 

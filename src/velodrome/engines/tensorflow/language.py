@@ -79,8 +79,8 @@ class LanguageNetwork(FlatModel):
         losses, after = self._read(weights, statistics, batch)
         return Seen(_tally(losses, tf.reshape(tf.transpose(batch.real), [-1])), after)
 
-    def save(self, folder: Path, flat: Array, statistics: Sequence[Array]) -> None:
-        self._put(flat)
+    def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
+        self._put(buffer)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "vocabulary.json").write_text(
             json.dumps(self.vocabulary, ensure_ascii=False) + "\n", encoding="utf-8"

@@ -142,8 +142,8 @@ class Network(FlatModel):
             confusion = tf.math.unsorted_segment_sum(each, place, self.classes**2)
         return Seen(tally, list(statistics), confusion)
 
-    def save(self, folder: Path, flat: Array, statistics: Sequence[Array]) -> None:
-        self._put(flat)
+    def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
+        self._put(buffer)
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)
         self._write(folder, {

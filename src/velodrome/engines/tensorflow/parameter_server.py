@@ -85,7 +85,7 @@ class ParameterServer(Learner):
 
     def _layers(self, pulled: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Each layer's weights from the parts of the buffer."""
-        return self._network.unpack(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
+        return self._network.layout.layers(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
 
     def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
         """Apply a gradient where the weights live, and note how many others were applied since `before`."""
@@ -147,21 +147,22 @@ class ParameterServer(Learner):
         return counts
 
     def _flat(self, parts: Sequence[Any]) -> NDArray[Any]:
-        return self._network.pack([part.numpy() for part in parts])
+        return np.concatenate([part.numpy() for part in parts])
 
     def _slot(self, index: int) -> list[Any]:
         return [slots[index] for slots in self._slots]
 
     def state(self) -> State:
-        slots = [self._flat(self._slot(index)) for index in range(self._optimizer.slots)]
+        plain = self._network.layout.plain
+        slots = [plain(self._flat(self._slot(index))) for index in range(self._optimizer.slots)]
         statistics = [variable.numpy() for variable in self._statistics]
-        return pack_state(self._flat(self._weights), slots, statistics, int(self._iterations.numpy()))
+        return pack_state(plain(self._flat(self._weights)), slots, statistics, int(self._iterations.numpy()))
 
     def load(self, state: State) -> None:
         weights, slots, statistics, iterations = unpack_state(state)
         held = [self._weights, *(self._slot(index) for index in range(self._optimizer.slots))]
-        for parts, values in zip(held, [weights, *slots], strict=True):
-            first = 0
+        for parts, plain in zip(held, [weights, *slots], strict=True):
+            values, first = self._network.layout.laid(plain), 0
             for part in parts:
                 part.assign(values[first : first + part.shape[0]])
                 first += part.shape[0]

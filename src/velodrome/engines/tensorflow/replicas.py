@@ -103,7 +103,7 @@ class Replicas(Learner):
     def _gradient(self, here: int, weights: tf.Tensor, batch: Batch) -> tf.Tensor:
         """One replica's part of a step's gradient; what it saw is kept."""
         statistics = [value.read_value() for value in self._statistics[here]]
-        gradient, seen = self._network.gradient(weights, self._network.unpack, statistics, batch)
+        gradient, seen = self._network.gradient(weights, self._network.layout.layers, statistics, batch)
         self._tallies[here].assign_add(seen.tally)
         for variable, value in zip(self._statistics[here], seen.after, strict=True):
             variable.assign(value)
@@ -133,7 +133,7 @@ class Replicas(Learner):
         weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
         statistics = [value.read_value() for value in self._statistics[here]]
         batch = self._feed.deal(handed[here], step)
-        seen = self._network.count(self._network.unpack(weights), statistics, batch)
+        seen = self._network.count(self._network.layout.layers(weights), statistics, batch)
         self._tallies[here].assign_add(seen.tally)
         if seen.confusion is not None:
             self._confusions[here].assign_add(seen.confusion)
@@ -227,8 +227,9 @@ class Replicas(Learner):
         return Counts.of(self._summed(counts.vector()))
 
     def state(self) -> State:
-        slots = [slot.numpy() for slot in self._slots]
-        return pack_state(self._weights.numpy(), slots, self._kept_statistics(), self._iterations)
+        plain = self._network.layout.plain
+        slots = [plain(slot.numpy()) for slot in self._slots]
+        return pack_state(plain(self._weights.numpy()), slots, self._kept_statistics(), self._iterations)
 
     def _kept_statistics(self) -> list[NDArray[Any]]:
         """What a reader carries is of no use to the next epoch."""
@@ -236,9 +237,9 @@ class Replicas(Learner):
 
     def load(self, state: State) -> None:
         weights, slots, statistics, self._iterations = unpack_state(state)
-        self._weights.assign(weights)
+        self._weights.assign(self._network.layout.laid(weights))
         for slot, value in zip(self._slots, slots, strict=True):
-            slot.assign(value)
+            slot.assign(self._network.layout.laid(value))
         for rank, held in zip(self._ranks, [] if self._network.carries else self._statistics, strict=False):
             for variable, value in zip(held, self._network.for_rank(statistics, rank), strict=True):
                 variable.assign(value)
