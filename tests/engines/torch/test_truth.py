@@ -141,6 +141,14 @@ def test_frozen_unused_and_tied_parameters_train_as_in_one_process(single, data,
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_a_model_that_changes_its_own_weights_does_so_once_a_step(single, data, tmp_path, strategy):
+    """Processes that share memory would do it once each."""
+    wanted = job(model="torch_nets:fading")
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 2}), data, tmp_path)
+    assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_batch_statistics_are_averaged_and_single_examples_are_no_obstacle(data, tmp_path, strategy):
     wanted = job(model="torch_nets:normalised", strategy=strategy, workers=3, batch_size=4, optimizer="adam")
     wanted = wanted.model_copy(update={"steps": None, "epochs": 3})
