@@ -8,8 +8,10 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from driver import addresses_of, finish, largest_difference, start
 
@@ -40,13 +42,55 @@ def test_one_worker_ends_with_the_weights_of_one_process(
 
 
 def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with_the_same_weights(train: Any) -> None:
-    """13 steps an epoch, handed out by threes: four closures without a loop, and one for the step that is left."""
+    """13 steps an epoch, the last with fewer examples, handed out by threes: one step first, then four closures."""
     asked = {"model": "dense-128", "optimizer": "momentum", "dtype": "float64", "learning_rate": 0.01,
              "batch_size": 7, "epochs": 50}
     alone = train(strategy="single", **asked)
     served = train(strategy="parameter-server", workers=1, servers=1, **asked)
     assert served.state["iterations"] == 650
     assert largest_difference(alone.state, served.state) < 1e-9
+
+
+@pytest.mark.parametrize(("steps", "epoch", "workers", "size"), [
+    (4210, 421, 2, 19),  # 22 closures and 3 steps
+    (800, 421, 2, 17),  # 24 closures and 13 steps, then 22 closures and 5 steps
+    (8000, 400, 2, 20), (700, 7, 1, 1), (600, 1, 2, 1), (10, 1000, 5, 20),
+])  # fmt: skip
+def test_closures_are_as_long_as_lets_the_workers_end_together(steps: int, epoch: int, workers: int, size: int) -> None:
+    pytest.importorskip("tensorflow")
+    from velodrome.engines.tensorflow.hand_images import even_size
+
+    assert even_size(steps, epoch, max(1, min(20, epoch // (4 * workers))), workers) == size
+
+
+def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from velodrome.engines.tensorflow.hand_images import HandsImages
+    from velodrome.worker.schedule import by_data
+
+    asked: list[tuple[Any, ...]] = []
+    hands = HandsImages.__new__(HandsImages)
+    images = np.zeros((1000, 2, 2, 1), np.uint8)
+    hands._context = SimpleNamespace(
+        job=SimpleNamespace(workers=2, epochs=9, steps=None), status=SimpleNamespace(steps=0),
+        data=SimpleNamespace(train=SimpleNamespace(images=images)),
+    )
+    hands._network = SimpleNamespace(shapes=[(4, 10), (10,)])
+    hands._iterations, hands._late, hands._latest = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
+    hands._copies, hands._train, hands._salt = {"train": None}, None, 0
+    hands._closures = SimpleNamespace(
+        enough=3, results=lambda left: [], schedule=lambda key, function, *arguments: asked.append(arguments)
+    )
+    hands.begin_epoch(by_data(1000, 7, 1, seed=1, epoch=1))
+    hands.train(0, 60)
+    hands.train(60, 143)
+    hands.end_epoch()
+
+    kinds = {(straight, order.shape[0]) for _, order, straight in asked}
+    assert len(kinds) == 2
+    orders = [order.numpy() for _, order, _ in asked]
+    seen = np.concatenate([order[3 : 3 + order[1]] for order in orders])
+    assert sorted(seen) == list(range(1000))
 
 
 def test_large_weights_are_split_over_the_servers_and_small_ones_are_not() -> None:

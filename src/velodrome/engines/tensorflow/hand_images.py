@@ -37,6 +37,20 @@ _LONG_CLOSURE, _SMALLER = 0.4, 4
 _SENT_BYTES = 16 << 20
 
 
+def even_size(steps: int, epoch: int, most: int, workers: int) -> int:
+    """Steps of a closure, at most so many, with which workers end the epochs of a job together and few steps are left.
+
+    A closure costs about half a step of its own, and a step that is handed out alone about twice its time.
+    """
+
+    def seconds(length: int, size: int) -> float:
+        return -(-(length // size) // workers) * (size + 0.5) + length % size * 2 / workers
+
+    epochs, rest = divmod(steps, epoch)
+    sizes = range(max(1, most * 3 // 4), most + 1)
+    return min(sizes, key=lambda size: epochs * seconds(epoch, size) + seconds(rest, size))
+
+
 class HandsImages(ParameterServer):
     """Any closure may run on any worker, and there is always one waiting for who is free."""
 
@@ -70,11 +84,12 @@ class HandsImages(ParameterServer):
     def _train_steps(self, given: Any, order: tf.Tensor, straight: int) -> tuple[tf.Tensor]:
         """Steps over the examples that are numbered, and their counts.
 
-        `order` holds the size of a batch, what sets the closure's random numbers apart, and the examples' numbers.
-        `straight` says how many steps these are, if the graph is to be made for so many; else it loops.
+        `order` holds the size of a batch, how many examples there are, what sets the closure's random numbers apart,
+        and the examples' numbers. `straight` says how many steps these are, if the graph is to be made for so many;
+        else it loops.
         """
-        size, salt, indices = order[0], order[1], order[2:]
-        pixels, examples = self._given(given), tf.size(indices, tf.int64)
+        size, examples, salt, indices = order[0], order[1], order[2], order[3:]
+        pixels = self._given(given)
         states = [
             value + tf.cast(tf.stack([salt * _SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
@@ -114,17 +129,26 @@ class HandsImages(ParameterServer):
         images = self._context.data.train.images
         if isinstance(images, np.memmap):
             self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.sizes[0])))
-        steps = min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf)
+        steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))
         self._straight = steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
+        if self._straight:
+            self._each = even_size(steps, schedule.steps, self._each, self._context.job.workers)
         left = (self._context.job.steps or math.inf) - self._context.status.steps
         self._end, self._arrivals = int(min(schedule.steps, left)), []
 
     def _next_size(self) -> int:
-        """Steps of the next closure: if they take long, few at the end, so that nobody waits for the last one."""
-        workers = self._context.job.workers
-        if self._end - self._handed > self._each * workers or self._seconds_each() < _LONG_CLOSURE:
-            return self._each
-        return max(1, self._each // _SMALLER)
+        """Steps of the next closure: if they take long, few at the end, so that nobody waits for the last one.
+
+        A graph without a loop is made for one number of steps. What does not fill such closures goes out step by step,
+        first: so every worker has prepared both graphs when the clock of throughput starts.
+        """
+        left = self._end - self._handed
+        if self._straight and self._handed < self._end % self._each:
+            return 1
+        size = self._each
+        if left <= size * self._context.job.workers and self._seconds_each() >= _LONG_CLOSURE:
+            size = max(1, size // _SMALLER)
+        return 1 if self._straight and size > left else size
 
     def _seconds_each(self) -> float:
         """How long a worker takes for a closure of this epoch; 0 while nobody knows."""
@@ -135,10 +159,12 @@ class HandsImages(ParameterServer):
         """One closure: the steps from where we are up to, not including, `last`."""
         size = self._schedule.sizes[0]
         indices = self._schedule.streams[0][self._handed * size : last * size]
+        straight, examples = last - self._handed if self._straight else 0, len(indices)
+        # An epoch's last batch may be smaller: filled up, so that no graph is made for it alone.
+        indices = np.append(indices, np.repeat(indices[-1:], max(0, straight * size - examples)))
         self._salt += 1
         given, numbers = self._give("train", indices)
-        order = tf.constant(np.concatenate([[size, self._salt], numbers]), tf.int64)
-        straight = self._each if self._straight and last - self._handed == self._each else 0
+        order = tf.constant(np.concatenate([[size, examples, self._salt], numbers]), tf.int64)
         self._closures.schedule(None, self._train, given, order, straight)
         self._handed = last
 
@@ -155,9 +181,11 @@ class HandsImages(ParameterServer):
         return counts + self._taken(self._closures.enough)
 
     def _rest(self) -> Counts:
-        if self._handed < self._asked:
-            self._hand_out(self._asked)
-        return self._taken(0)
+        counts = Counts()
+        while self._handed < self._asked:
+            counts += self._taken(self._closures.enough)
+            self._hand_out(self._handed + 1 if self._straight else self._asked)
+        return counts + self._taken(0)
 
     def evaluate(self, part: Part) -> Counts:
         examples, results = len(getattr(self._context.data, part)), []
