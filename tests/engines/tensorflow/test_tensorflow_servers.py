@@ -54,7 +54,7 @@ def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with
 @pytest.mark.parametrize(("steps", "epoch", "workers", "size"), [
     (4210, 421, 2, 19),  # 22 closures and 3 steps
     (800, 421, 2, 17),  # 24 closures and 13 steps, then 22 closures and 5 steps
-    (8000, 400, 2, 20), (700, 7, 1, 1), (600, 1, 2, 1), (10, 1000, 5, 20),
+    (8000, 400, 2, 20), (700, 7, 1, 1), (600, 1, 2, 1), (1000, 1000, 5, 20),
 ])  # fmt: skip
 def test_closures_are_as_long_as_lets_the_workers_end_together(steps: int, epoch: int, workers: int, size: int) -> None:
     pytest.importorskip("tensorflow")
