@@ -16,6 +16,9 @@ from velodrome.worker.context import Context
 def train(context: Context) -> None:
     """Train the job of the context to its end."""
     host.keep_freed_memory()
+    # What an optimizer remembers of a gradient that stays zero fades into numbers so small that processors compute with
+    # them many times slower. Threads that start later take this over.
+    torch.set_flush_denormal(True)
     torch.set_num_threads(context.threads)
     local_rank, local_size = _place_on_host()
     gpus = torch.cuda.device_count() >= local_size
