@@ -19,6 +19,7 @@ demo: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # The tests have no network: what their HDFS consists of is brought here before them.
 servers: $(READY)

@@ -31,10 +31,10 @@ from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
+from velodrome.tasks.schedule import by_data
 from velodrome.transport.base import Alone
 from velodrome.worker.context import Context
-from velodrome.worker.events import Emitter
-from velodrome.worker.schedule import by_data
+from velodrome.worker.emitter import Emitter
 
 BATCH = 128
 #: The largest cost of gathering, and the least share of the throughput from memory.

@@ -17,14 +17,14 @@ from reference_words import EVENTS, FOLDER, RESULT
 
 from velodrome.cli.commands import COMMANDS, loaded
 from velodrome.cluster.plan import make_plan
-from velodrome.engines.registry import engines
-from velodrome.models.zoo import MODELS
+from velodrome.events.lines import KINDS, PREFIX
+from velodrome.offers.models import MODELS
+from velodrome.offers.registry import engines
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.published import abbreviations
 from velodrome.spec.job import Job
+from velodrome.spec.published import abbreviations
 from velodrome.spec.race import Race
 from velodrome.spec.resolve import resolve
-from velodrome.worker.events import KINDS, PREFIX
 
 FOLDER_OF_PAGES = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py: change the code, then run `make docs`. -->\n"
@@ -263,7 +263,7 @@ def names_page() -> str:
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
         "A race that is gone on with keeps the time stamp and the data sizes of its first begin, also where images\n"
-        "turned out to be unreadable since. `velodrome.run.published.parse` turns a name back into its parts.\n",
+        "turned out to be unreadable since. `velodrome.spec.published.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
 

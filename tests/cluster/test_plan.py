@@ -51,7 +51,7 @@ def test_devices_of_one_process_are_one_process() -> None:
 def test_no_two_processes_get_the_same_port() -> None:
     ports = iter([5, 5, 5, 6, 6, 7, 8])
     made = make_plan("a", job("ddp", 3), port=lambda: next(ports))
-    assert [process.address.port for process in made.processes] == [5, 6, 7]
+    assert [process.member.port for process in made.processes] == [5, 6, 7]
 
 
 def test_a_free_port_is_free_and_none_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +86,4 @@ def test_a_line_for_a_shell_says_the_same_words_whatever_is_in_them() -> None:
 
 def test_a_plan_is_stored_as_json() -> None:
     stored = json.loads(json.dumps(make_plan("a", job("ddp", 2)).as_json()))
-    assert [process["address"]["rank"] for process in stored["processes"]] == [0, 1]
+    assert [process["member"]["rank"] for process in stored["processes"]] == [0, 1]

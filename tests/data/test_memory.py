@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from velodrome.data import memory, shards
+from velodrome.variables import WORLD
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +23,7 @@ def container(tmp_path, monkeypatch):
     limit.write_text(str(1000 << 20))
     used.write_text(str(400 << 20))
     details.write_text(f"anon 5\ninactive_file {100 << 20}\n")
-    for variable in ("VELODROME_HOSTS", "VELODROME_MPI_HOSTS", "VELODROME_JOB", shards.MEMORY_VARIABLE):
+    for variable in (WORLD, shards.MEMORY_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     return limit
 
@@ -44,16 +45,15 @@ def test_the_limit_of_a_process_counts_and_its_use(limit):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "workers"),
+    ("world", "workers"),
     [
-        ("VELODROME_HOSTS", "a,b,a,b,a", 3),
-        ("VELODROME_MPI_HOSTS", "a,b", 1),
-        ("VELODROME_JOB", json.dumps({"workers": 4}), 4),
-        ("VELODROME_JOB", json.dumps({"dataset": "digits"}), 1),
-        ("VELODROME_JOB", "none", 1),
+        (json.dumps([{"role": "worker", "host": host} for host in "abaca"]), 3),
+        (json.dumps([{"role": "worker", "host": "a"}, {"role": "server", "host": "a"}]), 1),
+        ("[]", 1),
+        ("none", 1),
     ],
 )
-def test_the_workers_of_a_machine_divide_what_a_set_may_take(container, monkeypatch, variable, value, workers):
-    monkeypatch.setenv(variable, value)
+def test_the_workers_of_a_machine_divide_what_a_set_may_take(container, monkeypatch, world, workers):
+    monkeypatch.setenv(WORLD, world)
     assert memory.workers_here() == workers
     assert shards._budget() == (175 << 20) // workers

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from samples import Block, blocks
 
-from velodrome.worker.events import PREFIX
+from velodrome.events.lines import PREFIX
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from reference_words import EVENTS, FOLDER

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.engines.base import Address
-from velodrome.engines.registry import engine_of, strategy_of
+from velodrome.events.lines import parse
+from velodrome.offers.registry import engine_of, strategy_of
+from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.spec.resolve import resolve, roles_of
+from velodrome.variables import WORLD
 from velodrome.worker import checkpoint
-from velodrome.worker.events import parse
 from velodrome.worker.learner import State
 
 PROCESS = Path(__file__).with_name("driver_process.py")
@@ -100,21 +101,22 @@ def free_ports(hosts: list[str]) -> list[int]:
     return ports
 
 
-def addresses_of(job: Job, hosts: list[str] | None = None) -> list[Address]:
+def members_of(job: Job, hosts: list[str] | None = None) -> list[Member]:
     """Where the processes of a job listen: on the loopback unless hosts are given, one for each worker."""
-    strategy = strategy_of(job)
-    counts = {"worker": 1 if strategy.one_process else job.workers, "server": job.servers}
-    places = [(role, rank) for role in strategy.roles for rank in range(counts.get(role, 1))]
+    places = roles_of(job)
     names = [hosts[rank % len(hosts)] if hosts else "127.0.0.1" for _, rank in places]
     ports = free_ports(names)
-    return [Address(role, rank, name, port) for (role, rank), name, port in zip(places, names, ports, strict=True)]
+    return list(numbered(
+        Member(role, rank, name, port) for (role, rank), name, port in zip(places, names, ports, strict=True)
+    ))
 
 
 def _words_and_environment(
-    job: Job, data: Path, folder: Path, resume: bool, addresses: list[Address], me: Address
+    job: Job, data: Path, folder: Path, resume: bool, members: list[Member], me: Member
 ) -> tuple[list[str], dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
-    environment = dict(engine_of(job).environment(strategy_of(job), addresses, me))
+    world = World(tuple(members), me)
+    environment = {**engine_of(job).environment(strategy_of(job), world), WORLD: world.to_json()}
     folders = [str(PROCESS.parent), str(PROCESS.parent / job.engine), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(folders)
     return [me.role, str(me.rank), str(data), str(folder), str(int(resume)), job.model_dump_json()], environment
@@ -122,15 +124,15 @@ def _words_and_environment(
 
 def start(
     job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False,
-    only: list[int] | None = None, addresses: list[Address] | None = None,
-) -> list[tuple[Address, subprocess.Popen[str]]]:
+    only: list[int] | None = None, members: list[Member] | None = None,
+) -> list[tuple[Member, subprocess.Popen[str]]]:
     """Start the processes of a job, or those of some ranks only, for tests that do something to them."""
     job = resolve(job)
-    addresses = addresses or addresses_of(job, hosts)
+    members = members or members_of(job, hosts)
     started = []
-    for me in addresses:
+    for me in members:
         if only is None or me.rank in only:
-            words, environment = _words_and_environment(job, data, folder, resume, addresses, me)
+            words, environment = _words_and_environment(job, data, folder, resume, members, me)
             process = subprocess.Popen(
                 [sys.executable, str(PROCESS), *words],
                 env=os.environ | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -139,7 +141,7 @@ def start(
     return started
 
 
-def finish(started: list[tuple[Address, subprocess.Popen[str]]], folder: Path, *, seconds: float = 120) -> Ran:
+def finish(started: list[tuple[Member, subprocess.Popen[str]]], folder: Path, *, seconds: float = 120) -> Ran:
     """Wait for all of them; none outlives this call."""
     ended = []
     try:
@@ -160,10 +162,10 @@ def run(
 ) -> Ran:
     """Run a job to its end, in processes forked from one that has imported the engine already."""
     job = resolve(job)
-    addresses = addresses_of(job, hosts)
+    members = members_of(job, hosts)
     orders = []
-    for me in addresses:
-        words, environment = _words_and_environment(job, data, folder, resume, addresses, me)
+    for me in members:
+        words, environment = _words_and_environment(job, data, folder, resume, members, me)
         name = f"{me.role}-{me.rank}"
         files = {"output": str(folder / f"{name}.out"), "log": str(folder / f"{name}.log")}
         orders.append({"words": words, "environment": environment, **files})
@@ -175,7 +177,7 @@ def run(
     codes = json.loads(oven.stdout.readline())
     ended = [
         _ended(me, code, Path(order["output"]).read_text(), Path(order["log"]).read_text())
-        for me, code, order in zip(addresses, codes, orders, strict=True)
+        for me, code, order in zip(members, codes, orders, strict=True)
     ]
     ran = Ran(ended, folder)
     assert not good or all(code == 0 for code in codes), ran.logs
@@ -192,7 +194,7 @@ def _warm(module: str) -> subprocess.Popen[str]:
     return oven
 
 
-def _ended(me: Address, code: int, output: str, log: str) -> Ended:
+def _ended(me: Member, code: int, output: str, log: str) -> Ended:
     events = [event for event in map(parse, output.splitlines()) if event is not None]
     return Ended(me.role, me.rank, code, log, events)
 

@@ -18,11 +18,13 @@ import numpy as np
 
 from velodrome.data.splits import Part, Splits
 from velodrome.data.text import Text
-from velodrome.engines.registry import engine_of
 from velodrome.errors import VelodromeError
+from velodrome.offers.registry import engine_of
+from velodrome.offers.world import World
 from velodrome.spec.job import Job
+from velodrome.variables import WORLD
 from velodrome.worker.context import Context
-from velodrome.worker.events import Emitter
+from velodrome.worker.emitter import Emitter
 
 
 def read_data(path: str) -> Splits:
@@ -51,8 +53,8 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
     events = Emitter(os.dup(1), role, int(rank))
     os.dup2(2, 1)
     context = Context(
-        job=Job.model_validate_json(job), role=role, rank=int(rank), folder=Path(folder), events=events, threads=1,
-        resume=resume == "1",
+        job=Job.model_validate_json(job), world=World.from_json(os.environ[WORLD], role, int(rank)),
+        folder=Path(folder), events=events, threads=1, resume=resume == "1",
     )
     if context.is_text:
         context.text = read_text(data)

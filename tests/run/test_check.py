@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import velodrome
+from velodrome.events.lines import KINDS
 from velodrome.run import schema
 from velodrome.run.check import check_run
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
-from velodrome.worker.events import KINDS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 import reference_words

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.run import cleaner
+from velodrome.cluster.local import cleaner
+from velodrome.cluster.local.stacks import is_stopped, shows_users_code, stack_of, telling_thread
 from velodrome.run.interrupts import deferred
-from velodrome.run.stacks import is_stopped, shows_users_code, stack_of, telling_thread
-from velodrome.transport.pmi import job_name, shared_memory
+from velodrome.transport.pmi_server import job_name, shared_memory
 
 pytestmark = pytest.mark.integration
 
@@ -111,9 +111,9 @@ def test_a_stack_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_stopped(gone.pid)
     assert stack_of(gone.pid).startswith("(no stack: ")
     assert not shows_users_code(stack_of(gone.pid))
-    monkeypatch.setattr("velodrome.run.stacks._py_spy", lambda: None)
+    monkeypatch.setattr("velodrome.cluster.local.stacks._py_spy", lambda: None)
     assert "py-spy is not installed" in stack_of(1)
-    monkeypatch.setattr("velodrome.run.stacks._py_spy", lambda: "/no/such/program")
+    monkeypatch.setattr("velodrome.cluster.local.stacks._py_spy", lambda: "/no/such/program")
     assert "No such file" in stack_of(1)
 
 

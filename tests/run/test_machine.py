@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from velodrome.run.machine import describe_machine
+from velodrome.machine import describe_machine
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 from pictures import write_folders
 
 from velodrome.data import catalogue
-from velodrome.engines.registry import engines
 from velodrome.errors import BadRequest
-from velodrome.run.names import check_name
-from velodrome.run.published import (
+from velodrome.offers.registry import engines
+from velodrome.run.race import RaceFolder
+from velodrome.spec.job import Job
+from velodrome.spec.names import check_name
+from velodrome.spec.published import (
     PublishedName,
     abbreviations,
     label_of,
@@ -23,8 +25,6 @@ from velodrome.run.published import (
     published_names,
     sizes_of,
 )
-from velodrome.run.race import RaceFolder
-from velodrome.spec.job import Job
 from velodrome.spec.race import expand, parse_race
 from velodrome.spec.resolve import resolve
 

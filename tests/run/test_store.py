@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.names import check_name, default_name
 from velodrome.run.store import OpenRun, RunFolder, Store, write_whole
 from velodrome.spec.job import Job
+from velodrome.spec.names import check_name, default_name
 
 pytestmark = pytest.mark.unit
 

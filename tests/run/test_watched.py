@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from velodrome.cluster.plan import Process
-from velodrome.engines.base import Address
+from velodrome.offers.world import Member
 from velodrome.run.watched import Watched, blame, late, stalled
 
 pytestmark = pytest.mark.unit
@@ -18,7 +18,7 @@ class Ended:
     """What the launcher knows of a process."""
 
     def __init__(self, rank: int, role: str = "worker", code: int | None = None) -> None:
-        self.process = Process(Address(role, rank, f"10.0.0.{rank}", 0), 0, 0, {})
+        self.process = Process(Member(role, rank, f"10.0.0.{rank}", 0), 0, 0, {})
         self.code = code
 
     def exit_code(self) -> int | None:

@@ -87,7 +87,7 @@ def test_a_step_takes_the_batch_of_all_workers_or_of_one(strategy: str, scope: s
     engine = "torch" if strategy == "ddp" else "tensorflow"
     fields = {"engine": engine, "strategy": strategy, "workers": 3, "batch_size": 120, "batch_scope": scope}
     job = resolve(make_job(fields))
-    from velodrome.engines.registry import strategy_of
+    from velodrome.offers.registry import strategy_of
 
     assert batch_of_step(job, strategy_of(job)) == batch
 

@@ -11,8 +11,8 @@ import time
 import numpy as np
 
 from velodrome.errors import VelodromeError
-from velodrome.transport.meeting import Place
 from velodrome.transport.mpi import MpiTransport
+from velodrome.transport.rendezvous import Place
 
 
 def say(**fields: object) -> None:

@@ -61,7 +61,7 @@ def segments() -> set[str]:
 def meeting_points(seconds: float) -> list[str]:
     """Those of this test alone, told from others' by a time limit that nobody else has."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    found = [line for line in listed.splitlines() if "velodrome.transport.pmi" in line]
+    found = [line for line in listed.splitlines() if "velodrome.transport.pmi_server" in line]
     return [line for line in found if f"--seconds {seconds}" in line]
 
 

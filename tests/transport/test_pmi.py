@@ -2,7 +2,7 @@
 
 import pytest
 
-from velodrome.transport.pmi import process_mapping
+from velodrome.transport.pmi_server import process_mapping
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from velodrome.worker.events import PREFIX, Emitter, parse, to_line
+from velodrome.events.lines import PREFIX, parse, to_line
+from velodrome.worker.emitter import Emitter
 
 pytestmark = pytest.mark.unit
 

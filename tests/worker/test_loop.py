@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from velodrome.errors import RunFailed
+from velodrome.events.lines import parse
+from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import Schedule
 from velodrome.worker import checkpoint, loop
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
-from velodrome.worker.events import Emitter, parse
+from velodrome.worker.emitter import Emitter
 from velodrome.worker.learner import Learner, State
-from velodrome.worker.schedule import Schedule
 
 pytestmark = pytest.mark.unit
 
@@ -88,7 +90,7 @@ class Heard:
         self._read, write = os.pipe()
         os.set_blocking(self._read, False)
         job = resolve(Job(engine="torch", strategy="single", optimizer="sgd", **fields))
-        self.context = Context(job, "worker", 0, folder, Emitter(write, "worker", 0), threads=1, resume=resume)
+        self.context = Context(job, World.alone(), folder, Emitter(write, "worker", 0), threads=1, resume=resume)
 
     def events(self) -> list[dict[str, Any]]:
         data = b""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from velodrome.spec.job import Job
+from velodrome.tasks.quality import in_words, value_of
 from velodrome.worker.by_hand import ByHand
-from velodrome.worker.quality import in_words, value_of
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline
+from velodrome.events.lines import PREFIX
 from velodrome.models.own import quoted_traceback
-from velodrome.worker.events import PREFIX, Emitter
+from velodrome.worker.emitter import Emitter
 from velodrome.worker.main import report
 
 pytestmark = pytest.mark.unit

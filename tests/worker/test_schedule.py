@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from velodrome.worker.counts import Counts
-from velodrome.worker.schedule import by_data, by_file, files_of, off, order_of_epoch, share_of
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import by_data, by_file, files_of, off, order_of_epoch, share_of
 
 pytestmark = pytest.mark.unit
 

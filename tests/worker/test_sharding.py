@@ -15,11 +15,12 @@ from velodrome.data.shard_write import write_shards
 from velodrome.data.splits import Part, Splits
 from velodrome.data.storage import open_store
 from velodrome.errors import BadRequest
+from velodrome.offers.world import Member, World
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 from velodrome.worker.context import Context
+from velodrome.worker.emitter import Emitter
 from velodrome.worker.epochs import epochs_of
-from velodrome.worker.events import Emitter
 
 pytestmark = pytest.mark.unit
 
@@ -53,8 +54,9 @@ class Worker:
 
     def __init__(self, job: Job, rank: int, role: str = "worker") -> None:
         self._read, write = os.pipe()
+        me = Member(role, rank, "127.0.0.1", 0)
         self.context = Context(
-            job=resolve(job), role=role, rank=rank, folder=Path(), events=Emitter(write, role, rank), threads=1
+            job=resolve(job), world=World((me,), me), folder=Path(), events=Emitter(write, role, rank), threads=1
         )
         self.schedule_of = epochs_of(self.context)
         os.close(write)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from velodrome.worker.text_schedule import TextSchedule, reading
+from velodrome.tasks.text_schedule import TextSchedule, reading
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from velodrome.engines.registry import strategy_of
-from velodrome.models.zoo import is_text
+from velodrome.offers.models import is_text
+from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
-from velodrome.models.zoo import is_text
+from velodrome.offers.models import is_text
 from velodrome.spec.race import Entry
-from velodrome.worker.quality import value_of
+from velodrome.tasks.quality import value_of
 
 #: Rows that are shown of jobs before and after the one that runs.
 BEFORE, AFTER = 12, 6

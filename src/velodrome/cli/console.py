@@ -21,13 +21,13 @@ from rich.table import Table
 
 from velodrome.analysis.estimate import steps_done
 from velodrome.cluster.plan import Plan
-from velodrome.engines.registry import strategy_of
-from velodrome.models.zoo import is_text
+from velodrome.offers.models import is_text
+from velodrome.offers.registry import strategy_of
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
-from velodrome.worker.quality import in_words
+from velodrome.tasks.quality import in_words
 
 error_console = Console(stderr=True, highlight=False)
 

@@ -9,7 +9,7 @@ from velodrome.cli.options import Json
 
 def listing() -> list[dict[str, Any]]:
     """Every engine with its strategies, as plain data."""
-    from velodrome.engines.registry import engines
+    from velodrome.offers.registry import engines
 
     return [
         {

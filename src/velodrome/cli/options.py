@@ -51,11 +51,11 @@ def _choices(name: str, annotation: Any) -> list[str]:
 
         return list(catalogue.names())
     if name == "model":
-        from velodrome.models.zoo import MODELS
+        from velodrome.offers.models import MODELS
 
         return [model.name for model in MODELS]
     if name in ("engine", "strategy"):
-        from velodrome.engines.registry import engines
+        from velodrome.offers.registry import engines
 
         found = engines()
         return [e.name for e in found] if name == "engine" else sorted({s.name for e in found for s in e.strategies})

@@ -38,7 +38,7 @@ def command(
     from velodrome.cluster.plan import command_by_hand, make_plan
     from velodrome.cluster.preflight import check_job
     from velodrome.errors import BadRequest
-    from velodrome.run.names import check_name, default_name
+    from velodrome.spec.names import check_name, default_name
     from velodrome.spec.resolve import resolve
 
     job = resolve(job_from(file, fields))

@@ -115,7 +115,7 @@ def plan_in_words(folder: RaceFolder, entries: Sequence[Entry], *, warm: bool) -
 
     from velodrome.analysis.estimate import estimate, in_words
     from velodrome.data import catalogue
-    from velodrome.run.machine import cores
+    from velodrome.machine import cores
 
     stored = folder.finished()
     expected, rough = {}, False
@@ -143,8 +143,8 @@ def run_on_board(
 
     from velodrome.cli.board import Board
     from velodrome.cli.console import error_console, show_failure
-    from velodrome.cluster import local
-    from velodrome.cluster.warm import WarmLauncher
+    from velodrome.cluster.local import cold as local
+    from velodrome.cluster.local.warm import WarmLauncher
     from velodrome.run.execute import JobFailed
     from velodrome.run.race import run_race
 

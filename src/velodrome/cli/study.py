@@ -64,7 +64,7 @@ def show(name: StudyName, scale: ScaleOption = "full", json: Json = False) -> No
     import json as json_module
 
     from velodrome.cli.study_tables import shown, told_plan
-    from velodrome.run.machine import cores
+    from velodrome.machine import cores
     from velodrome.studies.load import scale_named, study_named
     from velodrome.studies.outcome import beside
     from velodrome.studies.plan import Choice, plan_study
@@ -160,7 +160,7 @@ def run(
 
 def _described(plan: StudyPlan) -> dict[str, Any]:
     """What a script wants to know of a study before any number."""
-    from velodrome.run.machine import cores
+    from velodrome.machine import cores
 
     return {
         "study": plan.study.name, "scale": plan.scale, "source": plan.study.source,
@@ -178,8 +178,8 @@ def _conclude(plan: StudyPlan, folder: Path, failed: list[str], *, ran: bool, as
 
     from velodrome.analysis.compare import compare
     from velodrome.cli.study_tables import differences, shown
+    from velodrome.machine import cores
     from velodrome.report.load import load_race
-    from velodrome.run.machine import cores
     from velodrome.studies.outcome import beside, findings
 
     rows = compare(load_race(folder.parent, folder.name).results) if ran else []

@@ -15,10 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.engines.base import Address
-from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.errors import VelodromeError
+from velodrome.offers.registry import engine_of, strategy_of
+from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import roles_of
+from velodrome.variables import JOB, RANK, ROLE, WORLD
 
 LOCAL = "127.0.0.1"
 #: Below the range from which systems take ports for outgoing connections.
@@ -29,7 +31,7 @@ PORTS = range(20000, 32000)
 class Process:
     """One process of a plan."""
 
-    address: Address
+    member: Member
     #: Its place among the processes that compute on its host, and how many there are: cores are divided by it.
     slot: int
     slots: int
@@ -37,15 +39,15 @@ class Process:
 
     @property
     def role(self) -> str:
-        return self.address.role
+        return self.member.role
 
     @property
     def rank(self) -> int:
-        return self.address.rank
+        return self.member.rank
 
     @property
     def host(self) -> str:
-        return self.address.host
+        return self.member.host
 
     @property
     def name(self) -> str:
@@ -68,19 +70,16 @@ class Plan:
     hosts: tuple[str, ...] = (LOCAL,)
 
     @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(process.member for process in self.processes)
+
+    @property
     def chief(self) -> Process:
         role = strategy_of(self.job).chief
         return next(process for process in self.processes if process.role == role and process.rank == 0)
 
     def as_json(self) -> dict[str, Any]:
         return {"run": self.run, "processes": [asdict(process) for process in self.processes]}
-
-
-def roles_of(job: Job) -> list[tuple[str, int]]:
-    """Role and rank of every process of a resolved job."""
-    strategy = strategy_of(job)
-    counts = {"worker": 1 if strategy.one_process else job.workers, "server": job.servers}
-    return [(role, rank) for role in strategy.roles for rank in range(counts.get(role, 1))]
 
 
 def free_port() -> int:
@@ -111,22 +110,18 @@ def make_plan(
     """Lay a resolved job on hosts, in turns."""
     strategy, engine = strategy_of(job), engine_of(job)
     turns: Counter[str] = Counter()
-    addresses: list[Address] = []
+    placed: list[Member] = []
     for role, rank in roles_of(job):
         host = hosts[turns[role] % len(hosts)]
         turns[role] += 1
-        taken = [address.port for address in addresses]
-        addresses.append(Address(role, rank, host, _another(port, taken) if role in strategy.listens else 0))
-    computing = Counter(address.host for address in addresses if address.role == "worker")
-    seen: Counter[str] = Counter()
+        taken = [member.port for member in placed]
+        placed.append(Member(role, rank, host, _another(port, taken) if role in strategy.listens else 0))
+    members = numbered(placed)
+    computing = Counter(member.host for member in members if member.role == "worker")
     processes = []
-    for me in addresses:
-        slot, slots = 0, 0
-        if me.role == "worker":
-            slot, slots = seen[me.host], computing[me.host]
-            seen[me.host] += 1
-        peers = addresses if len(strategy.roles) > 1 else [other for other in addresses if other.role == me.role]
-        processes.append(Process(me, slot, slots, dict(engine.environment(strategy, peers, me))))
+    for me in members:
+        slot, slots = (me.local_rank, computing[me.host]) if me.role == "worker" else (0, 0)
+        processes.append(Process(me, slot, slots, dict(engine.environment(strategy, World(members, me)))))
     return Plan(run, job, tuple(processes), tuple(hosts))
 
 
@@ -141,10 +136,10 @@ def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = Fals
 def environment(plan: Plan, process: Process) -> dict[str, str]:
     """What a worker is told in its environment, on top of what it inherits."""
     return {
-        "VELODROME_JOB": plan.job.model_dump_json(exclude_defaults=True),
-        # For the user's own code, which may want to know where it runs.
-        "VELODROME_ROLE": process.role,
-        "VELODROME_RANK": str(process.rank),
+        JOB: plan.job.model_dump_json(exclude_defaults=True),
+        WORLD: World(plan.members, process.member).to_json(),
+        ROLE: process.role,
+        RANK: str(process.rank),
         **process.environment,
     }
 

@@ -8,16 +8,15 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from velodrome.cluster.plan import roles_of
 from velodrome.data import catalogue
 from velodrome.data.base import Description
 from velodrome.data.memory import available_memory as available_memory
-from velodrome.engines.registry import engine_of, strategy_of
 from velodrome.errors import BadRequest
 from velodrome.models.own import split_name
-from velodrome.models.zoo import check_shape, is_own, is_text, zoo_model
+from velodrome.offers.models import check_shape, is_own, is_text, zoo_model
+from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import check_batch, check_text, sharding_of
+from velodrome.spec.resolve import check_batch, check_text, roles_of, sharding_of
 
 
 def check(job: Job) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from velodrome.variables import WORLD
+
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 #: Limit, use and details of our container's memory, in both generations of control groups.
 _CGROUPS = (
@@ -45,11 +47,9 @@ def process_memory() -> int:
 
 
 def workers_here() -> int:
-    """How many workers of our job share a machine: as its engine was told, or at most all of them; 1 without a job."""
-    for variable in ("VELODROME_HOSTS", "VELODROME_MPI_HOSTS"):
-        if hosts := [host for host in os.environ.get(variable, "").split(",") if host]:
-            return max(Counter(hosts).values())
+    """The largest number of workers of our job that share a host; 1 without a job."""
     try:
-        return max(1, int(json.loads(os.environ.get("VELODROME_JOB", "{}")).get("workers", 1)))
-    except (ValueError, TypeError, AttributeError):
+        members = json.loads(os.environ.get(WORLD, "[]"))
+        return max(Counter(member["host"] for member in members if member["role"] == "worker").values(), default=1)
+    except (ValueError, TypeError, KeyError):
         return 1

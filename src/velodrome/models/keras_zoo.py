@@ -11,7 +11,7 @@ import keras
 from keras import layers
 
 from velodrome.errors import BadRequest
-from velodrome.models.zoo import check_shape, zoo_model
+from velodrome.offers.models import check_shape, zoo_model
 
 Shape = tuple[int, int, int]
 

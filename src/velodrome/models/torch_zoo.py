@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from velodrome.errors import BadRequest
-from velodrome.models.zoo import check_shape, zoo_model
+from velodrome.offers.models import check_shape, zoo_model
 
 Shape = tuple[int, int, int]
 #: What an LSTM remembers of every row: h and c, each (layers, rows, units).

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import VelodromeError
+from velodrome.events.lines import PREFIX
 from velodrome.run import schema
 from velodrome.run.store import RunFolder
 from velodrome.spec.read import parse_yaml
-from velodrome.worker.events import PREFIX
 
 #: Nobody reads more than so many lines about one kind of mistake.
 _MOST = 5

@@ -10,20 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster import local, preflight
-from velodrome.cluster.launch import Launch
+from velodrome.cluster import preflight
+from velodrome.cluster.launcher import Launch
+from velodrome.cluster.local import cold as local
 from velodrome.cluster.plan import Plan, free_port, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed
-from velodrome.models.zoo import is_text
+from velodrome.offers.models import is_text
 from velodrome.run.interrupts import deferred
-from velodrome.run.names import check_name, default_name
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, Store, write_whole
 from velodrome.run.supervisor import Listener, Supervisor
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
+from velodrome.spec.names import check_name, default_name
 from velodrome.spec.resolve import resolve
 
 #: How often a port that was taken between planning and start is replaced.

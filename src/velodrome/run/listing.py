@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 from pydantic_core import from_json
 
 from velodrome.errors import BadRequest
-from velodrome.run.names import check_name
 from velodrome.run.store import RunFolder, Status
+from velodrome.spec.names import check_name
 
 #: What a run says of itself in its result, at the first level.
 _FIELDS = ("status", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")

@@ -10,9 +10,9 @@ from importlib import metadata
 from typing import Any
 
 from velodrome.cluster.plan import Plan
-from velodrome.engines.registry import engine_of, strategy_of
-from velodrome.models.zoo import is_text
-from velodrome.run.machine import describe_machine
+from velodrome.machine import describe_machine
+from velodrome.offers.models import is_text
+from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.spec.resolve import batch_of_step
 
 

@@ -13,17 +13,18 @@ from typing import Any
 
 import yaml
 
-from velodrome.cluster import local, preflight
-from velodrome.cluster.launch import Launch
+from velodrome.cluster import preflight
+from velodrome.cluster.launcher import Launch
+from velodrome.cluster.local import cold as local
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run import published
 from velodrome.run.check import wrong_fields
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
-from velodrome.run.names import check_name
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import LOCK_SECONDS, RunFolder, Store, write_whole
+from velodrome.spec import published
+from velodrome.spec.names import check_name
 from velodrome.spec.race import Entry, Race, combinations, expand, named, refusal
 from velodrome.spec.read import parse_yaml
 

@@ -17,10 +17,10 @@ from typing import IO, Any, Literal, get_args
 import yaml
 
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.names import check_name
+from velodrome.events.lines import to_line
 from velodrome.spec.job import Job
+from velodrome.spec.names import check_name
 from velodrome.spec.read import parse_yaml
-from velodrome.worker.events import to_line
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 

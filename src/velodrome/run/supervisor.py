@@ -11,18 +11,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from velodrome.cluster import local
-from velodrome.cluster.launch import Launch
+from velodrome.cluster.launcher import Launch
+from velodrome.cluster.local import cleaner
+from velodrome.cluster.local import cold as local
+from velodrome.cluster.local.stacks import is_stopped, shows_users_code, stack_of, telling_thread
 from velodrome.cluster.plan import Plan
-from velodrome.engines.registry import strategy_of
-from velodrome.run import cleaner
+from velodrome.events.lines import parse
+from velodrome.offers.registry import strategy_of
 from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure
-from velodrome.run.stacks import is_stopped, shows_users_code, stack_of, telling_thread
 from velodrome.run.store import OpenRun
 from velodrome.run.watched import SILENT_SECONDS, Watched, blame, late, stalled
-from velodrome.transport.pmi import job_name, shared_memory
-from velodrome.worker.events import parse
+from velodrome.transport.pmi_server import job_name, shared_memory
 
 Listener = Callable[[dict[str, Any]], None]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from velodrome.cluster.launch import Started
+from velodrome.cluster.launcher import Started
 from velodrome.cluster.plan import Process
+from velodrome.events.lines import PHASES
 from velodrome.run.outcome import Failure
-from velodrome.worker.events import PHASES
 
 #: What a framework does to itself when a peer goes away; any other silent end came from outside or is the cause.
 _OWN_ABORT = {-signal.SIGABRT}

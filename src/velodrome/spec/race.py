@@ -171,7 +171,7 @@ def _plain(entries: list[Entry], prefix: Sequence[str] | None) -> list[Entry]:
 
 
 def _published(entries: list[Entry], race: Race) -> list[Entry]:
-    from velodrome.run.published import now, published_names
+    from velodrome.spec.published import now, published_names
 
     names = published_names([entry.job for entry in entries], race.stamp or now(), race.machine, sizes=race.sizes)
     return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]

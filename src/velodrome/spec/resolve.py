@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from velodrome.engines.base import Strategy
-from velodrome.engines.registry import engine_of, engines, strategy_of
 from velodrome.errors import BadRequest
-from velodrome.models.zoo import recipe_of
+from velodrome.offers.base import Strategy
+from velodrome.offers.models import recipe_of
+from velodrome.offers.registry import engine_of, engines, strategy_of
 from velodrome.spec.job import Job
 
 
@@ -70,6 +70,11 @@ def check_text(job: Job, words: int) -> None:
             f"--batch-size {job.batch_size}: {rows:,} rows of more than {job.unroll} words need more than the "
             f"{words:,} words of {job.dataset}; choose a smaller batch, a smaller --unroll or fewer workers"
         )
+
+
+def roles_of(job: Job) -> list[tuple[str, int]]:
+    """Role and rank of every process of a resolved job, in start order."""
+    return strategy_of(job).processes(job.workers, job.servers)
 
 
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 from velodrome.cluster import preflight
 from velodrome.data import catalogue
 from velodrome.data.base import BadData
-from velodrome.engines import registry
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.models.zoo import zoo_model
-from velodrome.run.machine import cores
+from velodrome.machine import cores
+from velodrome.offers import registry
+from velodrome.offers.models import zoo_model
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, parse_race, several_of
 from velodrome.spec.read import make_job

@@ -10,20 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from velodrome.errors import PeerLost, RunFailed
-from velodrome.transport import shared
+from velodrome.transport import shared_memory as shared
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import interface_of
-from velodrome.transport.meeting import Met, Place, leave, meet
-from velodrome.transport.pmi import remove_shared_memory, shared_memory
-
-if TYPE_CHECKING:
-    from velodrome.worker.context import Context
+from velodrome.transport.pmi_server import remove_shared_memory, shared_memory
+from velodrome.transport.rendezvous import Met, Place, leave, meet
 
 #: A call into MPI may notice a lost peer by itself; only if it does not, in this time, the process is ended for it.
 _GRACE_SECONDS = 1.0
@@ -116,16 +113,6 @@ class MpiTransport(Transport):
         time.sleep(_GRACE_SECONDS)
         if not self._closing:
             self._on_lost(f"{self._place.named(self.rank)} lost {self._place.named(lost)}")
-
-
-def connect(context: Context) -> MpiTransport:
-    """Connect a worker process from its environment; when a peer is lost it says so and ends the process."""
-
-    def on_lost(message: str) -> None:
-        context.events.emit("error", cause="peer", message=message, traceback=None)
-        os._exit(1)
-
-    return MpiTransport(Place.from_environment(), context.job.start_timeout, on_lost)
 
 
 def _start_mpi(mpi: Any, place: Place, met: Met) -> None:

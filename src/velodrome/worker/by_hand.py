@@ -14,13 +14,15 @@ import yaml
 
 from velodrome.cluster.plan import make_plan
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.models.zoo import is_text
+from velodrome.events.lines import Kind, parse
+from velodrome.offers.models import is_text
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status, write_whole
 from velodrome.spec.job import Job
+from velodrome.tasks.quality import in_words
+from velodrome.variables import JOB
 from velodrome.worker.context import Context
-from velodrome.worker.events import Emitter, Kind, parse
-from velodrome.worker.quality import in_words
+from velodrome.worker.emitter import Emitter
 
 
 class ByHand(Emitter):
@@ -48,7 +50,7 @@ class ByHand(Emitter):
 def _reads_text() -> bool:
     """Whether this process trains a language model; a job that cannot be read is refused where it is taken up."""
     with suppress(KeyError, ValueError, VelodromeError):
-        return is_text(Job.model_validate_json(os.environ["VELODROME_JOB"]).model)
+        return is_text(Job.model_validate_json(os.environ[JOB]).model)
     return False
 
 

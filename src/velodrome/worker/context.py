@@ -10,13 +10,14 @@ from pathlib import Path
 
 from velodrome.data.splits import Splits
 from velodrome.data.text import Text
-from velodrome.engines.base import Strategy
-from velodrome.engines.registry import strategy_of
-from velodrome.models.zoo import check_shape, is_own, is_text
+from velodrome.offers.base import Strategy
+from velodrome.offers.models import check_shape, is_own, is_text
+from velodrome.offers.registry import strategy_of
+from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import check_batch, sharding_of
-from velodrome.worker.events import Emitter
-from velodrome.worker.schedule import files_of
+from velodrome.tasks.schedule import files_of
+from velodrome.worker.emitter import Emitter
 
 
 @dataclass
@@ -35,14 +36,22 @@ class Context:
     """One process of a job."""
 
     job: Job
-    role: str
-    rank: int
+    #: Every process of the job, and which of them this one is.
+    world: World
     #: The run's folder: checkpoints and model are written below it.
     folder: Path
     events: Emitter
     threads: int
     resume: bool = False
     status: Status = field(default_factory=Status)
+
+    @property
+    def role(self) -> str:
+        return self.world.me.role
+
+    @property
+    def rank(self) -> int:
+        return self.world.me.rank
 
     @cached_property
     def strategy(self) -> Strategy:

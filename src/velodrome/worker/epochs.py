@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from velodrome.spec.resolve import batch_of_step, check_text, sharding_of
+from velodrome.tasks.schedule import Schedule, by_data, by_file, off
+from velodrome.tasks.text_schedule import TextSchedule
 from velodrome.worker.context import Context
-from velodrome.worker.schedule import Schedule, by_data, by_file, off
-from velodrome.worker.text_schedule import TextSchedule
 
 
 class Steps(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.worker.counts import Counts
+from velodrome.tasks.counts import Counts
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]

@@ -12,9 +12,9 @@ from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.spec.job import Target
+from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.epochs import Steps, epochs_of
 from velodrome.worker.learner import Learner
 

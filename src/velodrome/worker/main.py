@@ -11,12 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from velodrome.engines.registry import engine_of
 from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError, headline
+from velodrome.events.lines import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
+from velodrome.offers.registry import engine_of
+from velodrome.offers.world import World
 from velodrome.spec.job import Job
+from velodrome.variables import JOB, WORLD
 from velodrome.worker.context import Context
-from velodrome.worker.events import Cause, Emitter
+from velodrome.worker.emitter import Emitter
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
 from velodrome.worker.sampler import Sampler, sampling_interval
 
@@ -31,7 +34,7 @@ _CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "p
 def _parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m velodrome.worker", description=__doc__)
     parser.add_argument("--run", required=True, help="name of the run")
-    parser.add_argument("--role", required=True, choices=["worker", "server", "chief"])
+    parser.add_argument("--role", required=True, help="what it does in the job, as the strategy names it")
     parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--folder", required=True, type=Path, help="the run's folder")
     parser.add_argument("--slot", default="0/0", help="place among the computing processes of this host, as 0/2")
@@ -71,7 +74,7 @@ def main(words: list[str] | None = None) -> NoReturn:
 def _work(options: argparse.Namespace, events: Emitter) -> int:
     context: Context | None = None
     try:
-        job = Job.model_validate_json(os.environ["VELODROME_JOB"])
+        job = Job.model_validate_json(os.environ[JOB])
         if options.lifeline:
             # The controller sees all processes and knows who is late: it speaks first.
             job = job.model_copy(update={"start_timeout": job.start_timeout + CONTROLLER_FIRST_SECONDS})
@@ -79,8 +82,8 @@ def _work(options: argparse.Namespace, events: Emitter) -> int:
         threads = claim_cores(slot, slots, job.threads)
         limit_threads(threads)
         context = Context(
-            job=job, role=options.role, rank=options.rank, folder=options.folder, events=events, threads=threads,
-            resume=options.resume,
+            job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
+            events=events, threads=threads, resume=options.resume,
         )
         with ExitStack() as stack:
             interval = sampling_interval()

@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import psutil
 
+from velodrome.variables import MEASURE
 from velodrome.worker.context import Status
-from velodrome.worker.events import Emitter
+from velodrome.worker.emitter import Emitter
 
 INTERVAL = 1.0
 
@@ -17,7 +18,7 @@ INTERVAL = 1.0
 def sampling_interval() -> float:
     """Seconds between samples; `VELODROME_MEASURE` sets others, and 0 for none, to find out what sampling costs."""
     try:
-        return float(os.environ.get("VELODROME_MEASURE", INTERVAL))
+        return float(os.environ.get(MEASURE, INTERVAL))
     except ValueError:
         return INTERVAL
 

@@ -20,11 +20,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from velodrome.engines.registry import engine
+from velodrome.offers.registry import engine
+from velodrome.variables import TOKEN
 from velodrome.worker.host import die_with_parent, limit_threads
 
-#: The variable by which everything that belongs to a run is found, and what a template holds in a run's place.
-TOKEN = "VELODROME_TOKEN"
+#: What a template holds in the place of a run's token.
 NO_TOKEN = "0" * 24
 #: Room in the command line that a child writes its own over.
 PADDING = 1500

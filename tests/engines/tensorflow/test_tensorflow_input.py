@@ -48,7 +48,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     from velodrome.data.gather import Gather
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
-    from velodrome.worker.schedule import by_data
+    from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
@@ -115,7 +115,7 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     from velodrome.data.gather import Gather
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
-    from velodrome.worker.schedule import by_data
+    from velodrome.tasks.schedule import by_data
 
     images = np.zeros((50, 10, 10, 1), np.uint8)
     np.save(tmp_path / "images.npy", images)

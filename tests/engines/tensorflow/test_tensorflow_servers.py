@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver import addresses_of, finish, largest_difference, start
+from driver import finish, largest_difference, members_of, start
 
 from velodrome.spec.resolve import resolve
 
@@ -58,15 +58,15 @@ def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with
 ])  # fmt: skip
 def test_closures_are_as_long_as_lets_the_workers_end_together(steps: int, epoch: int, workers: int, size: int) -> None:
     pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.hand_images import even_size
+    from velodrome.engines.tensorflow.image_dispatcher import even_size
 
     assert even_size(steps, epoch, max(1, min(20, epoch // (4 * workers))), workers) == size
 
 
 def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
     tf = pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.hand_images import HandsImages
-    from velodrome.worker.schedule import by_data
+    from velodrome.engines.tensorflow.image_dispatcher import HandsImages
+    from velodrome.tasks.schedule import by_data
 
     asked: list[tuple[Any, ...]] = []
     hands = HandsImages.__new__(HandsImages)
@@ -177,18 +177,18 @@ def test_a_synchronous_worker_says_that_it_lost_its_peer(make_job: Any, data: Pa
 
 def test_who_does_not_come_is_named(make_job: Any, data: Path, tmp_path: Path) -> None:
     asked = resolve(make_job(strategy="multi-worker-mirrored", workers=2, start_timeout=4))
-    addresses = addresses_of(asked)
-    started = start(asked, data, tmp_path, addresses=addresses, only=[0])
+    members = members_of(asked)
+    started = start(asked, data, tmp_path, members=members, only=[0])
     (process,) = finish(started, tmp_path).processes
     (error,) = process.of_kind("error")
-    assert f"worker 1 (127.0.0.1:{addresses[1].port}) did not connect within 4 s" in error["message"]
+    assert f"worker 1 (127.0.0.1:{members[1].port}) did not connect within 4 s" in error["message"]
 
 
 def test_a_taken_port_is_said_to_be_taken(make_job: Any, data: Path, tmp_path: Path) -> None:
     asked = resolve(make_job(strategy="parameter-server", workers=1, servers=1))
-    addresses = [address for address in addresses_of(asked) if address.role == "worker"]
-    with socket.create_server(("0.0.0.0", addresses[0].port)):
-        (process,) = finish(start(asked, data, tmp_path, addresses=addresses), tmp_path).processes
+    members = [member for member in members_of(asked) if member.role == "worker"]
+    with socket.create_server(("0.0.0.0", members[0].port)):
+        (process,) = finish(start(asked, data, tmp_path, members=members), tmp_path).processes
     (error,) = process.of_kind("error")
     assert error["error"] == "PortTaken"
-    assert str(addresses[0].port) in error["message"]
+    assert str(members[0].port) in error["message"]

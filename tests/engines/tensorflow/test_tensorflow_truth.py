@@ -61,7 +61,7 @@ def test_one_process_ends_with_the_weights_that_keras_ends_with(train: Any, data
     import numpy as np
     from driver_process import read_data
 
-    from velodrome.worker.schedule import order_of_epoch
+    from velodrome.tasks.schedule import order_of_epoch
 
     ours = train(strategy="single", optimizer=optimizer, dtype="float32", model="keras_nets:conv")
     splits = read_data(str(data))

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from velodrome.engines.torch.optimizer import Optimizer, shorten, squares  # noqa: E402
-from velodrome.engines.torch.sums import Sent, Shared  # noqa: E402
+from velodrome.engines.torch.reducers import Sent, Shared  # noqa: E402
 from velodrome.spec.job import Job  # noqa: E402
 from velodrome.transport.base import Transport  # noqa: E402
 

@@ -58,7 +58,7 @@ def test_data_on_disk_trains_like_data_in_memory(alone, on_disk, tmp_path, strat
 def test_windows_of_data_on_disk_hold_every_step_once(tmp_path, monkeypatch, channels_last):
     from velodrome.data.splits import Part
     from velodrome.engines.torch import examples
-    from velodrome.worker.schedule import by_data
+    from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 10, 9, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)

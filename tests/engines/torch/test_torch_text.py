@@ -134,7 +134,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(read, text, t
 
 
 def test_the_saved_model_says_what_the_trained_one_did(read, text):
-    from velodrome.engines.torch import saved
+    from velodrome.engines.torch import model_file as saved
 
     ran, data = read(), read_text(str(text))
     folder = ran.folder / "model"

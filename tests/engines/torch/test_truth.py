@@ -49,7 +49,7 @@ def single(tmp_path_factory, data):
 def reference(wanted: Job, data: Path) -> dict[str, np.ndarray]:
     """The same 20 steps written out with autograd and plain arithmetic, apart from everything in the engine."""
     from velodrome.models import torch_zoo
-    from velodrome.worker.schedule import order_of_epoch
+    from velodrome.tasks.schedule import order_of_epoch
 
     stored = np.load(data)
     images = torch.from_numpy(stored["train_images"]).permute(0, 3, 1, 2).double() * float(stored["scale"])

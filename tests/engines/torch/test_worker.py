@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import addresses_of, finish, run, start, write_data
+from driver import finish, members_of, run, start, write_data
 
 from velodrome.spec.job import Job
 
@@ -45,7 +45,7 @@ def test_a_model_that_does_not_fit_is_refused(data, tmp_path, model, words):
 
 @pytest.mark.parametrize("model", ["lenet5", "torch_nets:normalised"])
 def test_a_saved_model_answers_as_the_trained_one_did(tmp_path, monkeypatch, model):
-    from velodrome.engines.torch import saved
+    from velodrome.engines.torch import model_file as saved
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     data = write_data(tmp_path / "data.npz", shape=(16, 16, 1))
@@ -73,9 +73,9 @@ def test_a_worker_that_does_not_come_is_named(data, tmp_path, strategy):
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_a_taken_port_is_said_as_such(data, tmp_path, strategy):
     job = Job(strategy=strategy, workers=2, start_timeout=10)
-    addresses = addresses_of(job)
-    with socket.create_server((addresses[0].host, addresses[0].port)):
-        (process,) = finish(start(job, data, tmp_path, addresses=addresses, only=[0]), tmp_path).processes
+    members = members_of(job)
+    with socket.create_server((members[0].host, members[0].port)):
+        (process,) = finish(start(job, data, tmp_path, members=members, only=[0]), tmp_path).processes
     assert process.of_kind("error")[-1]["error"] == "PortTaken"
 
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
-from velodrome.transport.mpi import connect
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
+from velodrome.worker.transports import connect_mpi
 
 
 class AllReduce(Replicas):
@@ -118,7 +118,7 @@ def _memory(tensor: tf.Tensor) -> NDArray[Any]:
 def train(context: Context) -> None:
     """Meet the other ranks, then run the loop."""
     with context.events.phase("connect"), context.waiting():
-        transport = connect(context)
+        transport = connect_mpi(context)
     load_data(context)
     with context.events.phase("build"):
         learner = AllReduce(context, network_of(context), transport)

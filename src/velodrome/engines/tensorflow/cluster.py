@@ -3,70 +3,50 @@
 from __future__ import annotations
 
 import faulthandler
-import json
-import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import tensorflow as tf
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
-from velodrome.worker.events import Emitter
+from velodrome.offers.world import Member
+from velodrome.worker.emitter import Emitter
 
-_ROLES = {"ps": "server"}
 _GONE = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,
     tf.errors.FailedPreconditionError, tf.errors.InternalError, tf.errors.UnknownError,
 )
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A process of the cluster as others reach it."""
-
-    role: str
-    rank: int
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.role} {self.rank} ({self.host}:{self.port})"
-
-    def listens(self, limit: float = 1.0) -> bool:
-        try:
-            with socket.create_connection((self.host, self.port), timeout=limit):
-                return True
-        except OSError:
-            return False
+def listens(peer: Member, limit: float = 1.0) -> bool:
+    """Whether anybody answers at the address of a process."""
+    try:
+        with socket.create_connection((peer.host, peer.port), timeout=limit):
+            return True
+    except OSError:
+        return False
 
 
-def peers() -> list[Peer]:
-    """All processes that TF_CONFIG names."""
-    found = []
-    for task, addresses in json.loads(os.environ["TF_CONFIG"])["cluster"].items():
-        for rank, address in enumerate(addresses):
-            host, _, port = address.rpartition(":")
-            found.append(Peer(_ROLES.get(task, task), rank, host.strip("[]"), int(port)))
-    return found
+def _named(peers: Iterable[Member]) -> str:
+    return ", ".join(sorted(f"{peer.name} ({peer.address})" for peer in peers))
 
 
-def wait_for(expected: list[Peer], limit: float) -> None:
+def wait_for(expected: Sequence[Member], limit: float) -> None:
     """Until all of them listen; says who did not come."""
-    missing = expected
+    missing = list(expected)
     deadline = time.monotonic() + limit
     while missing:
-        missing = [peer for peer in missing if not peer.listens()]
+        missing = [peer for peer in missing if not listens(peer)]
         if missing and time.monotonic() > deadline:
             raise RunFailed(_absent(missing, limit))
         if missing:
             time.sleep(0.05)
 
 
-def meet(me: Peer, others: list[Peer], limit: float) -> None:
+def meet(me: Member, others: Sequence[Member], limit: float) -> None:
     """Until everybody is there, before TensorFlow takes over the port: its own waiting knows no limit and no names.
 
     Each process listens on its port until it has seen all the others; who sees it later sees TensorFlow there.
@@ -96,8 +76,8 @@ def _taken(port: int | None) -> str:
     return f"port {port} of this process is taken by another one: choose another port"
 
 
-def _absent(missing: list[Peer], limit: float) -> str:
-    return f"{', '.join(map(str, missing))} did not connect within {limit:g} s: see its log, or raise --start-timeout"
+def _absent(missing: Sequence[Member], limit: float) -> str:
+    return f"{_named(missing)} did not connect within {limit:g} s: see its log, or raise --start-timeout"
 
 
 class Watch:
@@ -106,16 +86,16 @@ class Watch:
     _EVERY = 0.5
     _TRIES = 3
 
-    def __init__(self, watched: list[Peer], events: Emitter) -> None:
-        self._watched, self._events, self._told = watched, events, set[Peer]()
-        self.lost: set[Peer] = set()
+    def __init__(self, watched: Sequence[Member], events: Emitter) -> None:
+        self._watched, self._events, self._told = watched, events, set[Member]()
+        self.lost: set[Member] = set()
         threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
         misses = dict.fromkeys(self._watched, 0)
         while True:
             for peer in self._watched:
-                misses[peer] = 0 if peer.listens() else misses[peer] + 1
+                misses[peer] = 0 if listens(peer) else misses[peer] + 1
             self.lost = {peer for peer, missed in misses.items() if missed >= self._TRIES}
             time.sleep(self._EVERY)
 
@@ -126,10 +106,10 @@ class Watch:
             return
         workers = {peer for peer in self._watched if peer.role == "worker"}
         if not keep_going or not lost <= workers or lost == workers:
-            raise PeerLost(f"lost {', '.join(sorted(map(str, lost)))}")
+            raise PeerLost(f"lost {_named(lost)}")
         for peer in lost - self._told:
             self._told.add(peer)
-            self._events.emit("warning", message=f"lost {peer}; the others go on with its work")
+            self._events.emit("warning", message=f"lost {_named([peer])}; the others go on with its work")
 
 
 @contextmanager

@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from velodrome.data.gather import Gather
 from velodrome.data.splits import Part as Examples
-from velodrome.engines.tensorflow import deck as decks
-from velodrome.engines.tensorflow.deck import Hand, Pixels
+from velodrome.engines.tensorflow import batches as decks
+from velodrome.engines.tensorflow.batches import Hand, Pixels
 from velodrome.engines.tensorflow.flat import Batch
+from velodrome.tasks.schedule import Schedule, Share
+from velodrome.tasks.text_schedule import TextSchedule, Words, reading
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
-from velodrome.worker.schedule import Schedule, Share
-from velodrome.worker.text_schedule import TextSchedule, Words, reading
 
 #: Bytes of images that a window of a streamed data set holds.
 WINDOW_BYTES = 4 << 20

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Splits
-from velodrome.engines.tensorflow.deck import as_numbers
+from velodrome.engines.tensorflow.batches import as_numbers
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, Seen
 from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
 from velodrome.models.own import are_probabilities, builder_of, check_outputs, fits_data
-from velodrome.models.zoo import is_own
+from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.worker.context import Context
 

@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.closures import Closures
 from velodrome.engines.tensorflow.cluster import Watch
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, Seen, clipped
 from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.state import pack_state, unpack_state
+from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, State
 
 #: Steps in a closure: enough that handing out costs little, few enough that the last ones of an epoch end together.

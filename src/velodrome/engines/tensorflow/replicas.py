@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.feeds import feed_of
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, clipped
 from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.state import pack_state, unpack_state
+from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, Part, State
 
 #: Steps of an evaluation in one call.

@@ -10,7 +10,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import limited, meet, peers, told_plainly
+from velodrome.engines.tensorflow.cluster import limited, meet, told_plainly
 from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.worker import loop
@@ -26,16 +26,16 @@ def train(context: Context) -> None:
     _set_devices(context)
     strategy = context.job.strategy
     if strategy == "parameter-server":
-        from velodrome.engines.tensorflow import roles
+        from velodrome.engines.tensorflow import server_roles as roles
 
-        with told_plainly(_own_port(context)):
+        with told_plainly(context.world.me.port):
             roles.train(context)
     elif strategy == "allreduce":
         from velodrome.engines.tensorflow import allreduce
 
         allreduce.train(context)
     elif strategy == "multi-worker-mirrored":
-        with told_plainly(_own_port(context)):
+        with told_plainly(context.world.me.port):
             loop.run(context, _multi_worker(context))
     else:
         loop.run(context, _in_this_process(context))
@@ -48,12 +48,7 @@ def _set_devices(context: Context) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(context.threads, replicas))
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and context.job.strategy not in _IN_PROCESS:
-        tf.config.set_visible_devices(gpus[context.rank % len(gpus)], "GPU")
-
-
-def _own_port(context: Context) -> int | None:
-    mine = [peer.port for peer in peers() if (peer.role, peer.rank) == (context.role, context.rank)]
-    return mine[0] if mine else None
+        tf.config.set_visible_devices(gpus[context.world.me.local_rank % len(gpus)], "GPU")
 
 
 def _in_this_process(context: Context) -> Learner:
@@ -83,9 +78,9 @@ def devices_for(workers: int) -> list[str]:
 
 
 def _multi_worker(context: Context) -> Learner:
-    limit, everybody = context.job.start_timeout, peers()
+    limit, world = context.job.start_timeout, context.world
     with context.events.phase("connect"), context.waiting():
-        meet(everybody[context.rank], [peer for peer in everybody if peer.rank != context.rank], limit)
+        meet(world.me, [peer for peer in world.peers if peer != world.me], limit)
         with limited(limit):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
     load_data(context)

@@ -11,7 +11,7 @@ import torch
 
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Optimizer
-from velodrome.engines.torch.sums import Sent, Shared, Sums
+from velodrome.engines.torch.reducers import Sent, Shared, Sums
 
 T = TypeVar("T")
 

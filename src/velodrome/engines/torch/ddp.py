@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.offers.world import World
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.worker.context import Context
@@ -74,8 +75,9 @@ def losing_peers() -> Iterator[None]:
 
 def connect(context: Context, *, gpus: bool) -> ProcessGroup:
     """Join the job's process group, within the job's start timeout."""
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    world = context.world
+    rank, size = world.me.rank, len(world.peers)
+    host, port = world.peers[0].host, world.peers[0].port
     seconds = context.job.start_timeout
     limit = timedelta(seconds=seconds)
     interface = interface_of(address_towards(host, port))
@@ -89,9 +91,9 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
         )
     except (distributed.DistError, RuntimeError) as error:
         raise RunFailed(
-            f"{_named(0)} did not come: nobody answered at {host}:{port} within {seconds:g} s"
+            f"{world.peers[0]} did not come: nobody answered at {host}:{port} within {seconds:g} s"
         ) from error
-    _meet(store, rank, size, seconds)
+    _meet(store, world, seconds)
     with losing_peers():
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=rank, world_size=size, timeout=limit
@@ -101,8 +103,9 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
     return ProcessGroup(rank, size, store)
 
 
-def _meet(store: distributed.TCPStore, rank: int, size: int, seconds: float) -> None:
+def _meet(store: distributed.TCPStore, world: World, seconds: float) -> None:
     """Say hello; worker 0 waits for everybody and tells the others who is missing, so that all can name them."""
+    rank, size = world.me.rank, len(world.peers)
     keys = [f"hello/{other}" for other in range(size)]
     try:
         store.set(keys[rank], "")
@@ -114,11 +117,11 @@ def _meet(store: distributed.TCPStore, rank: int, size: int, seconds: float) -> 
             missing = store.get("missing").decode()
         store.set(f"told/{rank}", "")
     except (distributed.DistError, RuntimeError) as error:
-        raise PeerLost(f"lost {_named(0)} while waiting for the others") from error
+        raise PeerLost(f"lost {world.peers[0]} while waiting for the others") from error
     if missing:
         if rank == 0:  # the store lives here, and those who came must be able to read it
             _arrive(store, [f"told/{other}" for other in range(size) if str(other) not in missing.split(",")], 5)
-        absent = ", ".join(_named(int(other)) for other in missing.split(","))
+        absent = ", ".join(str(world.peers[int(other)]) for other in missing.split(","))
         raise RunFailed(f"{absent} did not come within {seconds:g} s")
 
 
@@ -132,11 +135,6 @@ def _arrive(store: distributed.TCPStore, keys: list[str], seconds: float) -> boo
 
 def _absent(store: distributed.TCPStore, keys: list[str]) -> str:
     return ",".join(str(other) for other, key in enumerate(keys) if not store.check([key]))
-
-
-def _named(rank: int) -> str:
-    hosts = [host for host in os.environ.get("VELODROME_HOSTS", "").split(",") if host]
-    return f"worker {rank} on {hosts[rank]}" if rank < len(hosts) else f"worker {rank}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

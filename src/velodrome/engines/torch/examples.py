@@ -16,7 +16,7 @@ from velodrome.data.gather import Gather
 from velodrome.data.splits import Part, Splits
 from velodrome.engines.torch.network import dtype_of
 from velodrome.spec.job import Job
-from velodrome.worker.schedule import Indices
+from velodrome.tasks.schedule import Indices
 
 #: Bytes of images that are read at a time from data that is not in memory.
 WINDOW_BYTES = 8 << 20

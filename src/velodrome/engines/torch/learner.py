@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from velodrome.engines.torch import saved
+from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Optimizer, shorten, squares
-from velodrome.engines.torch.task import Place, Task
+from velodrome.engines.torch.tasks.base import Place, Task
+from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Learner, Part, State
 
 
@@ -173,9 +173,9 @@ class TorchLearner(Learner):
 
 def _task(context: Context, network: Network, place: Place) -> Task:
     if context.is_text:
-        from velodrome.engines.torch.language import TextTask
+        from velodrome.engines.torch.tasks.language_model import TextTask
 
         return TextTask(context, network, place)
-    from velodrome.engines.torch.images import ImageTask
+    from velodrome.engines.torch.tasks.classification import ImageTask
 
     return ImageTask(context, network, place)

@@ -16,7 +16,7 @@ from torch import nn
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
-from velodrome.models.zoo import is_own
+from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.worker.context import Context
 

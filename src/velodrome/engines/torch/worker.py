@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from velodrome.engines.torch import network
@@ -20,9 +18,8 @@ def train(context: Context) -> None:
     # them many times slower. Threads that start later take this over.
     torch.set_flush_denormal(True)
     torch.set_num_threads(context.threads)
-    local_rank, local_size = _place_on_host()
-    gpus = torch.cuda.device_count() >= local_size
-    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    gpus = torch.cuda.device_count() >= context.world.local_size
+    device = torch.device("cuda", context.world.me.local_rank) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
     with context.events.phase("connect"), context.waiting():
@@ -41,19 +38,7 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         return ddp.connect(context, gpus=gpus), ddp.DdpLearner
     if context.job.strategy == "allreduce":
         from velodrome.engines.torch.allreduce import AllReduceLearner
-        from velodrome.transport import mpi
+        from velodrome.worker.transports import connect_mpi
 
-        return mpi.connect(context), AllReduceLearner
+        return connect_mpi(context), AllReduceLearner
     return Alone(), TorchLearner
-
-
-def _place_on_host() -> tuple[int, int]:
-    """This process among those of the job on the same host, and how many they are."""
-    hosts = [host for host in os.environ.get("VELODROME_HOSTS", "").split(",") if host]
-    rank = int(os.environ.get("RANK", "0"))
-    if not hosts:
-        hosts = [host for host in os.environ.get("VELODROME_MPI_HOSTS", "").split(",") if host]
-        rank = int(os.environ.get("VELODROME_MPI_RANK", "0"))
-    if rank >= len(hosts):
-        return int(os.environ.get("LOCAL_RANK", "0")), 1
-    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from velodrome.data.splits import Part as Examples
 from velodrome.data.splits import Splits
-from velodrome.engines.tensorflow.deck import Pixels
+from velodrome.engines.tensorflow.batches import Pixels
 from velodrome.errors import RunFailed
 
 PARTS = ("train", "validation", "test")

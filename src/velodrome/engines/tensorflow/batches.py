@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from velodrome.data.splits import Part
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.worker.schedule import Share, share_of
+from velodrome.tasks.schedule import Share, share_of
 
 EVALUATION_BATCH = 500
 

@@ -1,25 +1,33 @@
-"""Finds engines and strategies by name. A new engine is a folder beside this file and a line in `NAMES`."""
+"""Finds engines and strategies by name. A new engine is a file in `offers/engines`, a folder in `engines/`, and a line
+in `NAMES`."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from velodrome.engines.base import Engine, Strategy
 from velodrome.errors import BadRequest
-
-if TYPE_CHECKING:
-    from velodrome.spec.job import Job
+from velodrome.offers.base import Engine, Strategy
 
 NAMES = ("tensorflow", "torch")
+
+
+class Choice(Protocol):
+    """Whatever names an engine and one of its strategies: a job."""
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def strategy(self) -> str: ...
 
 
 @cache
 def engine(name: str) -> Engine:
     if name not in NAMES:
         raise BadRequest(f"no engine {name!r}: choose one of {', '.join(NAMES)}")
-    found: Engine = import_module(f"velodrome.engines.{name}").ENGINE
+    found: Engine = import_module(f"velodrome.offers.engines.{name}").ENGINE
     return found
 
 
@@ -27,11 +35,11 @@ def engines() -> list[Engine]:
     return [engine(name) for name in NAMES]
 
 
-def engine_of(job: Job) -> Engine:
+def engine_of(job: Choice) -> Engine:
     return engine(job.engine)
 
 
-def strategy_of(job: Job) -> Strategy:
+def strategy_of(job: Choice) -> Strategy:
     found = engine_of(job)
     for strategy in found.strategies:
         if strategy.name == job.strategy:

@@ -1,11 +1,13 @@
-"""What an engine tells the controller about itself. No framework is imported here or in an engine's `__init__`."""
+"""What an engine offers, as plain descriptions that controller and training side share. No framework here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Literal
+
+from velodrome.offers.world import World
 
 Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp"]
 
@@ -45,27 +47,23 @@ class Strategy:
     def has_servers(self) -> bool:
         return "server" in self.roles
 
+    def processes(self, workers: int, servers: int) -> list[tuple[str, int]]:
+        """Role and rank of every process of a job, in start order."""
+        counts = {"worker": 1 if self.one_process else workers, "server": servers}
+        return [(role, rank) for role in self.roles for rank in range(counts.get(role, 1))]
+
     @property
     def chief(self) -> str:
-        """The role whose rank 0 says the epochs and the result."""
+        """The role whose rank 0 reports the epochs and the result."""
         return "chief" if "chief" in self.roles else "worker"
 
 
-@dataclass(frozen=True)
-class Address:
-    """A process of a plan as others reach it."""
-
-    role: str
-    rank: int
-    host: str
-    port: int
+#: The variables that a framework, or a user's code written for it, expects in one process of a job. Our own learners
+#: read `Context.world` instead.
+Environment = Callable[[Strategy, World], Mapping[str, str]]
 
 
-#: Gives a process the environment by which its engine finds the others.
-Environment = Callable[[Strategy, Sequence[Address], Address], Mapping[str, str]]
-
-
-def no_environment(strategy: Strategy, addresses: Sequence[Address], me: Address) -> Mapping[str, str]:
+def no_environment(strategy: Strategy, world: World) -> Mapping[str, str]:
     return {}
 
 

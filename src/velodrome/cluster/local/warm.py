@@ -17,7 +17,8 @@ from typing import IO, Any
 
 from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
-from velodrome.worker.template import NO_TOKEN, PADDING, TOKEN
+from velodrome.variables import TOKEN
+from velodrome.worker.template import NO_TOKEN, PADDING
 
 #: Importing an engine on a busy machine takes seconds; more than this means it hangs.
 READY_SECONDS = 120.0

@@ -9,11 +9,11 @@ import torch
 
 from velodrome.engines.torch.examples import Examples, examples_of
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.task import Place, Seen, Stepper, Task
+from velodrome.engines.torch.tasks.base import Place, Seen, Stepper, Task
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import Schedule, share_of
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Part
-from velodrome.worker.schedule import Schedule, share_of
 
 EVALUATION_BATCH = 512
 #: With more classes nobody reads a confusion matrix.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import subprocess
 import sys
@@ -11,7 +10,8 @@ import time
 from dataclasses import dataclass
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed
-from velodrome.transport.pmi import GREETING, LATE_SECONDS
+from velodrome.offers.world import World
+from velodrome.transport.pmi_server import GREETING, LATE_SECONDS
 
 _RETRY_SECONDS = 0.05
 
@@ -33,22 +33,10 @@ class Place:
         return f"worker {rank} on {self.hosts[rank]}"
 
     @classmethod
-    def from_environment(cls) -> Place:
-        try:
-            host, _, port = os.environ["VELODROME_MPI_MEET"].rpartition(":")
-            hosts = tuple(os.environ["VELODROME_MPI_HOSTS"].split(","))
-            place = cls(host.strip("[]"), int(port), int(os.environ["VELODROME_MPI_RANK"]), hosts)
-            size = int(os.environ["VELODROME_MPI_SIZE"])
-        except (KeyError, ValueError) as error:
-            raise RunFailed(
-                f"the environment does not say where the MPI ranks meet ({error}): start the process as the plan says"
-            ) from error
-        if size != place.size or not 0 <= place.rank < size:
-            raise RunFailed(
-                f"VELODROME_MPI_RANK {place.rank} and VELODROME_MPI_SIZE {size} do not fit the {place.size} hosts in "
-                "VELODROME_MPI_HOSTS: start the process as the plan says"
-            )
-        return place
+    def of(cls, world: World) -> Place:
+        """Rank 0 listens at its address of the plan, the others connect to it."""
+        first = world.peers[0]
+        return cls(first.host, first.port, world.me.rank, world.hosts)
 
 
 @dataclass
@@ -99,7 +87,7 @@ def _open(place: Place, seconds: float) -> subprocess.Popen[bytes]:
             f"cannot listen on {place.host}:{place.port} ({error.strerror or error}): worker 0 must run on "
             f"{place.host!r}"
         ) from error
-    command = [sys.executable, "-m", "velodrome.transport.pmi", "--listener", str(listener.fileno())]
+    command = [sys.executable, "-m", "velodrome.transport.pmi_server", "--listener", str(listener.fileno())]
     command += ["--hosts", ",".join(place.hosts), "--seconds", str(seconds)]
     with listener:
         # Not our output: a reader of it must not wait for the meeting point.

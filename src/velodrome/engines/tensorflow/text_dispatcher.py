@@ -17,10 +17,10 @@ from velodrome.engines.tensorflow.cluster import Watch
 from velodrome.engines.tensorflow.feeds import ROWS, Rows, deal_words, evaluation_rows, training_rows
 from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.text_schedule import TextSchedule
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Part
-from velodrome.worker.text_schedule import TextSchedule
 
 #: Steps that a closure of an evaluation takes.
 _EVALUATED = 50

@@ -1,6 +1,6 @@
 """The meeting point of MPI ranks: a small server that speaks PMI-1, so that no `mpiexec` is needed.
 
-Rank 0 starts it as a child (`python -m velodrome.transport.pmi`) on a socket it has bound. Each rank comes with two
+Rank 0 starts it as a child (`python -m velodrome.transport.pmi_server`) on a socket it has bound. Each rank has two
 connections: `pmi`, over which MPICH itself talks while it starts and ends, and `life`, which tells who is still there.
 Only the standard library is imported, so that it is up at once.
 """
@@ -20,6 +20,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from velodrome.variables import TOKEN
 
 #: Each side says this first, so that a stranger on the port is recognised.
 GREETING = "velodrome-mpi-1"
@@ -81,7 +83,7 @@ class Meeting:
     """The server: waits for all ranks, answers MPICH's questions, tells the others when a rank is lost."""
 
     def __init__(self, listener: socket.socket, hosts: Sequence[str], seconds: float, parent: int) -> None:
-        self.name = job_name(os.environ.get("VELODROME_TOKEN"))
+        self.name = job_name(os.environ.get(TOKEN))
         self._size = len(hosts)
         self._values = {"PMI_process_mapping": process_mapping(hosts)}
         self._deadline = time.monotonic() + seconds

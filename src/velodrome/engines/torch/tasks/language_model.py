@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from velodrome.engines.torch.task import Seen, Stepper, Task
+from velodrome.engines.torch.tasks.base import Seen, Stepper, Task
 from velodrome.models.torch_zoo import Memory
-from velodrome.worker.counts import Counts
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.text_schedule import TextSchedule, Words, reading
 from velodrome.worker.learner import Part
-from velodrome.worker.text_schedule import TextSchedule, Words, reading
 
 VOCABULARY = "vocabulary.json"
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.engines.torch.network import Network
+from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Part
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from velodrome.cluster.plan import Plan, Process, command, environment
-from velodrome.worker.template import TOKEN
+from velodrome.variables import TOKEN
 
 
 @dataclass

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from velodrome.cluster.plan import roles_of
 from velodrome.data import catalogue
-from velodrome.engines.registry import engines
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.offers.registry import engines
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, combinations
+from velodrome.spec.resolve import roles_of
 
 #: Engine and strategy by the letters that begin a name. `MWM` is as published; strategies of later engines that are
 #: not here get letters made from their names, see `abbreviations`.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow import nearby
-from velodrome.engines.tensorflow.cluster import Watch, limited, peers, wait_for
-from velodrome.engines.tensorflow.hand_images import HandsImages
-from velodrome.engines.tensorflow.hand_text import HandsText
+from velodrome.engines.tensorflow import worker_data as nearby
+from velodrome.engines.tensorflow.cluster import Watch, limited, wait_for
+from velodrome.engines.tensorflow.image_dispatcher import HandsImages
 from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.parameter_server import ParameterServer, make_strategy
+from velodrome.engines.tensorflow.text_dispatcher import HandsText
+from velodrome.offers.engines.tensorflow import TASKS
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 
@@ -29,7 +28,7 @@ def train(context: Context) -> None:
 def lead(context: Context) -> None:
     """The chief: wait for everybody, then run the loop."""
     limit = context.job.start_timeout
-    others = [peer for peer in peers() if peer.role != "chief"]
+    others = [peer for peer in context.world.members if peer.role != "chief"]
     load_data(context)  # workers do so too before they listen, and from one cache
     with context.events.phase("connect"), context.waiting():
         wait_for(others, limit)
@@ -49,17 +48,18 @@ def serve(context: Context) -> None:
     if context.role == "worker" and not context.is_text:
         nearby.offer(context.data)
         vars(context).pop("data")  # closures read what was offered
-    chief = [peer for peer in peers() if peer.role == "chief"]
+    chief = context.world.of_role("chief")
     with context.events.phase("connect"), context.waiting():
-        settings = json.loads(os.environ["TF_CONFIG"])
+        world = context.world
+        tasks = {TASKS[role]: [each.address for each in world.of_role(role)] for role in ("chief", "worker", "server")}
         # Fewer threads than workers can block a server: each may wait in a call of its own.
         threads = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=context.threads,
             inter_op_parallelism_threads=max(context.threads, context.job.workers + 1),
         )
         server = tf.distribute.Server(
-            tf.train.ClusterSpec(settings["cluster"]), job_name=settings["task"]["type"],
-            task_index=settings["task"]["index"], protocol="grpc", config=threads, start=True,
+            tf.train.ClusterSpec(tasks), job_name=TASKS[world.me.role], task_index=world.me.rank, protocol="grpc",
+            config=threads, start=True,
         )
         wait_for(chief, context.job.start_timeout)
     watch = Watch(chief, context.events)

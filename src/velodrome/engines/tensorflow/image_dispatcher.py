@@ -15,15 +15,15 @@ import tensorflow as tf
 
 from velodrome.data.gather import Gather
 from velodrome.data.splits import Part as Examples
-from velodrome.engines.tensorflow import nearby
+from velodrome.engines.tensorflow import worker_data as nearby
+from velodrome.engines.tensorflow.batches import EVALUATION_BATCH, Pixels
 from velodrome.engines.tensorflow.cluster import Watch
-from velodrome.engines.tensorflow.deck import EVALUATION_BATCH, Pixels
 from velodrome.engines.tensorflow.flat import Batch, FlatModel
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import Indices, Schedule
 from velodrome.worker.context import Context
-from velodrome.worker.counts import Counts
 from velodrome.worker.learner import Part, State
-from velodrome.worker.schedule import Indices, Schedule
 
 _SEED_STRIDE = 7919
 #: A graph holds the steps of a closure one after the other, without a loop, if the network has at most so many weight

@@ -1,0 +1,51 @@
+"""PyTorch: what it offers. Imports no framework; the training side is `velodrome/engines/torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from velodrome.offers.base import Engine, Need, Strategy
+from velodrome.offers.transports import MPI_NEEDS
+from velodrome.offers.world import World
+
+
+def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
+    """What `torchrun` sets."""
+    if strategy.name == "single":
+        return {}
+    first = world.peers[0]
+    return {
+        "MASTER_ADDR": first.host,
+        "MASTER_PORT": str(first.port),
+        "WORLD_SIZE": str(len(world.peers)),
+        "RANK": str(world.me.rank),
+        "LOCAL_RANK": str(world.me.local_rank),
+        "LOCAL_WORLD_SIZE": str(world.local_size),
+        "VELODROME_HOSTS": ",".join(world.hosts),
+    }
+
+
+ENGINE = Engine(
+    name="torch",
+    description="PyTorch",
+    strategies=(
+        Strategy(
+            "single", "one process, not distributed: what everything else is measured against",
+            synchronous=True, consistency="none", max_workers=1,
+        ),
+        Strategy(
+            "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
+            "(gloo on CPU, nccl on GPU)",
+            synchronous=True, consistency="bsp", listens=("worker",),
+        ),
+        Strategy(
+            "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
+            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",),
+        ),
+    ),
+    worker="velodrome.engines.torch.worker",
+    memory_bytes=300 * 2**20,
+    needs=(Need("torch", 'pip install "velodrome[torch]"'),),
+    environment=_environment,
+    packages=("torch",),
+)

@@ -1,0 +1,94 @@
+"""The processes of a job as they know one another: role, rank, host, port, and place among those of the same host."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a job."""
+
+    role: str
+    rank: int
+    host: str
+    #: 0 if it does not listen.
+    port: int
+    #: Its number among the processes of its role on its host: which GPU it takes, for example.
+    local_rank: int = 0
+
+    @property
+    def name(self) -> str:
+        """`worker 1`, as messages call it."""
+        return f"{self.role} {self.rank}"
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.host}"
+
+
+@dataclass(frozen=True)
+class World:
+    """All processes of a job, and which of them this one is."""
+
+    members: tuple[Member, ...]
+    me: Member
+
+    def of_role(self, role: str) -> tuple[Member, ...]:
+        """The members of a role, by rank."""
+        return tuple(sorted((member for member in self.members if member.role == role), key=lambda one: one.rank))
+
+    @property
+    def peers(self) -> tuple[Member, ...]:
+        """The members of this process's own role, itself among them."""
+        return self.of_role(self.me.role)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host of each peer, by rank."""
+        return tuple(member.host for member in self.peers)
+
+    @property
+    def local_size(self) -> int:
+        """How many members of this process's role share its host."""
+        return self.hosts.count(self.me.host)
+
+    def to_json(self) -> str:
+        """The members as the environment carries them: every process reads the same list."""
+        return json.dumps([asdict(member) for member in self.members])
+
+    @classmethod
+    def from_json(cls, text: str, role: str, rank: int) -> World:
+        """The world as one of its members sees it; `ValueError` if it is not one of them."""
+        members = tuple(Member(**fields) for fields in json.loads(text))
+        mine = [member for member in members if (member.role, member.rank) == (role, rank)]
+        if len(mine) != 1:
+            raise ValueError(f"{role} {rank} is not one of the processes of this job")
+        return cls(members, mine[0])
+
+    @classmethod
+    def alone(cls, role: str = "worker", host: str = "127.0.0.1") -> World:
+        """The world of a job with one process."""
+        me = Member(role, 0, host, 0)
+        return cls((me,), me)
+
+
+def numbered(members: Iterable[Member]) -> tuple[Member, ...]:
+    """The members with their local ranks."""
+    seen: Counter[tuple[str, str]] = Counter()
+    found = []
+    for member in members:
+        found.append(replace(member, local_rank=seen[member.role, member.host]))
+        seen[member.role, member.host] += 1
+    return tuple(found)
+
+
+def worlds(members: Sequence[Member]) -> list[World]:
+    """The world of each member."""
+    return [World(tuple(members), member) for member in members]

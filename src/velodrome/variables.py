@@ -1,0 +1,15 @@
+"""Names of the environment variables by which controller, training processes and their helpers know one another."""
+
+from __future__ import annotations
+
+#: The run that a process belongs to: whatever carries it is ended with the run.
+TOKEN = "VELODROME_TOKEN"
+#: The job, as JSON.
+JOB = "VELODROME_JOB"
+#: Every process of the job, as JSON (`offers/world.py`).
+WORLD = "VELODROME_WORLD"
+#: Seconds between samples of a process's resources; 0 for none.
+MEASURE = "VELODROME_MEASURE"
+#: For the user's own code, which may want to know where it runs.
+ROLE = "VELODROME_ROLE"
+RANK = "VELODROME_RANK"

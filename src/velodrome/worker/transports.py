@@ -1,0 +1,19 @@
+"""Connects a training process to its peers by a transport that is apart from any framework."""
+
+from __future__ import annotations
+
+import os
+
+from velodrome.transport.mpi import MpiTransport
+from velodrome.transport.rendezvous import Place
+from velodrome.worker.context import Context
+
+
+def connect_mpi(context: Context) -> MpiTransport:
+    """Join the job's MPI ranks; when a peer is lost, report it and end the process."""
+
+    def on_lost(message: str) -> None:
+        context.events.emit("error", cause="peer", message=message, traceback=None)
+        os._exit(1)
+
+    return MpiTransport(Place.of(context.world), context.job.start_timeout, on_lost)
