@@ -53,13 +53,17 @@ class Entry:
         return cell.workers <= self.most_workers
 
 
-def _velodrome(engine: str, strategy: str) -> Entry:
+def _velodrome(engine: str, strategy: str, checkout: Path | None = None) -> Entry:
+    """This version of Velodrome, or that of another checkout, with the same Python and packages."""
+    command = [str(VELODROME)] if checkout is None else [sys.executable, "-m", "velodrome"]
+    environment = {} if checkout is None else {"PYTHONPATH": str(checkout / "src")}
+
     def measure(cell: Cell, setting: Setting) -> float:
         # a step of an asynchronous strategy is one worker's: as many examples as elsewhere take so many more of them
         steps = setting.steps * (cell.workers if strategy == "parameter-server" else 1)
         result = run_json(
             [
-                str(VELODROME), "train", "--json", "--runs", str(setting.scratch / "runs"),
+                *command, "train", "--json", "--runs", str(setting.scratch / "runs"),
                 "--dataset", "fashion-mnist", "--model", cell.model,
                 "--engine", engine, "--strategy", strategy, "--workers", str(cell.workers),
                 "--batch-size", str(BATCH), "--batch-scope", "per-worker", "--optimizer", "adam",
@@ -67,13 +71,15 @@ def _velodrome(engine: str, strategy: str) -> Entry:
                 "--no-checkpoints",
             ],
             seconds=setting.limit,
+            environment=environment,
         )  # fmt: skip
         rate = (result.get("throughput") or {}).get("examples_per_second")
         if not rate:
             raise RunError("the result holds no throughput")
         return float(rate)
 
-    return Entry(f"velodrome {engine} {strategy}", engine, False, measure, 1 if strategy == "single" else 2)
+    name = f"{'velodrome' if checkout is None else 'before'} {engine} {strategy}"
+    return Entry(name, engine, False, measure, 1 if strategy == "single" else 2)
 
 
 def _peer(name: str, engine: str, script: str, *, torchrun: bool = False, most_workers: int = 2) -> Entry:
@@ -114,6 +120,12 @@ ENTRIES = (
     _peer("lightning fabric", "torch", "fabric_ddp.py", torchrun=True),
     _peer("ray train", "torch", "ray_train.py"),
 )
+
+
+def before(checkout: Path) -> tuple[Entry, ...]:
+    """Velodrome's strategies as another checkout has them."""
+    mine = [entry.name.split() for entry in ENTRIES if not entry.is_peer]
+    return tuple(_velodrome(engine, strategy, checkout) for _, engine, strategy in mine)
 
 
 def make_peers_environment() -> None:

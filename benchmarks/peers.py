@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from claims import Rates, Verdict, best_peer, compare, judge, median
-from entries import CELLS, ENTRIES, Cell, Entry, Setting, make_peers_environment
+from entries import CELLS, ENTRIES, Cell, Entry, Setting, before, make_peers_environment
 from rich.console import Console
 from rich.table import Table
 from running import RunError, end_in_order
@@ -42,6 +42,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--cells", default="", help=f"some of {','.join(map(str, CELLS))}")
     parser.add_argument("--json", type=Path, help="file for all figures; rewritten after every repetition")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a run is ended [300]")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="also run another checkout of Velodrome")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the runs [1]")
     options = parser.parse_args()
     if options.steps < 2 * _WARMUP_STEPS:
@@ -49,9 +50,10 @@ def read_options() -> argparse.Namespace:
     if options.repeat < 1:
         parser.error(f"--repeat {options.repeat}: give at least 1")
     words = [word.strip() for word in options.only.split(",") if word.strip()]
-    options.entries = [entry for entry in ENTRIES if not words or any(word in entry.name for word in words)]
+    entries = (*ENTRIES, *(before(options.before.resolve()) if options.before else ()))
+    options.entries = [entry for entry in entries if not words or any(word in entry.name for word in words)]
     if not options.entries:
-        parser.error(f"--only {options.only!r} fits none of: {', '.join(entry.name for entry in ENTRIES)}")
+        parser.error(f"--only {options.only!r} fits none of: {', '.join(entry.name for entry in entries)}")
     wanted = [word.strip() for word in options.cells.split(",") if word.strip()]
     options.cells = [cell for cell in CELLS if not wanted or str(cell) in wanted]
     if len(options.cells) < len(wanted):
@@ -84,6 +86,18 @@ def measure_once(entry: Entry, cell: Cell, setting: Setting) -> tuple[float | No
         return entry.measure(cell, setting), None
     except RunError as error:
         return None, str(error)
+
+
+def show_versions(rates: Rates, cells: list[Cell], console: Console) -> None:
+    """This version over the other checkout, entry by entry."""
+    table = Table("cell", "entry", "before", "now", "now over before", title="Two versions (ratios, 95 % intervals)")
+    for cell in cells:
+        for entry in ENTRIES:
+            old = entry.name.replace("velodrome", "before", 1)
+            if not entry.is_peer and (estimate := compare(rates, (cell, entry.name), (cell, old))):
+                medians = (f"{median(rates, cell, name) or 0:,.0f}" for name in (old, entry.name))
+                table.add_row(str(cell), entry.name, *medians, str(estimate))
+    console.print(table)
 
 
 def show(rates: Rates, verdicts: list[Verdict], cells: list[Cell], console: Console) -> None:
@@ -143,6 +157,8 @@ def main() -> int:
         console.print(f"[red]{error}[/red]")
         return 1
     show(rates, judge(rates), options.cells, console)
+    if options.before:
+        show_versions(rates, options.cells, console)
     return 0
 
 
