@@ -60,6 +60,16 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _probe_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unit tests start no process: what they ask the training interpreter, which is this one, is answered here."""
+    if request.node.get_closest_marker("unit"):
+        from velodrome.cluster import environments
+        from velodrome.worker import probe
+
+        monkeypatch.setattr(environments, "run_probe", lambda python, words: probe.reply(words))
+
+
 @dataclass(frozen=True)
 class Done:
     """How a command ended."""

@@ -1,35 +1,49 @@
-"""`velodrome engines`: what can train, how, and whether it can do so here."""
+"""`velodrome engines`: the engines and their strategies, and whether each can run here."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velodrome.cli.options import Json
 
+if TYPE_CHECKING:
+    from velodrome.offers.base import Engine
+
 
 def listing() -> list[dict[str, Any]]:
-    """Every engine with its strategies, as plain data."""
+    """Every engine with its interpreter and strategies, as plain data."""
     from velodrome.offers.registry import engines
 
-    return [
-        {
-            "name": engine.name,
-            "description": engine.description,
-            "strategies": [
-                {
-                    "name": strategy.name,
-                    "description": strategy.description,
-                    "roles": list(strategy.roles),
-                    "synchronous": strategy.synchronous,
-                    "consistency": strategy.consistency,
-                    "available": not engine.missing(strategy),
-                    "missing": engine.missing(strategy),
-                }
-                for strategy in engine.strategies
-            ],
-        }
-        for engine in engines()
-    ]
+    return [_engine(engine) for engine in engines()]
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    from velodrome.cluster import environments
+
+    python = environments.interpreter_of(engine.name)
+    try:
+        versions = environments.probe(python).versions
+    except environments.BrokenInterpreter:  # said by what is missing
+        versions = {}
+    strategies = []
+    for strategy in engine.strategies:
+        missing = environments.missing(engine, strategy)
+        strategies.append({
+            "name": strategy.name,
+            "description": strategy.description,
+            "roles": list(strategy.roles),
+            "synchronous": strategy.synchronous,
+            "consistency": strategy.consistency,
+            "available": not missing,
+            "missing": missing,
+        })
+    return {
+        "name": engine.name,
+        "description": engine.description,
+        "interpreter": str(python),
+        "versions": {package: versions[package] for package in engine.packages if package in versions},
+        "strategies": strategies,
+    }
 
 
 def command(json: Json = False) -> None:
@@ -61,3 +75,5 @@ def command(json: Json = False) -> None:
                 strategy["description"] + missing,
             )
         console.print(table)
+        versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())
+        console.print(f"[dim]{escape(versions or 'nothing installed')} in {escape(engine['interpreter'])}[/dim]\n")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 
+from velodrome.cluster import environments
 from velodrome.data import catalogue
 from velodrome.data.base import Description
 from velodrome.data.memory import available_memory as available_memory
@@ -22,7 +22,7 @@ from velodrome.spec.resolve import check_batch, check_text, roles_of, sharding_o
 def check(job: Job) -> None:
     """Refuse a resolved job that cannot run on this machine."""
     engine, strategy = engine_of(job), strategy_of(job)
-    if missing := engine.missing(strategy):
+    if missing := environments.missing(engine, strategy):
         raise BadRequest(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}")
     check_job(job)
     _check_own_module(job)
@@ -65,7 +65,8 @@ def _check_own_module(job: Job) -> None:
         return
     # Only looked for, not imported: the controller never loads a framework.
     top = split_name(job.model)[0].partition(".")[0]
-    found = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top)
+    here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
+    found = here or environments.has_module(environments.interpreter_of(job.engine), top)
     if not found:
         raise BadRequest(f"--model {job.model!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 

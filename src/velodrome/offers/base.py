@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Literal
 
 from velodrome.offers.world import World
@@ -14,13 +13,24 @@ Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp"]
 
 @dataclass(frozen=True)
 class Need:
-    """A Python module that must be importable, and the command that brings it."""
+    """A Python module that must be importable, and the command that installs it."""
 
     module: str
     install: str
 
-    def met(self) -> bool:
-        return find_spec(self.module) is not None
+
+@dataclass(frozen=True)
+class Probe:
+    """What an interpreter answered when it was asked what it has."""
+
+    #: Path of the interpreter, as it names itself.
+    interpreter: str
+    #: Its Python version.
+    python: str
+    #: Those of the modules that were asked for which it can import.
+    modules: frozenset[str]
+    #: Versions of those of the packages that were asked for which are installed.
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -83,12 +93,12 @@ class Engine:
     #: Packages whose version goes into the result.
     packages: tuple[str, ...] = ()
 
-    def missing(self, strategy: Strategy) -> list[str]:
-        """What stands between this machine and the strategy, each as a sentence with the way out."""
+    def missing(self, strategy: Strategy, probe: Probe) -> list[str]:
+        """What keeps a strategy from running in the probed interpreter, each as a sentence with the way out."""
         if strategy.hardware:
             return [f"needs {strategy.hardware}"]
         return [
             f"Python module {need.module!r} is not installed: {need.install}"
             for need in (*self.needs, *strategy.needs)
-            if not need.met()
+            if need.module not in probe.modules
         ]

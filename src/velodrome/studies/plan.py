@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from velodrome.cluster import preflight
+from velodrome.cluster import environments, preflight
 from velodrome.data import catalogue
 from velodrome.data.base import BadData
 from velodrome.errors import BadRequest, VelodromeError
@@ -107,7 +107,7 @@ def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -
         return f"engine {name} is not part of this version, so what was published with it cannot run"
     try:
         job = make_job({"engine": name, "strategy": fields["strategy"]})
-        missing = registry.engine_of(job).missing(registry.strategy_of(job))
+        missing = environments.missing(registry.engine_of(job), registry.strategy_of(job))
         zoo_model(fields["model"])
     except BadRequest as error:
         return str(error)
