@@ -35,7 +35,7 @@ class NumpyLearner(Learner):
         self.poison_at: int | None = None
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        self.share = schedule.share(0)
+        self.partition = schedule.partition(0)
 
     def _count(self, images: np.ndarray, labels: np.ndarray) -> tuple[Counts, np.ndarray, np.ndarray]:
         x = images.reshape(len(labels), -1) * self.data.scale
@@ -48,12 +48,12 @@ class NumpyLearner(Learner):
     def train(self, first: int, last: int) -> Counts:
         total = Counts()
         for step in range(first, last):
-            mine = self.share.of(step)
+            mine = self.partition.step(step)
             self.steps_seen.append(mine)
             labels = self.data.train.labels[mine]
             counts, x, p = self._count(self.data.train.images[mine], labels)
             p[np.arange(len(labels)), labels] -= 1
-            self.weights -= self.rate * (x.T @ p) / self.share.batch[step]
+            self.weights -= self.rate * (x.T @ p) / self.partition.batch[step]
             if self.poison_at is not None and len(self.steps_seen) > self.poison_at:
                 counts = Counts(0, counts.total, float("nan"))
             total += counts

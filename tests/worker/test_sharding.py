@@ -63,9 +63,9 @@ class Worker:
 
     def steps(self, epoch: int) -> list[list[int]]:
         """The numbers of the examples it trains on, step by step."""
-        share = self.schedule_of(epoch).share(self.context.rank)
+        partition = self.schedule_of(epoch).partition(self.context.rank)
         numbers = np.asarray(self.context.data.train.images)[:, 0, 0, 0]
-        return [numbers[share.of(step)].tolist() for step in range(share.steps)]
+        return [numbers[partition.step(step)].tolist() for step in range(partition.steps)]
 
     def warnings(self) -> list[str]:
         with os.fdopen(self._read) as stream:
@@ -88,9 +88,9 @@ def test_workers_see_together_exactly_the_training_set_in_every_epoch(shards, po
         together = [number for each in steps for step in each for number in step]
         times = count if policy == "off" else 1
         assert sorted(together) == sorted(list(range(TRAIN)) * times)
-        share = workers[0].schedule_of(epoch).share(0)
-        for step in range(share.steps):
-            assert share.batch[step] == sum(len(each[step]) for each in steps)
+        partition = workers[0].schedule_of(epoch).partition(0)
+        for step in range(partition.steps):
+            assert partition.batch[step] == sum(len(each[step]) for each in steps)
     assert workers[0].steps(1) != workers[0].steps(2)
 
 
@@ -127,8 +127,8 @@ def test_one_process_with_several_devices_sees_what_several_processes_do(shards)
     assert not one.context.data.own_files
     numbers = one.context.data.train.images[:, 0, 0, 0]
     for rank in range(2):
-        share = one.schedule_of(1).share(rank)
-        assert [numbers[share.of(step)].tolist() for step in range(share.steps)] == apart[rank]
+        partition = one.schedule_of(1).partition(rank)
+        assert [numbers[partition.step(step)].tolist() for step in range(partition.steps)] == apart[rank]
 
 
 @pytest.mark.parametrize("policy", ["auto", "file", "data", "off"])

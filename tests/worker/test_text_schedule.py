@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from velodrome.tasks.text_schedule import TextSchedule, reading
+from velodrome.tasks.text_schedule import TextSchedule, evaluation_rows
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ def test_a_row_goes_on_where_its_last_step_ended() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_evaluation_predicts_every_word_but_the_first_exactly_once(length: int, workers: int) -> None:
     text = np.arange(length, dtype=np.int32)
-    parts = [reading(text, rank, workers) for rank in range(workers)]
+    parts = [evaluation_rows(text, rank, workers) for rank in range(workers)]
     predicted = np.concatenate([part.targets[part.real > 0] for part in parts])
     assert sorted(predicted) == list(range(1, length))
     for part in parts:

@@ -1,7 +1,7 @@
-"""Which examples are trained on at which step by whom: a pure function of seed, epoch, sharding and number of workers.
+"""Which examples each worker trains on at each step: a pure function of seed, epoch, sharding and number of workers.
 
-Synchronous training is exact because of this file: with `data` sharding the shares of all workers are together, at
-every step, the batch that one worker alone would see.
+Synchronous training is exact because of this module: with `data` sharding, the workers' partitions of a step together
+are the batch that one worker alone would train on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def order_of_epoch(examples: int, seed: int, epoch: int, *more: int) -> Indices:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The examples of one worker in one epoch, step after step.
+class Partition:
+    """The examples of one worker in one epoch, step by step.
 
-    Step `s` trains on ``indices[offsets[s]:offsets[s + 1]]`` — possibly none of them — out of a batch of
-    ``batch[s]`` examples over all workers, by which summed gradients are divided.
+    Step `s` trains on ``indices[offsets[s]:offsets[s + 1]]``, possibly none of them, out of a batch of ``batch[s]``
+    examples over all workers, by which summed gradients are divided.
     """
 
     indices: Indices
@@ -36,92 +36,98 @@ class Share:
     def steps(self) -> int:
         return len(self.batch)
 
-    def of(self, step: int) -> Indices:
-        return self.indices[self.offsets[step] : self.offsets[step + 1]]
+    def step(self, number: int) -> Indices:
+        """Indices of the examples of one step."""
+        return self.indices[self.offsets[number] : self.offsets[number + 1]]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """All steps of one epoch: each worker goes through a stream of its own, so many examples a step."""
+    """All steps of one epoch: the indices of each worker, and how many of them it trains on at a step."""
 
-    streams: tuple[Indices, ...]
-    sizes: tuple[int, ...]
+    indices: tuple[Indices, ...]
+    batch_sizes: tuple[int, ...]
+
+    def _steps_of_workers(self) -> list[int]:
+        return [-(-len(mine) // size) for mine, size in zip(self.indices, self.batch_sizes, strict=True)]
 
     @property
     def steps(self) -> int:
-        """As many as the longest stream needs; a worker whose stream ends sooner has no examples in the last steps."""
-        return max(-(-len(stream) // size) for stream, size in zip(self.streams, self.sizes, strict=True))
+        """As many as the worker with the most examples needs; one with fewer has none in the last steps."""
+        return max(self._steps_of_workers())
 
-    def _taken(self, steps: NDArray[np.int64]) -> Indices:
-        """How many examples all workers have seen after so many steps."""
-        counts = [np.minimum(steps * size, len(stream)) for stream, size in zip(self.streams, self.sizes, strict=True)]
+    def _examples_after(self, steps: NDArray[np.int64]) -> Indices:
+        """How many examples all workers have trained on after so many steps."""
+        workers = zip(self.indices, self.batch_sizes, strict=True)
+        counts = [np.minimum(steps * size, len(mine)) for mine, size in workers]
         total: Indices = np.sum(counts, axis=0)
         return total
 
     def examples(self, first: int, last: int) -> int:
-        """How many examples the steps `first` up to, not including, `last` hold together."""
-        begin, end = self._taken(np.array([first, last]))
+        """How many examples the steps `first` up to, not including, `last` hold over all workers."""
+        begin, end = self._examples_after(np.array([first, last]))
         return int(end - begin)
 
-    def share(self, rank: int) -> Share:
-        stream, ends = self.streams[rank], np.arange(self.steps + 1, dtype=np.int64)
-        offsets = np.minimum(ends * self.sizes[rank], len(stream))
-        return Share(indices=stream, offsets=offsets, batch=np.diff(self._taken(ends)))
+    def partition(self, rank: int) -> Partition:
+        """What one worker trains on."""
+        mine, ends = self.indices[rank], np.arange(self.steps + 1, dtype=np.int64)
+        offsets = np.minimum(ends * self.batch_sizes[rank], len(mine))
+        return Partition(indices=mine, offsets=offsets, batch=np.diff(self._examples_after(ends)))
 
-    def unequal(self) -> int:
+    def uneven_steps(self) -> int:
         """In how many steps of the epoch some worker has no example although others do."""
-        shortest = min(-(-len(stream) // size) for stream, size in zip(self.streams, self.sizes, strict=True))
-        return self.steps - shortest
+        steps = self._steps_of_workers()
+        return max(steps) - min(steps)
 
 
-def _sizes(batch: int, workers: int) -> tuple[int, ...]:
-    """A batch dealt out to workers in turns."""
+def per_worker_sizes(batch: int, workers: int) -> tuple[int, ...]:
+    """The batch sizes of the workers, which differ by at most one."""
     return tuple(len(range(rank, batch, workers)) for rank in range(workers))
 
 
 def by_data(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
-    """Every n-th example of each batch of the one order: together, at every step, what one worker alone would see."""
+    """Every n-th example of each batch of one order: together, at every step, the batch of one worker alone."""
     order = order_of_epoch(examples, seed, epoch)
     batches = [order[first : first + batch] for first in range(0, examples, batch)]
-    streams = tuple(np.concatenate([part[rank::workers] for part in batches]) for rank in range(workers))
-    return Schedule(streams, _sizes(batch, workers))
+    indices = tuple(np.concatenate([part[rank::workers] for part in batches]) for rank in range(workers))
+    return Schedule(indices, per_worker_sizes(batch, workers))
 
 
 def files_of(rank: int, files: int, workers: int) -> range:
-    """The files of a worker under `file` sharding: every n-th, as TensorFlow deals them out."""
+    """The files of a worker under `file` sharding: every n-th, as TensorFlow assigns them."""
     return range(rank, files, workers)
 
 
 def _file_of_each(files: Sequence[int]) -> Indices:
-    """Which file every example lies in, where the files take turns, one example each, as long as they last."""
+    """The file of every example, where examples are interleaved: one of each file in turn, as long as they last."""
     numbers = np.repeat(np.arange(len(files)), files)
     turns = np.concatenate([np.arange(count) for count in files])
-    dealt: Indices = numbers[np.lexsort((numbers, turns))]
-    return dealt
+    interleaved: Indices = numbers[np.lexsort((numbers, turns))]
+    return interleaved
 
 
 def by_file(
     files: Sequence[int], batch: int, workers: int, seed: int, epoch: int, *, own: bool = False
 ) -> Schedule:
-    """Whole files to each worker, given the examples of every file; in the data set's order they take turns.
+    """Whole files to each worker, given the number of examples in every file.
 
-    With `own`, a stream counts within its worker's own files, for a worker that holds no others.
+    With `own`, indices count within the worker's own files, for a worker that holds no others.
     """
     file = _file_of_each(files)
-    streams = []
+    indices = []
     for rank in range(workers):
         mine = np.flatnonzero(np.isin(file, files_of(rank, len(files), workers))).astype(np.int64)
         order = order_of_epoch(len(mine), seed, epoch, workers, rank)
-        streams.append(order if own else mine[order])
-    return Schedule(tuple(streams), _sizes(batch, workers))
+        indices.append(order if own else mine[order])
+    return Schedule(tuple(indices), per_worker_sizes(batch, workers))
 
 
 def off(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
-    """Everything to everybody, each in an order of its own: an epoch sees the set once for every worker."""
-    streams = tuple(order_of_epoch(examples, seed, epoch, workers, rank) for rank in range(workers))
-    return Schedule(streams, _sizes(batch, workers))
+    """The whole set to every worker, each in its own order: an epoch visits the set once per worker."""
+    indices = tuple(order_of_epoch(examples, seed, epoch, workers, rank) for rank in range(workers))
+    return Schedule(indices, per_worker_sizes(batch, workers))
 
 
-def share_of(examples: int, rank: int, workers: int) -> Indices:
-    """The examples of a set that a worker evaluates: together all of them, each once."""
+def evaluation_indices(examples: int, rank: int, workers: int) -> Indices:
+    """The examples of a set that a worker evaluates: over all workers, each example once."""
     return np.arange(rank, examples, workers, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""How a text is read in training: so many places of it at once, a few words further at every step.
+"""How a text is read in training: `batch` rows side by side, `unroll` words further at every step.
 
 A text of n words is cut into `batch` rows of equal length that are read side by side; what does not fill a row is left
-out, as Zaremba et al. (2014) do. A worker reads every n-th row, so that the workers together read, at every step, what
+out, as in Zaremba et al. (2014). A worker reads every n-th row, so that the workers together read, at every step, what
 one worker alone would.
 """
 
@@ -26,7 +26,7 @@ class TextSchedule:
     batch: int
     unroll: int
     workers: int = 1
-    #: How many times `batch` rows the text is cut into. A step reads the rows of one group, each group in its own time.
+    #: How many times `batch` rows the text is cut into. A step reads the rows of one group; groups advance apart.
     groups: int = 1
 
     @property
@@ -43,8 +43,10 @@ class TextSchedule:
         return (min(last, self.steps) - min(first, self.steps)) * self.unroll * self.batch
 
     def rows(self, text: Words, rank: int) -> Words:
-        """The rows of one worker, or of one group, each one word longer than `width`: its step `s` reads columns from
-        ``s * unroll`` on and predicts the ones after them."""
+        """The rows of one worker, or of one group, each one word longer than `width`.
+
+        Step `s` reads `unroll` columns from ``s * unroll`` on and predicts, for each, the word after it.
+        """
         count = self.batch * self.groups
         length = self.words // count
         rows = text[: length * count].reshape(count, length)
@@ -52,7 +54,7 @@ class TextSchedule:
 
 
 @dataclass(frozen=True)
-class Reading:
+class EvaluationRows:
     """A whole text in rows, for evaluation: every word but the first is predicted once.
 
     `inputs`, `targets` and `real` are (rows, length); where `real` is 0, a row has ended.
@@ -63,8 +65,8 @@ class Reading:
     real: NDArray[np.float32]
 
 
-def reading(text: Words, rank: int = 0, workers: int = 1, rows: int = EVALUATION_ROWS) -> Reading:
-    """The rows of one worker of a text that is read as a whole."""
+def evaluation_rows(text: Words, rank: int = 0, workers: int = 1, rows: int = EVALUATION_ROWS) -> EvaluationRows:
+    """The rows of a text that one worker evaluates: over all workers, each row once."""
     predicted = len(text) - 1
     length = -(-predicted // rows)
     inputs = np.zeros((rows, length), dtype=np.int32)
@@ -76,4 +78,4 @@ def reading(text: Words, rank: int = 0, workers: int = 1, rows: int = EVALUATION
         targets[row, : end - begin] = text[begin + 1 : end + 1]
         real[row, : end - begin] = 1.0
     mine = slice(rank, None, workers)
-    return Reading(inputs[mine], targets[mine], real[mine])
+    return EvaluationRows(inputs[mine], targets[mine], real[mine])

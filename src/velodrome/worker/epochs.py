@@ -41,10 +41,10 @@ def epochs_of(context: Context) -> Callable[[int], Steps]:
     policy = sharding_of(job, len(files), synchronous=strategy.synchronous)
     if strategy.synchronous:
         first = _synchronous(context, policy, batch, 1)
-        if policy == "file" and first.unequal() and context.is_chief:
+        if policy == "file" and first.uneven_steps() and context.is_chief:
             context.events.emit("warning", message=(
-                f"{first.unequal()} of {first.steps} steps of an epoch leave a worker without examples: {len(files)} "
-                f"files are not the same for each of {job.workers} workers; nothing is dropped"
+                f"{first.uneven_steps()} of {first.steps} steps of an epoch leave a worker without examples: "
+                f"{len(files)} files are not the same for each of {job.workers} workers; nothing is dropped"
             ))
         return lambda epoch: _synchronous(context, policy, batch, epoch)
     return lambda epoch: _handed_out(context, policy, batch, epoch)
@@ -67,8 +67,8 @@ def _handed_out(context: Context, policy: str, batch: int, epoch: int) -> Schedu
         parts = by_file(data.files, batch * job.workers, job.workers, job.seed, epoch, own=False)
     else:
         parts = off(len(data.train), batch * job.workers, job.workers, job.seed, epoch)
-    shares = [parts.share(rank) for rank in range(job.workers)]
-    batches = [share.of(step) for step in range(parts.steps) for share in shares]
+    partitions = [parts.partition(rank) for rank in range(job.workers)]
+    batches = [partition.step(step) for step in range(parts.steps) for partition in partitions]
     # What is left over of a worker comes last: before, it would move all batches after it across workers.
     stream = np.concatenate(sorted(batches, key=lambda some: len(some) < batch))
     return Schedule((stream,), (batch,))

@@ -54,11 +54,11 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", images)
     part = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
     schedule = by_data(50, 8, 3, 1, 1)
-    shares = [schedule.share(rank) for rank in range(3)]
-    seen: list[list[int]] = [[] for _ in shares]
+    partitions = [schedule.partition(rank) for rank in range(3)]
+    seen: list[list[int]] = [[] for _ in partitions]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        streamed = feeds.Streamed(part, Gather(part.images), shares, reader)
+        streamed = feeds.Streamed(part, Gather(part.images), partitions, reader)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
                 for mine, hand in zip(seen, window.handed, strict=True):
@@ -67,7 +67,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
                         if int(batch.real):
                             assert (np.asarray(batch.inputs)[:, 0, 0, 0] == np.asarray(batch.targets)).all()
                             mine += np.asarray(batch.targets).tolist()
-    assert [share.indices.tolist() for share in shares] == seen
+    assert [partition.indices.tolist() for partition in partitions] == seen
 
 
 @pytest.mark.parametrize(("strategy", "place"), [
@@ -120,12 +120,12 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     images = np.zeros((50, 10, 10, 1), np.uint8)
     np.save(tmp_path / "images.npy", images)
     mapped = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
-    shares = [by_data(50, 8, 2, 1, 1).share(0)]
+    partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        streamed = feeds.Streamed(mapped, Gather(mapped.images), shares, reader)
+        streamed = feeds.Streamed(mapped, Gather(mapped.images), partitions, reader)
         held_part = Part(images, np.arange(50))
-        held = feeds.Held(held_part, feeds.Pixels.of(held_part), shares)
+        held = feeds.Held(held_part, feeds.Pixels.of(held_part), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]
                        for source in (streamed, held)]

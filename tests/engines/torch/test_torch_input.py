@@ -66,15 +66,15 @@ def test_windows_of_data_on_disk_hold_every_step_once(tmp_path, monkeypatch, cha
     monkeypatch.setattr(examples, "WINDOW_BYTES", 3 * 4 * 270)  # four steps, and a few bytes
     streamed = examples.Streamed(part, 1.0, torch.float64, torch.device("cpu"), channels_last=channels_last)
     for epoch in (1, 2):
-        share = by_data(50, 8, 3, 1, epoch).share(2)
-        labels = streamed.begin(share.indices, share.offsets)
-        assert labels.tolist() == share.indices.tolist()
-        for step in range(share.steps):
-            low, high = share.offsets[step], share.offsets[step + 1]
+        partition = by_data(50, 8, 3, 1, epoch).partition(2)
+        labels = streamed.begin(partition.indices, partition.offsets)
+        assert labels.tolist() == partition.indices.tolist()
+        for step in range(partition.steps):
+            low, high = partition.offsets[step], partition.offsets[step + 1]
             if high > low:
                 chosen = streamed.images(low, high)
                 assert chosen.shape == (high - low, 3, 10, 9)
-                assert chosen[:, 1, 2, 3].tolist() == share.of(step).tolist()
+                assert chosen[:, 1, 2, 3].tolist() == partition.step(step).tolist()
 
 
 @pytest.mark.parametrize(("strategy", "workers"), STRATEGIES)

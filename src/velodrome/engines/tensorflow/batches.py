@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from velodrome.data.splits import Part
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.tasks.schedule import Share, share_of
+from velodrome.tasks.schedule import Partition, evaluation_indices
 
 EVALUATION_BATCH = 500
 
@@ -52,24 +52,24 @@ def spec_of(shape: tuple[int, int, int]) -> Hand:
     )
 
 
-def deck_of(share: Share) -> Deck:
-    """A share with its empty steps filled."""
-    real = np.diff(share.offsets)
-    indices, offsets = share.indices, share.offsets
+def deck_of(partition: Partition) -> Deck:
+    """A partition with its empty steps filled."""
+    real = np.diff(partition.offsets)
+    indices, offsets = partition.indices, partition.offsets
     if not real.all():
-        indices = np.concatenate([share.of(step) if real[step] else [0] for step in range(share.steps)])
+        indices = np.concatenate([partition.step(step) if real[step] else [0] for step in range(partition.steps)])
         offsets = np.concatenate([[0], np.cumsum(np.maximum(real, 1))])
-    as_tensor = [tf.constant(values, tf.int64) for values in (indices, offsets, real, share.batch)]
+    as_tensor = [tf.constant(values, tf.int64) for values in (indices, offsets, real, partition.batch)]
     return Deck(*as_tensor)
 
 
-def evaluation_share(examples: int, rank: int, workers: int) -> Share:
+def evaluation_partition(examples: int, rank: int, workers: int) -> Partition:
     """The examples of a whole set that a replica evaluates, in steps of a fixed size and as many as the others have."""
-    mine = share_of(examples, rank, workers)
+    mine = evaluation_indices(examples, rank, workers)
     largest = -(-examples // workers)
     steps = -(-largest // EVALUATION_BATCH)
     offsets = np.minimum(np.arange(steps + 1, dtype=np.int64) * EVALUATION_BATCH, len(mine))
-    return Share(mine, offsets, np.diff(offsets))
+    return Partition(mine, offsets, np.diff(offsets))
 
 
 def deal(hand: Hand, step: tf.Tensor) -> Batch:

@@ -18,8 +18,9 @@ from velodrome.data.splits import Part as Examples
 from velodrome.engines.tensorflow import batches as decks
 from velodrome.engines.tensorflow.batches import Hand, Pixels
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.tasks.schedule import Schedule, Share
-from velodrome.tasks.text_schedule import TextSchedule, Words, reading
+from velodrome.tasks.schedule import Partition, Schedule
+from velodrome.tasks.text_schedule import TextSchedule, Words
+from velodrome.tasks.text_schedule import evaluation_rows as rows_of_text
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -57,18 +58,18 @@ class Feed(ABC):
         """One step out of what was handed, in the graph."""
 
 
-def steps_of_window(part: Examples, shares: Sequence[Share]) -> int:
+def steps_of_window(part: Examples, partitions: Sequence[Partition]) -> int:
     """From what all processes know, so that each of them makes the same calls, be its part in memory or on disk."""
-    bytes_of_step = int(shares[0].batch.max(initial=1)) * int(np.prod(part.images.shape[1:]))
+    bytes_of_step = int(partitions[0].batch.max(initial=1)) * int(np.prod(part.images.shape[1:]))
     return max(1, WINDOW_BYTES // max(1, bytes_of_step))
 
 
 class Held:
-    """Shares of a part that lies in memory. Windows end where those of another process do that reads from disk."""
+    """Partitions of a part that lies in memory. Windows end where those of another process do that reads from disk."""
 
-    def __init__(self, part: Examples, pixels: Pixels, shares: Sequence[Share]) -> None:
-        self._handed = [Hand(decks.deck_of(share), pixels) for share in shares]
-        self._length = steps_of_window(part, shares)
+    def __init__(self, part: Examples, pixels: Pixels, partitions: Sequence[Partition]) -> None:
+        self._handed = [Hand(decks.deck_of(partition), pixels) for partition in partitions]
+        self._length = steps_of_window(part, partitions)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         while first < last:
@@ -78,23 +79,25 @@ class Held:
 
 
 class Streamed:
-    """Shares of a part that lies on disk: windows of a few megabytes, the next one read while this one is used."""
+    """Partitions of a part that lies on disk: windows of a few megabytes, the next one read while this one is used."""
 
-    def __init__(self, part: Examples, gather: Gather, shares: Sequence[Share], reader: ThreadPoolExecutor) -> None:
-        self._part, self._gather, self._shares, self._reader = part, gather, shares, reader
-        self._steps = shares[0].steps
-        self._length = steps_of_window(part, shares)
+    def __init__(
+        self, part: Examples, gather: Gather, partitions: Sequence[Partition], reader: ThreadPoolExecutor
+    ) -> None:
+        self._part, self._gather, self._partitions, self._reader = part, gather, partitions, reader
+        self._steps = partitions[0].steps
+        self._length = steps_of_window(part, partitions)
         self._first, self._handed = 0, list[Hand]()
         self._next: Future[list[Hand]] | None = reader.submit(self._read, 0)
 
     def _read(self, first: int) -> list[Hand]:
         last = min(first + self._length, self._steps)
         hands = []
-        for share in self._shares:
-            offsets = share.offsets[first : last + 1]
-            wanted = share.indices[offsets[0] : offsets[-1]]
+        for partition in self._partitions:
+            offsets = partition.offsets[first : last + 1]
+            wanted = partition.indices[offsets[0] : offsets[-1]]
             places = np.arange(len(wanted), dtype=np.int64)
-            deck = decks.deck_of(Share(places, offsets - offsets[0], share.batch[first:last]))
+            deck = decks.deck_of(Partition(places, offsets - offsets[0], partition.batch[first:last]))
             if not len(wanted):
                 wanted = np.zeros(1, np.int64)  # what an empty step holds
             labels = np.asarray(self._part.labels).take(wanted)
@@ -127,26 +130,26 @@ class ImageFeed(Feed):
         self._gathers: dict[str, Gather] = {}
         self._epoch: Held | Streamed
 
-    def _source(self, part: str, shares: Sequence[Share]) -> Held | Streamed:
+    def _source(self, part: str, partitions: Sequence[Partition]) -> Held | Streamed:
         examples: Examples = getattr(self._context.data, part)
         if isinstance(examples.images, np.memmap):
             if part not in self._gathers:
                 self._gathers[part] = Gather(examples.images)
-            return Streamed(examples, self._gathers[part], shares, self._reader)
+            return Streamed(examples, self._gathers[part], partitions, self._reader)
         if part not in self._pixels:
             self._pixels[part] = Pixels.of(examples)
-        return Held(examples, self._pixels[part], shares)
+        return Held(examples, self._pixels[part], partitions)
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        self._epoch = self._source("train", [schedule.share(rank) for rank in self._ranks])
+        self._epoch = self._source("train", [schedule.partition(rank) for rank in self._ranks])
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         return self._epoch.windows(first, last)
 
     def evaluation(self, part: Part) -> Iterator[Window]:
         examples = len(getattr(self._context.data, part))
-        shares = [decks.evaluation_share(examples, rank, self._world) for rank in self._ranks]
-        return self._source(part, shares).windows(0, shares[0].steps)
+        partitions = [decks.evaluation_partition(examples, rank, self._world) for rank in self._ranks]
+        return self._source(part, partitions).windows(0, partitions[0].steps)
 
     def deal(self, handed: Any, step: tf.Tensor) -> Batch:
         return decks.deal(handed, step)
@@ -173,7 +176,7 @@ def training_rows(words: Words, batch: int) -> Rows:
 
 def evaluation_rows(text: Words, rank: int, workers: int, unroll: int) -> Rows:
     """The rows of one replica, in whole steps; one row that counts nothing for a replica without any."""
-    read = reading(text, rank, workers)
+    read = rows_of_text(text, rank, workers)
     length = read.inputs.shape[1]
     missing = ((0, 0 if len(read.inputs) else 1), (0, -length % unroll))
     inputs, targets, real = (tf.constant(np.pad(each, missing)) for each in (read.inputs, read.targets, read.real))

@@ -128,7 +128,7 @@ class HandsImages(ParameterServer):
         self._each = self._steps_in_closure(schedule.steps)
         images = self._context.data.train.images
         if isinstance(images, np.memmap):
-            self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.sizes[0])))
+            self._each = max(1, min(self._each, _SENT_BYTES // (images[:1].nbytes * schedule.batch_sizes[0])))
         steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))
         self._straight = steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
         if self._straight:
@@ -157,8 +157,8 @@ class HandsImages(ParameterServer):
 
     def _hand_out(self, last: int) -> None:
         """One closure: the steps from where we are up to, not including, `last`."""
-        size = self._schedule.sizes[0]
-        indices = self._schedule.streams[0][self._handed * size : last * size]
+        size = self._schedule.batch_sizes[0]
+        indices = self._schedule.indices[0][self._handed * size : last * size]
         straight, examples = last - self._handed if self._straight else 0, len(indices)
         # An epoch's last batch may be smaller: filled up, so that no graph is made for it alone.
         indices = np.append(indices, np.repeat(indices[-1:], max(0, straight * size - examples)))

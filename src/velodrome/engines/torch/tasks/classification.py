@@ -11,7 +11,7 @@ from velodrome.engines.torch.examples import Examples, examples_of
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.tasks.base import Place, Seen, Stepper, Task
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule, share_of
+from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -36,9 +36,9 @@ class ImageTask(Task):
         return self._parts[part]
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        share = schedule.share(self._place.rank)
-        self._offsets, self._batches = share.offsets.tolist(), share.batch.tolist()
-        self._labels = self._train.begin(share.indices, share.offsets)
+        partition = schedule.partition(self._place.rank)
+        self._offsets, self._batches = partition.offsets.tolist(), partition.batch.tolist()
+        self._labels = self._train.begin(partition.indices, partition.offsets)
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         device = self._place.device
@@ -84,7 +84,7 @@ class ImageTask(Task):
     def evaluate(self, part: Part) -> Seen:
         data, device, model = self._context.data, self._place.device, self._network.model
         examples = self._examples(part)
-        mine = share_of(len(examples), self._place.rank, self._place.size)
+        mine = evaluation_indices(len(examples), self._place.rank, self._place.size)
         offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))
         labels = examples.begin(mine, offsets)
         predicted = torch.empty(len(mine), dtype=torch.int64, device=device)

@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from velodrome.engines.torch.tasks.base import Seen, Stepper, Task
 from velodrome.models.torch_zoo import Memory
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.text_schedule import TextSchedule, Words, reading
+from velodrome.tasks.text_schedule import TextSchedule, Words, evaluation_rows
 from velodrome.worker.learner import Part
 
 VOCABULARY = "vocabulary.json"
@@ -44,7 +44,7 @@ class TextTask(Task):
         return Counts(0, words, float(torch.stack(losses).sum(dtype=torch.float64)))
 
     def evaluate(self, part: Part) -> Seen:
-        read = reading(getattr(self._context.text, part), self._place.rank, self._place.size)
+        read = evaluation_rows(getattr(self._context.text, part), self._place.rank, self._place.size)
         model, unroll = self._network.model, self._context.job.unroll
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._place.device)
         model.eval()
