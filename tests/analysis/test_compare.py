@@ -15,7 +15,7 @@ from velodrome.analysis.configuration import Configuration, names_of, telling, v
 from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import comparison
-from velodrome.report.figures import bar_words, race_figure
+from velodrome.reporting.figures import bar_words, race_figure
 from velodrome.spec.job import Target
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from synthetic_races import result
 from velodrome.cli.race import plan_in_words
 from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
-from velodrome.report.load import load_race
+from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder, check, run_race

@@ -187,8 +187,8 @@ def _conclude(folder: RaceFolder, entries: Sequence[Entry], failed: dict[str, st
     from velodrome.analysis.compare import compare
     from velodrome.analysis.recommend import verdict
     from velodrome.cli.compare import comparison
-    from velodrome.report.figures import race_figure
-    from velodrome.report.load import load_race
+    from velodrome.reporting.figures import race_figure
+    from velodrome.reporting.load import load_race
     from velodrome.spec.job import Target
 
     record = load_race(folder.path.parent, folder.path.name)

@@ -59,7 +59,7 @@ def command(
     from velodrome.analysis.compare import compare, tasks_of
     from velodrome.analysis.objective import Price, objective_of, target_of
     from velodrome.analysis.recommend import recommend
-    from velodrome.report.load import load_race
+    from velodrome.reporting.load import load_race
     from velodrome.spec.job import Target
 
     if price_per_hour is not None and not 0 < price_per_hour < float("inf"):

@@ -41,9 +41,9 @@ def command(
     import json as json_module
 
     from velodrome.cli.recommend import checked_target
-    from velodrome.report.document import make_report
-    from velodrome.report.load import load_race
-    from velodrome.report.write import write_report
+    from velodrome.reporting.document import make_report
+    from velodrome.reporting.load import load_race
+    from velodrome.reporting.write import write_report
 
     record = load_race(runs, race)
     report = make_report(record, objective, checked_target(target))

@@ -179,7 +179,7 @@ def _conclude(plan: StudyPlan, folder: Path, failed: list[str], *, ran: bool, as
     from velodrome.analysis.compare import compare
     from velodrome.cli.study_tables import differences, shown
     from velodrome.machine import cores
-    from velodrome.report.load import load_race
+    from velodrome.reporting.load import load_race
     from velodrome.studies.outcome import beside, findings
 
     rows = compare(load_race(folder.parent, folder.name).results) if ran else []

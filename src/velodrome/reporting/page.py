@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from velodrome.report.document import Report
-from velodrome.report.figures import Picture, to_svg
+from velodrome.reporting.document import Report
+from velodrome.reporting.figures import Picture, to_svg
 
 
 def to_html(report: Report, pictures: Sequence[Picture]) -> str:
@@ -14,7 +14,7 @@ def to_html(report: Report, pictures: Sequence[Picture]) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    folder = files("velodrome.report") / "templates"
+    folder = files("velodrome.reporting") / "templates"
 
     def read(name: str) -> str:
         return (folder / name).read_text(encoding="utf-8")

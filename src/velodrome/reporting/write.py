@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.report.document import Report, make_pictures
-from velodrome.report.figures import save
-from velodrome.report.page import to_html
-from velodrome.report.text import nodes_to_csv, to_csv, to_latex, to_markdown
+from velodrome.reporting.document import Report, make_pictures
+from velodrome.reporting.figures import save
+from velodrome.reporting.page import to_html
+from velodrome.reporting.text import nodes_to_csv, to_csv, to_latex, to_markdown
 from velodrome.run.store import write_whole
 
 Format = Literal["html", "markdown", "csv", "latex"]

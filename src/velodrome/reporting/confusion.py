@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.report.figures import INK, Picture, drawing, new_figure
+from velodrome.reporting.figures import INK, Picture, drawing, new_figure
 
 #: With more classes the cells cannot be told apart, and with more than the second number they cannot be read.
 MOST_CLASSES, MOST_WRITTEN = 40, 20

@@ -11,8 +11,8 @@ import yaml
 from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
 from velodrome.analysis.compare import compare
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.report.load import load_race
-from velodrome.report.series import Span, merged, run_series, totals
+from velodrome.reporting.load import load_race
+from velodrome.reporting.series import Span, merged, run_series, totals
 
 pytestmark = pytest.mark.unit
 

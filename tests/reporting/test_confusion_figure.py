@@ -8,7 +8,7 @@ import pytest
 
 from synthetic_races import result
 from velodrome.analysis.compare import compare
-from velodrome.report.confusion import MOST_CLASSES, confusion
+from velodrome.reporting.confusion import MOST_CLASSES, confusion
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from velodrome.analysis.configuration import telling, text_of
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
 from velodrome.analysis.objective import Question, qualities_of
 from velodrome.analysis.statistics import Ratio, is_level, more_runs
-from velodrome.report.load import Failure
-from velodrome.report.series import Extent, RunSeries, name_of, totals
+from velodrome.reporting.load import Failure
+from velodrome.reporting.series import Extent, RunSeries, name_of, totals
 
 ABSENT = "–"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.report.series import Extent, Span, run_series, totals
+from velodrome.reporting.series import Extent, Span, run_series, totals
 
 pytestmark = pytest.mark.unit
 

@@ -18,14 +18,14 @@ import pytest
 from synthetic_races import Written, repeated, result, write_race
 from velodrome.analysis.compare import compare
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.report.curves import over_epochs, over_time, rest_of
-from velodrome.report.document import MOST_NODE_ROWS, Report, make_pictures, make_report
-from velodrome.report.figures import INK, Picture, save
-from velodrome.report.load import load_race
-from velodrome.report.page import to_html
-from velodrome.report.tables import results_table
-from velodrome.report.text import latex_escape, markdown_escape, nodes_to_csv, to_csv, to_latex, to_markdown
-from velodrome.report.write import write_report
+from velodrome.reporting.curves import over_epochs, over_time, rest_of
+from velodrome.reporting.document import MOST_NODE_ROWS, Report, make_pictures, make_report
+from velodrome.reporting.figures import INK, Picture, save
+from velodrome.reporting.load import load_race
+from velodrome.reporting.page import to_html
+from velodrome.reporting.tables import results_table
+from velodrome.reporting.text import latex_escape, markdown_escape, nodes_to_csv, to_csv, to_latex, to_markdown
+from velodrome.reporting.write import write_report
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from velodrome.analysis.compare import Row, tasks_of
 from velodrome.analysis.configuration import telling, varied, words_of
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
-from velodrome.report.figures import (
+from velodrome.reporting.figures import (
     COLOURS,
     INK,
     MARKERS,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.measures import MEASURES
-from velodrome.report.document import Report
-from velodrome.report.series import Extent, name_of
-from velodrome.report.tables import Cell, Column, Table
+from velodrome.reporting.document import Report
+from velodrome.reporting.series import Extent, name_of
+from velodrome.reporting.tables import Cell, Column, Table
 from velodrome.run.export import cell
 
 _LATEX = {

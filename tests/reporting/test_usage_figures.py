@@ -6,8 +6,8 @@ import pytest
 
 from synthetic_races import result
 from velodrome.analysis.compare import compare
-from velodrome.report import usage
-from velodrome.report.figures import COLOURS
+from velodrome.reporting import usage
+from velodrome.reporting.figures import COLOURS
 
 pytestmark = pytest.mark.unit
 

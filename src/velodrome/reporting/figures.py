@@ -110,7 +110,7 @@ class Looks:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Looks:
-        from velodrome.report.curves import rest_of
+        from velodrome.reporting.curves import rest_of
 
         labels = [row.label for row in rows]
         rest = {name: words for members in tasks_of(rows).values() for name, words in rest_of(members).items()}
@@ -164,7 +164,7 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    from velodrome.report.curves import draw_over_time
+    from velodrome.reporting.curves import draw_over_time
 
     # In one order for both halves: it decides the colours, and those of the curves are explained by the bars.
     rows = sorted(rows, key=lambda row: row.label)

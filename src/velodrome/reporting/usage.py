@@ -7,10 +7,10 @@ from typing import Any
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.measures import BY_NAME, MIB
-from velodrome.report.curves import cut, fastest, rest_of
-from velodrome.report.figures import COLOURS, STYLES, Picture, drawing, new_figure
-from velodrome.report.series import RunSeries, merged, name_of
-from velodrome.report.tables import ordered
+from velodrome.reporting.curves import cut, fastest, rest_of
+from velodrome.reporting.figures import COLOURS, STYLES, Picture, drawing, new_figure
+from velodrome.reporting.series import RunSeries, merged, name_of
+from velodrome.reporting.tables import ordered
 
 MOST_BARS = 20
 #: Of what is left out, as many are named in a caption; the tables have all.

@@ -7,7 +7,7 @@ import pytest
 from synthetic_races import repeated
 from velodrome.analysis.compare import compare
 from velodrome.analysis.objective import ask
-from velodrome.report.tables import ABSENT, duel_table
+from velodrome.reporting.tables import ABSENT, duel_table
 
 pytestmark = pytest.mark.unit
 

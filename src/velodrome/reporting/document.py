@@ -12,11 +12,11 @@ from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
-from velodrome.report import confusion, curves, tables, usage
-from velodrome.report.figures import Picture
-from velodrome.report.load import RaceRecord
-from velodrome.report.series import RunSeries, run_series
-from velodrome.report.tables import Table
+from velodrome.reporting import confusion, curves, tables, usage
+from velodrome.reporting.figures import Picture
+from velodrome.reporting.load import RaceRecord
+from velodrome.reporting.series import RunSeries, run_series
+from velodrome.reporting.tables import Table
 from velodrome.run.store import RunFolder
 from velodrome.spec.job import Target
 
