@@ -1,28 +1,35 @@
-"""The one language between training processes and everything else: a JSON object a line, behind a fixed prefix."""
+"""Events as lines of text: one JSON object per line, behind a fixed prefix on a process's standard output."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal, get_args
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from velodrome.events.models import KINDS, PHASES, Cause, Event, Kind, Phase
+
+__all__ = [
+    "KINDS", "PHASES", "PREFIX", "Cause", "Kind", "Phase", "make_event", "parse", "parse_event", "parse_stored",
+    "read_events", "to_event", "to_line",
+]
 
 PREFIX = "@velodrome "
 
-Kind = Literal[
-    "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error", "result", "lost"
-]
-KINDS: tuple[str, ...] = get_args(Kind)
 
-Phase = Literal["import", "connect", "data", "build", "train", "evaluate", "save"]
-PHASES: tuple[str, ...] = get_args(Phase)
-
-#: Why a process ends early. `request`: what was asked cannot be done (exit code 2). `user`: the user's own code raised.
-#: `peer`: another process of the job went away, so this one is not the cause. `port`: try again with another port.
-Cause = Literal["request", "user", "peer", "port", "engine"]
+@cache
+def _union() -> TypeAdapter[Event]:
+    return TypeAdapter(Event)
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinity have no place in JSON: they travel as null."""
+    """Replace NaN and infinity, which JSON does not have, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -32,12 +39,52 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def to_line(event: dict[str, Any]) -> str:
-    return json.dumps(_finite(event), separators=(",", ":"), default=float)
+def _plain(value: Any) -> Any:
+    """Convert a NumPy scalar to the Python number it holds."""
+    return _finite(value.item()) if hasattr(value, "item") else float(value)
+
+
+def to_line(event: Event | Mapping[str, Any]) -> str:
+    """Serialise an event to one line of JSON, without the prefix."""
+    fields = _finite(event) if isinstance(event, Mapping) else event.as_json()
+    return json.dumps(fields, separators=(",", ":"), default=_plain)
+
+
+def parse_event(line: str) -> Event | None:
+    """Return the event in a line of a process's output, or None for a line of its log."""
+    if not line.startswith(PREFIX):
+        return None
+    with suppress(ValidationError):
+        return _union().validate_json(line[len(PREFIX) :])
+    return None
+
+
+def to_event(fields: Mapping[str, Any]) -> Event:
+    """Return plain fields as an event; raises `pydantic.ValidationError` if they are none."""
+    return _union().validate_python(fields)
+
+
+def make_event(kind: Kind, *, role: str | None = None, rank: int | None = None, **fields: Any) -> Event:
+    """Return an event of the controller itself, which happens now."""
+    now = round(time.time(), 4)
+    return to_event({"time": now, "role": role, "rank": rank, "received": now, "kind": kind, **fields})
+
+
+def parse_stored(line: str) -> Event | None:
+    """Return the event in a line of an event file, with or without prefix; None if it is no event of this version."""
+    with suppress(ValidationError):
+        return _union().validate_json(line.removeprefix(PREFIX))
+    return None
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Yield the events of a file; lines that are no event of this version are skipped."""
+    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as stream:
+        yield from filter(None, map(parse_stored, stream))
 
 
 def parse(line: str) -> dict[str, Any] | None:
-    """The event in a line of a process's output, or None for a line of its log."""
+    """Return the event in a line of a process's output as plain fields, or None for a line of its log."""
     if not line.startswith(PREFIX):
         return None
     try:

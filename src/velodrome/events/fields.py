@@ -1,0 +1,82 @@
+"""The base of every record that crosses a process or file boundary, and the kinds of numbers such records hold.
+
+Reading is strict about types and lenient about names: an unknown field was written by a newer version and is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: Version of the events and of the result. Raised when a field changes its meaning or goes away; readers accept every
+#: version up to this one, and a record without a version is from before versions were written (0).
+SCHEMA_VERSION = 1
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+#: A measured quantity that cannot be negative: seconds, rates, per cent.
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+#: A number that starts at 1, such as an epoch.
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Record(BaseModel):
+    """An immutable record with strictly typed fields; unknown fields are kept."""
+
+    # Validators are built when first used: a command that shows no run, or a worker, pays for few of them.
+    model_config = ConfigDict(
+        extra="allow", strict=True, frozen=True, populate_by_name=True, protected_namespaces=(), defer_build=True
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields that were set, as plain JSON values."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class Counts(Record):
+    """Sums over examples, which add up exactly over workers."""
+
+    correct: Count | None = Field(None, description="examples predicted correctly; null where a task has no such count")
+    total: Count = Field(description="examples; words of a text")
+    loss_sum: Number | None = Field(description="sum of their losses; null if it is not finite")
+
+    @model_validator(mode="after")
+    def _correct_within_total(self) -> Counts:
+        if self.correct is not None and self.correct > self.total:
+            raise ValueError(f"correct ({self.correct}) exceeds total ({self.total})")
+        return self
+
+
+class Network(Record):
+    """Bytes that a host exchanged."""
+
+    inbound: Count = Field(alias="in", description="bytes received, without loopback")
+    out: Count = Field(description="bytes sent, without loopback")
+    loopback: Count = Field(description="bytes over the loopback interface")
+
+
+class HistoryRow(Record):
+    """One epoch of a run."""
+
+    train_perplexity: Number | None = Field(None, description="language models only: over the words trained on")
+    validation_perplexity: Number | None = Field(None, description="language models only: over the validation text")
+    epoch: Positive = Field(description="counted from 1")
+    train_accuracy: Number | None = Field(
+        None, description="over the epoch's training examples as they were trained on, while the weights changed"
+    )
+    validation_accuracy: Number | None = Field(
+        None, description="over the validation set at the end of the epoch; null with `--validation 0`"
+    )
+    train_loss: Number | None = Field(None, description="mean loss over the epoch's training examples")
+    validation_loss: Number | None = Field(None, description="mean loss over the validation set")
+    seconds: Amount = Field(description="training time, without validation")
+    evaluate_seconds: Amount = Field(description="validation time")
+
+
+class Implementation(Record):
+    """Which parts of a strategy are the framework's own and which are Velodrome's."""
+
+    kind: str = Field(description="`velodrome` (some parts replaced) or `stock` (the framework's own parts only)")
+    parts: list[str] = Field(default_factory=list, description="the parts that Velodrome replaced")
+    path: str | None = Field(None, description="what carried gradients, e.g. `shared-memory` or `mpi`")

@@ -1,0 +1,204 @@
+"""The result of a run: what result.json holds, `velodrome train --json` prints and `velodrome.train` returns.
+
+The descriptions are the reference (docs/reference/run-folder.md is generated from them).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from velodrome.events.fields import (
+    Amount,
+    Count,
+    HistoryRow,
+    Implementation,
+    Network,
+    Number,
+    Positive,
+    Record,
+)
+
+
+class TestScore(Record):
+    """How well the trained model does on the whole test set."""
+
+    perplexity: Number | None = Field(
+        None, description="language models only: exp of the loss per word; accuracy and correct are null then"
+    )
+    accuracy: Number | None = Field(None, description="correct / total")
+    loss: Number | None = Field(description="mean loss")
+    correct: Count | None = Field(None, description="examples classified correctly")
+    total: Positive = Field(description="examples in the test set; words of a text")
+
+    @model_validator(mode="after")
+    def _correct_within_total(self) -> TestScore:
+        if self.correct is not None and self.correct > self.total:
+            raise ValueError(f"correct ({self.correct}) exceeds total ({self.total})")
+        return self
+
+
+class Seconds(Record):
+    """Wall-clock seconds as the controller saw them."""
+
+    startup: Amount = Field(description="from the start to the first training step: importing, connecting, building")
+    train: Amount = Field(description="training, without start-up and evaluation")
+    evaluate: Amount = Field(description="validation and test")
+    total: Amount = Field(description="from start to end")
+
+
+class Throughput(Record):
+    """Speed of the training phase alone."""
+
+    examples_per_second: Amount | None = Field(description="of all workers together, without the warm-up steps")
+    batches_per_second: Amount | None = Field(
+        description="the same divided by `batch_of_step` (for a language model, by the words of a step)"
+    )
+    warmup_steps: Count = Field(0, description="number of first steps that are left out")
+
+
+class Spread(Record):
+    """Mean, minimum and maximum over the samples of a process; null without a sample."""
+
+    mean: Amount | None = None
+    min: Amount | None = None
+    max: Amount | None = None
+
+
+class CountSpread(Spread):
+    """The same of a whole number."""
+
+    min: Count | None = None
+    max: Count | None = None
+
+
+class Node(Record):
+    """One process of the job."""
+
+    role: str = Field(description="worker, server or chief")
+    rank: Count = Field(description="counted from 0 within the role")
+    host: str = Field(description="address of its host")
+    cpu_percent: Spread = Field(
+        description="mean, min and max over the samples, in per cent of one core; null without a sample"
+    )
+    memory_bytes: CountSpread = Field(description="mean, min and max of resident memory")
+    network_bytes: Network = Field(
+        description="in, out and loopback bytes of the process's *host* while the process lived"
+    )
+    phases: dict[str, Amount] = Field(default_factory=dict, description="seconds spent in each phase")
+
+
+class Host(Record):
+    """One host that took part, as the first process on it reported it."""
+
+    hostname: str = Field(description="host name")
+    interpreter: str = Field(description="path of the Python interpreter")
+    python: str | None = Field(None, description="version of Python")
+    versions: dict[str, str] = Field(description="versions of the packages that took part, by name")
+    cores: Count = Field(description="cores that a process may use")
+    memory_bytes: Count = Field(description="memory of the host")
+    gpus: list[str] = Field(default_factory=list, description="names of the GPUs")
+
+
+class Machine(Record):
+    """The controller's machine."""
+
+    processor: str
+    cores: Count
+    memory_bytes: Count
+    system: str
+
+
+class Staleness(Record):
+    """Age of the weights, in updates, from which gradients were computed."""
+
+    mean: Amount
+    max: Amount
+
+
+class Shares(Record):
+    """How training time divides."""
+
+    compute: Number
+    wait: Number
+    communicate: Number
+
+
+class RunError(Record):
+    """Which process ended the run, and why."""
+
+    message: str = Field(description="one sentence")
+    role: str | None = Field(None, description="role of the process that is the cause, if one is")
+    rank: Count | None = Field(None, description="its rank")
+    host: str | None = Field(None, description="its host")
+    cause: str = Field(
+        "engine", description="request, user, peer, port, engine, exit, start, stall, disk, controller or interrupt"
+    )
+    traceback: str | None = Field(None, description="of your own code, if it raised")
+    stack: str | None = Field(None, description="of the process that stopped making progress")
+
+
+class RunResult(Record):
+    """How a run ended."""
+
+    schema_version: Count = Field(
+        0, alias="schema", description="version of this schema; missing (0) in results of version 0.1"
+    )
+    run: str = Field(description="name of the run")
+    path: str = Field(description="its folder")
+    status: Literal["finished", "failed", "interrupted"] = Field(description="finished, failed or interrupted")
+    task: str | None = Field(None, description="what is learned, e.g. `classification` or `language-model`")
+    dataset: str = Field(description="as requested")
+    model: str = Field(description="as requested")
+    engine: str = Field(description="as requested")
+    strategy: str = Field(description="as requested")
+    consistency: str | None = Field(
+        None, description="of the strategy: none, bsp (workers wait for one another at each step) or asp (they do not)"
+    )
+    implementation: Implementation | None = Field(
+        None, description="how the strategy was implemented; null if the engine did not report it"
+    )
+    launcher: str | None = Field(None, description="what started the processes, e.g. `local`")
+    workers: Positive = Field(description="as requested")
+    servers: Count = Field(description="parameter servers")
+    batch_size: Positive = Field(description="as requested")
+    batch_scope: Literal["global", "per-worker"] = Field(description="global or per-worker")
+    batch_of_step: Positive | None = Field(None, description="examples behind one update of the weights")
+    epochs: Count = Field(
+        description="epochs trained, fewer than requested if a target or `--steps` ended training"
+    )
+    optimizer: str | None = Field(None, description="as requested")
+    learning_rate: Number | None = Field(None, description="as requested, or the optimizer's default")
+    seed: Count | None = Field(None, description="as requested")
+    target: str | None = Field(None, description="as requested")
+    reached_target: bool | None = Field(None, description="whether the target ended training")
+    steps: Count | None = Field(None, description="training steps in total")
+    parameters: Count | None = Field(None, description="trainable parameters of the model")
+    test: TestScore | None = Field(
+        description="over the whole test set, each example once; null if the run did not get that far"
+    )
+    history: list[HistoryRow] = Field(description="one row per epoch")
+    seconds: Seconds = Field(description="wall-clock seconds as the controller saw them")
+    throughput: Throughput = Field(description="of the training phase alone")
+    nodes: list[Node] = Field(description="one entry per process")
+    hosts: list[Host] = Field(default_factory=list, description="one entry per host that took part")
+    versions: dict[str, str] = Field(description="of velodrome, Python, numpy and the engine's packages")
+    machine: Machine | None = Field(
+        None, description="of the controller: processor, cores it may use, memory_bytes and system"
+    )
+    started: Number = Field(description="Unix seconds")
+    ended: Number = Field(description="Unix seconds")
+    shares: Shares | None = Field(
+        None, description="of training time over all processes: compute, wait and communicate, where the engine "
+        "exposes it"
+    )
+    confusion: list[list[Count]] | None = Field(
+        None, description="confusion matrix over the test set, if it was counted: rows are true classes, columns "
+        "predicted ones"
+    )
+    class_names: list[str] | None = Field(
+        None, description="names of the classes in the order of `confusion`; empty if they have none"
+    )
+    staleness: Staleness | None = Field(None, description="mean and max, if the strategy reported it")
+    error: RunError | None = Field(None, description="only if the run did not finish: which process ended it, and why")
