@@ -15,10 +15,10 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from velodrome.data import decoded
+from velodrome.data.cache import decoded
 from velodrome.data.catalogue import data_set, prepare
-from velodrome.data.fruits import Fruits
-from velodrome.data.stored import TEST, TRAIN
+from velodrome.data.images.cached_set import TEST, TRAIN
+from velodrome.data.sets.fruits import Fruits
 
 
 def film(name: str) -> tuple[str, int]:

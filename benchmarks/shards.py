@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data import encode
-from velodrome.data.tfrecord import read_block
+from velodrome.data.shards import records as encode
+from velodrome.data.shards.tfrecord import read_block
 
 SHAPE = (28, 28, 1)
 

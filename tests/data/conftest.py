@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.data import download
+from velodrome.data.cache import download
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError, held_out
-from velodrome.data.idx import read_idx
+from velodrome.data.images.cached_set import divide
 from velodrome.data.partition import stratified
-from velodrome.data.stored import divide
+from velodrome.data.sets.idx import read_idx
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ from pictures import COLOURS, write_folders
 from PIL import Image
 
 from velodrome.data import catalogue
-from velodrome.data.contact_sheet import class_counts, draw, write
+from velodrome.data.images.contact_sheet import class_counts, draw, write
 from velodrome.data.splits import Part, Splits
 from velodrome.errors import BadRequest
 

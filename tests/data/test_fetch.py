@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tiny_idx as tiny
 
-from velodrome.data import cache, download
 from velodrome.data.base import DataError
+from velodrome.data.cache import download
+from velodrome.data.cache import files as cache
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 

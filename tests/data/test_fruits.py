@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue, fruits
+from velodrome.data import catalogue
 from velodrome.data.base import DataError
+from velodrome.data.sets import fruits
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 MIRROR = os.environ.get("VELODROME_DATA_MIRROR") or (str(BESIDE) if BESIDE.is_dir() else "")

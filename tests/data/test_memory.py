@@ -9,7 +9,8 @@ import sys
 import psutil
 import pytest
 
-from velodrome.data import memory, shards
+from velodrome.data import memory
+from velodrome.data.shards import data_set as shards
 from velodrome.variables import WORLD
 
 pytestmark = pytest.mark.unit

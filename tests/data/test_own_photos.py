@@ -17,7 +17,9 @@ import pytest
 from pictures import COLOURS, picture, truncated, write_folders
 from PIL import Image
 
-from velodrome.data import catalogue, decode, decoded
+from velodrome.data import catalogue
+from velodrome.data.cache import decoded
+from velodrome.data.images import decode
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -348,7 +350,7 @@ def test_a_half_written_copy_is_never_read(tmp_path):
 
 
 def _decode(name, queue):
-    from velodrome.data import decode as module
+    from velodrome.data.images import decode as module
 
     calls = []
     real = module.decode_all

@@ -12,13 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue, shard_write, storage
+from velodrome.data import catalogue
 from velodrome.data.base import DataError, Description
 from velodrome.data.gather import Gather
-from velodrome.data.shard_index import INDEX, file_name
-from velodrome.data.shards import ShardSet, load_shards
+from velodrome.data.shards import write as shard_write
+from velodrome.data.shards.data_set import ShardSet, load_shards
+from velodrome.data.shards.index import INDEX, file_name
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage import open_store
+from velodrome.data.storage import store as storage
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -318,7 +320,7 @@ _LARGE = _PEAK + """
 import sys
 import numpy as np
 from velodrome.data.gather import Gather
-from velodrome.data.shards import load_shards
+from velodrome.data.shards.data_set import load_shards
 found = load_shards(sys.argv[1], memory_budget=256 << 20)
 gather, random = Gather(found.train.images), np.random.default_rng(0)
 for _ in range(2000):

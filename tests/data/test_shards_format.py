@@ -10,8 +10,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from velodrome.data import encode, example, tfrecord
 from velodrome.data.base import DataError
+from velodrome.data.shards import example, tfrecord
+from velodrome.data.shards import records as encode
 from velodrome.errors import BadRequest
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data import cache, catalogue, decoded, shards
+from velodrome.data import catalogue
 from velodrome.data.base import DataError, Description
-from velodrome.data.shard_write import write_shards
-from velodrome.data.shards import ShardSet
+from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
+from velodrome.data.shards import data_set as shards
+from velodrome.data.shards.data_set import ShardSet
+from velodrome.data.shards.write import write_shards
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage import File, FolderStore, Staged, Store
+from velodrome.data.storage.store import File, FolderStore, Staged, Store
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 

@@ -10,8 +10,8 @@ import time
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from velodrome.data import remote
-from velodrome.data.storage import File, StorageError, open_store
+from velodrome.data.storage import remote
+from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit

@@ -13,11 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import hdfs as hdfs_server
 import s3 as s3_server
 
-from velodrome.data import cache, shard_write
 from velodrome.data.base import DataError, Description
-from velodrome.data.shards import ShardSet, load_shards
+from velodrome.data.cache import files as cache
+from velodrome.data.shards import write as shard_write
+from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage import File, StorageError, open_store
+from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("own_cache")]

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue, treebank
+from velodrome.data import catalogue
 from velodrome.data.base import DataError
-from velodrome.data.text import load_text, numbered, vocabulary_of
-from velodrome.data.trees import FolderTree
+from velodrome.data.catalogue import load_text
+from velodrome.data.sets import treebank
+from velodrome.data.storage.trees import FolderTree
+from velodrome.data.text import numbered, vocabulary_of
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

@@ -94,7 +94,7 @@ def prepare(
 
     from velodrome.cli.console import JobProgress
     from velodrome.data import catalogue
-    from velodrome.data.fetch import MIRROR
+    from velodrome.data.cache.fetch import MIRROR
 
     if mirror is not None:
         os.environ[MIRROR] = mirror

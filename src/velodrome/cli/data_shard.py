@@ -37,9 +37,9 @@ def command(
 
     from velodrome.cli.console import JobProgress
     from velodrome.data import catalogue
-    from velodrome.data.shard_index import PARTS
-    from velodrome.data.shard_write import write_shards
-    from velodrome.data.storage import open_store
+    from velodrome.data.shards.index import PARTS
+    from velodrome.data.shards.write import write_shards
+    from velodrome.data.storage.store import open_store
     from velodrome.errors import BadRequest
 
     chosen = [known for known in PARTS if known in part.split(",")]

@@ -65,7 +65,7 @@ def command(
         shown = _text(name, policy)
         print(json_module.dumps(shown) if json else _told_text(shown))
         return
-    from velodrome.data.contact_sheet import class_counts, draw, write
+    from velodrome.data.images.contact_sheet import class_counts, draw, write
 
     splits = catalogue.load(name, seed=seed, validation=validation, bad_data=policy)
     path = out or Path(re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") + ".png")

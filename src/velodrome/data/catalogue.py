@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from velodrome.data.base import BadData, Checked, DataSet, Description, FileSet, Kept, Progress, TextSet
-from velodrome.data.functions import FunctionSet, is_function
-from velodrome.data.stored import StoredImages
+from velodrome.data.images.cached_set import StoredImages
+from velodrome.data.own.functions import FunctionSet, is_function
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 #: Each has a tuple `DATA_SETS`.
 MODULES = ("digits", "idx", "fruits", "products", "treebank")
 #: What stands before the colon, and the module whose `data_set(rest, bad_data)` answers to what follows it.
-SCHEMES: dict[str, str] = {"path": "own", "text": "text_folder", "shards": "shards"}
+SCHEMES = {"path": "own.paths", "text": "own.text_folder", "shards": "shards.data_set"}
 
 
 @cache
 def _data_sets() -> dict[str, DataSet | TextSet]:
-    modules = [import_module(f"velodrome.data.{name}") for name in MODULES]
+    modules = [import_module(f"velodrome.data.sets.{name}") for name in MODULES]
     return {data_set.name: data_set for module in modules for data_set in module.DATA_SETS}
 
 

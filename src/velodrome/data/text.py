@@ -26,13 +26,6 @@ class Text:
     notes: tuple[str, ...] = ()
 
 
-def load_text(name: str) -> Text:
-    """The text of that name, fetched first if it is not on this machine."""
-    from velodrome.data import catalogue
-
-    return catalogue.load_text(name)
-
-
 def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:
     """`<eos>`, `<unk>` and the words, the most frequent first and equally frequent ones by the alphabet.
 

@@ -75,7 +75,7 @@ def _hdfs(url: str, wait: float) -> tuple[Any, str]:
 
 
 def _webhdfs(url: str, wait: float) -> tuple[Any, str]:
-    from velodrome.data.webhdfs import LimitedWebHDFS
+    from velodrome.data.storage.webhdfs import LimitedWebHDFS
 
     parts = urlsplit(url)
     fs = LimitedWebHDFS(

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from velodrome.data.storage import CHUNK, File, Staged, StorageError, Store, sentence
-from velodrome.data.stores import ConnectError, connect, is_refusal, reason_of
+from velodrome.data.storage.backends import ConnectError, connect, is_refusal, reason_of
+from velodrome.data.storage.store import CHUNK, File, Staged, StorageError, Store, sentence
 
 #: Seconds that one answer of a store may take, and how often it is asked.
 WAIT_SECONDS = 30.0

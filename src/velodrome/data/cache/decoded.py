@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data import cache
 from velodrome.data.base import Checked, DataError
+from velodrome.data.cache import files as cache
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.data import cache, decoded
 from velodrome.data.bad_data import Fault, Faults, refuse
 from velodrome.data.base import Progress
-from velodrome.data.stored import TEST, TRAIN, VALIDATION, Counted, StoredImages, write_arrays
-from velodrome.data.trees import File, Tree
+from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, Counted, StoredImages, write_arrays
+from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
 #: As many heads of files are read to tell the shape of images that were not decoded yet.
@@ -64,7 +65,7 @@ class PhotoSet(StoredImages):
         )
 
     def count(self) -> Counted:
-        from velodrome.data.decode import Look, look_at_all
+        from velodrome.data.images.decode import Look, look_at_all
 
         listing = self.lister()
         shape: tuple[int, int, int] | None = None
@@ -86,7 +87,7 @@ class PhotoSet(StoredImages):
     def make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
         import numpy as np
 
-        from velodrome.data.decode import decode_all
+        from velodrome.data.images.decode import decode_all
 
         listing = self.lister()
         faults = Faults()
@@ -123,7 +124,7 @@ class PhotoSet(StoredImages):
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]
     ) -> tuple[list[int], tuple[int, int, int]]:
         """Places of the files worth decoding, and the shape all shall have."""
-        from velodrome.data.decode import Look, look_at_all
+        from velodrome.data.images.decode import Look, look_at_all
 
         if self.size and self.channels:
             return list(range(len(listing.files))), (*self.size, self.channels)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.data.base import DataError
-from velodrome.data.stores import is_remote, reason_of, split_url
+from velodrome.data.storage.backends import is_remote, reason_of, split_url
 
 #: Bytes that are read at a time.
 CHUNK = 8 << 20
@@ -35,7 +35,7 @@ def open_store(url: str) -> Store:
     scheme, place = split_url(url)
     if not is_remote(scheme):
         return FolderStore(place)
-    from velodrome.data.remote import RemoteStore
+    from velodrome.data.storage.remote import RemoteStore
 
     return RemoteStore(url, scheme)
 

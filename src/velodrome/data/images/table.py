@@ -12,10 +12,10 @@ from itertools import chain
 from pathlib import Path
 
 from velodrome.data.bad_data import Faults, shown
-from velodrome.data.folders import PART_NAMES
-from velodrome.data.photos import Listing
-from velodrome.data.stored import TRAIN
-from velodrome.data.trees import File, FolderTree
+from velodrome.data.images.cached_set import TRAIN
+from velodrome.data.images.folders import PART_NAMES
+from velodrome.data.images.photos import Listing
+from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 
 _LONGEST_CELL = 1 << 20

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from velodrome.data.trees import File, Tree
+from velodrome.data.storage.trees import File, Tree
 
 #: Formats of photographs and drawings; Pillow knows further ones that start other programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")

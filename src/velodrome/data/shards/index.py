@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from velodrome.data.base import DataError
-from velodrome.data.encode import ENCODINGS
-from velodrome.data.storage import Store
+from velodrome.data.shards.records import ENCODINGS
+from velodrome.data.storage.store import Store
 
 INDEX = "index.json"
 SCHEMA = 1

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data import cache, decoded
 from velodrome.data.base import Checked, DataError, Description, Progress
-from velodrome.data.cache import RemoteFile
-from velodrome.data.fetch import ensure, mirror_folder
-from velodrome.data.folders import list_folders
-from velodrome.data.photos import Listing, PhotoSet
-from velodrome.data.stored import DEFAULT_VALIDATION, TEST, TRAIN
-from velodrome.data.trees import FolderTree, Tree, ZipTree
+from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
+from velodrome.data.cache.fetch import ensure, mirror_folder
+from velodrome.data.cache.files import RemoteFile
+from velodrome.data.images.cached_set import DEFAULT_VALIDATION, TEST, TRAIN
+from velodrome.data.images.folders import list_folders
+from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import PurePosixPath
 
-from velodrome.data.photos import Listing
-from velodrome.data.stored import TEST, TRAIN, VALIDATION
-from velodrome.data.trees import File, Tree
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
+from velodrome.data.images.photos import Listing
+from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
 #: What a folder above the classes may be called, in small letters.
@@ -21,7 +21,7 @@ PART_NAMES: Mapping[str, int] = {
 
 def list_folders(tree: Tree) -> Listing:
     """Every image by the folder it is in; what is no image by its name is not looked at."""
-    from velodrome.data.decode import ENDINGS
+    from velodrome.data.images.decode import ENDINGS
 
     parts = _parts(tree)
     depth = 2 if parts else 1

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data import example, tfrecord
 from velodrome.data.base import DataError
-from velodrome.data.tfrecord import Block
+from velodrome.data.shards import example, tfrecord
+from velodrome.data.shards.tfrecord import Block
 from velodrome.errors import BadRequest
 
 Encoding = Literal["png", "jpeg", "raw"]

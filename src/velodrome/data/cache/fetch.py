@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from velodrome.data import cache
 from velodrome.data.base import DataError, Progress
-from velodrome.data.cache import RemoteFile
-from velodrome.data.download import DownloadError, download
+from velodrome.data.cache import files as cache
+from velodrome.data.cache.download import DownloadError, download
+from velodrome.data.cache.files import RemoteFile
 
 MIRROR = "VELODROME_DATA_MIRROR"
 _GZIP = b"\x1f\x8b"

@@ -13,11 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data import cache, decoded
 from velodrome.data.base import BadData, Checked, DataError, Description, Progress
-from velodrome.data.shard_fetch import check_fetched, drop_damaged, fetch
-from velodrome.data.shard_index import PARTS, Index, PartName, ShardFile, read_index
-from velodrome.data.storage import Store, open_store
+from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
+from velodrome.data.shards.fetch import check_fetched, drop_damaged, fetch
+from velodrome.data.shards.index import PARTS, Index, PartName, ShardFile, read_index
+from velodrome.data.storage.store import Store, open_store
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class ShardSet:
         """Write `images.npy` and `labels.npy` from front to back; memory holds a block of each file at a time."""
         import numpy as np
 
-        from velodrome.data.shard_decode import blocks
+        from velodrome.data.shards.read import blocks
 
         total = sum(file.examples for file in files)
         labels = np.empty(total, np.int64)
@@ -282,7 +283,7 @@ class ShardedData:
     def load_files(self, numbers: Sequence[int] | None, validation: float) -> Splits:
         from dataclasses import replace
 
-        from velodrome.data.stored import DEFAULT_VALIDATION
+        from velodrome.data.images.cached_set import DEFAULT_VALIDATION
 
         shards = ShardSet.open(self.url)
         kept = shards.index.validation

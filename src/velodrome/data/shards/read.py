@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.base import DataError
-from velodrome.data.encode import from_records
-from velodrome.data.shard_index import Index, ShardFile
-from velodrome.data.tfrecord import read_block
+from velodrome.data.shards.index import Index, ShardFile
+from velodrome.data.shards.records import from_records
+from velodrome.data.shards.tfrecord import read_block
 
 #: Bytes of images that are decoded at a time.
 _BLOCK = 16 << 20

@@ -16,10 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Description, Progress
-from velodrome.data.cache import RemoteFile
-from velodrome.data.fetch import ensure
+from velodrome.data.cache import files as cache
+from velodrome.data.cache.fetch import ensure
+from velodrome.data.cache.files import RemoteFile
 
 if TYPE_CHECKING:
     from velodrome.data.text import Text

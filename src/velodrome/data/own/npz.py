@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.data import decoded
 from velodrome.data.bad_data import Faults
 from velodrome.data.base import Progress
-from velodrome.data.stored import Counted, StoredImages, write_arrays
+from velodrome.data.cache import decoded
+from velodrome.data.images.cached_set import Counted, StoredImages, write_arrays
 from velodrome.errors import BadRequest
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
@@ -54,7 +54,7 @@ class NpzSet(StoredImages):
     def make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
         import numpy as np
 
-        from velodrome.data.arrays import NAMES, check_arrays
+        from velodrome.data.images.arrays import NAMES, check_arrays
 
         size = self.path.stat().st_size
         if progress:

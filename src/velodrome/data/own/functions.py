@@ -53,9 +53,9 @@ class FunctionSet:
     def load(self, seed: int, validation: float) -> Splits:
         import numpy as np
 
-        from velodrome.data.arrays import check_arrays
+        from velodrome.data.images.arrays import check_arrays
+        from velodrome.data.images.cached_set import TRAIN, divide
         from velodrome.data.splits import Part, Splits
-        from velodrome.data.stored import TRAIN, divide
 
         # Every worker calls it for itself, and what they get must be the same.
         random.seed(seed)

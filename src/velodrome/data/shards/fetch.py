@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Progress
-from velodrome.data.shard_index import ShardFile
-from velodrome.data.storage import Store
+from velodrome.data.cache import files as cache
+from velodrome.data.shards.index import ShardFile
+from velodrome.data.storage.store import Store
 
 
 def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Progress | None) -> list[Path]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from velodrome.data import cache
 from velodrome.data.bad_data import Faults, shown
 from velodrome.data.base import DataError, Description
-from velodrome.data.csv_images import columns, read_rows
-from velodrome.data.fetch import MIRROR, mirror_folder
-from velodrome.data.photos import Listing, PhotoSet
-from velodrome.data.stored import TRAIN
-from velodrome.data.trees import File, FolderTree
+from velodrome.data.cache import files as cache
+from velodrome.data.cache.fetch import MIRROR, mirror_folder
+from velodrome.data.images.cached_set import TRAIN
+from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.images.table import columns, read_rows
+from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 
 FOLDER = "fashion-products"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.bad_data import Faults, shown
-from velodrome.data.stored import TEST, TRAIN, VALIDATION
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest
 
 PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))

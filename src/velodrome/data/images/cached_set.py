@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data import decoded
 from velodrome.data.bad_data import Fault, Faults, refuse, told
 from velodrome.data.base import BadData, Checked, Description, Progress, held_out
+from velodrome.data.cache import decoded
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
-from velodrome.data.cache import RemoteFile
-from velodrome.data.fetch import ensure
+from velodrome.data.cache import files as cache
+from velodrome.data.cache.fetch import ensure
+from velodrome.data.cache.files import RemoteFile
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from velodrome.data.base import DataError, Description, Progress
-from velodrome.data.encode import check_encoding, to_records
-from velodrome.data.shard_index import INDEX, PARTS, Index, PartName, ShardFile, file_name, read_index
+from velodrome.data.shards.index import INDEX, PARTS, Index, PartName, ShardFile, file_name, read_index
+from velodrome.data.shards.records import check_encoding, to_records
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage import Staged, Store
+from velodrome.data.storage.store import Staged, Store
 from velodrome.errors import BadRequest
 
 MOST_SHARDS = 10_000

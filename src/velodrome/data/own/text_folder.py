@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data import decoded
 from velodrome.data.bad_data import Fault, Faults, refuse, told
 from velodrome.data.base import BadData, Checked, Description, Progress, TextSet
-from velodrome.data.folders import PART_NAMES
-from velodrome.data.stored import TEST, TRAIN, VALIDATION
-from velodrome.data.trees import File, FolderTree
+from velodrome.data.cache import decoded
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
+from velodrome.data.images.folders import PART_NAMES
+from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:

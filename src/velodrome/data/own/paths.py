@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from velodrome.data.base import BadData, DataSet
-from velodrome.data.csv_images import list_table
-from velodrome.data.folders import list_folders
-from velodrome.data.npz import NpzSet
-from velodrome.data.photos import Listing, PhotoSet
-from velodrome.data.trees import tree_of
+from velodrome.data.images.folders import list_folders
+from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.images.table import list_table
+from velodrome.data.own.npz import NpzSet
+from velodrome.data.storage.trees import tree_of
 from velodrome.errors import BadRequest
 
 _TABLES = (".csv", ".tsv")
