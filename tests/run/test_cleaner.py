@@ -14,8 +14,8 @@ import pytest
 
 from velodrome.cluster.local import cleaner
 from velodrome.cluster.local.stacks import is_stopped, shows_users_code, stack_of, telling_thread
+from velodrome.offers.segments import pattern_of_run
 from velodrome.run.interrupts import deferred
-from velodrome.transport.pmi_server import job_name, shared_memory
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +54,7 @@ def test_all_marked_processes_end_and_no_other(token: str) -> None:
 
 
 def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None:
-    guardian = cleaner.start_guardian(token, shared_memory(job_name(token)))
+    guardian = cleaner.start_guardian(token, pattern_of_run(token))
     mine = start(token)
     guardian.send_signal(signal.SIGINT)
     guardian.send_signal(signal.SIGTERM)
@@ -67,20 +67,20 @@ def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None
 
 
 def test_the_guardian_removes_what_mpi_left_in_shared_memory(token: str) -> None:
-    left = Path("/dev/shm") / shared_memory(job_name(token)).replace("*", "of-a-test")
+    left = Path("/dev/shm") / pattern_of_run(token).replace("*", "of-a-test")
     left.touch()
-    cleaner.dismiss(cleaner.start_guardian(token, shared_memory(job_name(token))))
+    cleaner.dismiss(cleaner.start_guardian(token, pattern_of_run(token)))
     assert not left.exists()
 
 
 def test_a_dismissed_guardian_leaves_at_once(token: str) -> None:
-    guardian = cleaner.start_guardian(token, shared_memory(job_name(token)))
+    guardian = cleaner.start_guardian(token, pattern_of_run(token))
     cleaner.dismiss(guardian)
     assert guardian.returncode == 0
 
 
 def test_a_guardian_that_does_not_leave_is_ended(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    guardian = cleaner.start_guardian(token, shared_memory(job_name(token)))
+    guardian = cleaner.start_guardian(token, pattern_of_run(token))
     time.sleep(0.3)
     guardian.send_signal(signal.SIGSTOP)
     real = guardian.wait

@@ -18,11 +18,11 @@ from velodrome.cluster.local.stacks import is_stopped, shows_users_code, stack_o
 from velodrome.cluster.plan import Plan
 from velodrome.events.lines import parse
 from velodrome.offers.registry import strategy_of
+from velodrome.offers.segments import pattern_of_run
 from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure
 from velodrome.run.store import OpenRun
 from velodrome.run.watched import SILENT_SECONDS, Watched, blame, late, stalled
-from velodrome.transport.pmi_server import job_name, shared_memory
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -47,7 +47,7 @@ class Supervisor:
 
     def watch(self) -> Failure | None:
         """Run the plan to its end; what ended it early, or None. Whatever happens, nothing is left running."""
-        guardian = cleaner.start_guardian(self._token, shared_memory(job_name(self._token)))
+        guardian = cleaner.start_guardian(self._token, pattern_of_run(self._token))
         try:
             self._start()
             return self._loop()

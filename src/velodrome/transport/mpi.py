@@ -9,17 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from velodrome.errors import PeerLost, RunFailed
+from velodrome.offers import segments
 from velodrome.transport import shared_memory as shared
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import interface_of
-from velodrome.transport.pmi_server import remove_shared_memory, shared_memory
 from velodrome.transport.rendezvous import Met, Place, leave, meet
 
 #: A call into MPI may notice a lost peer by itself; only if it does not, in this time, the process is ended for it.
@@ -44,14 +43,14 @@ class MpiTransport(Transport):
         self._world.Barrier()
         faulthandler.cancel_dump_traceback_later()
         # Everybody has mapped it: without a name nothing is left behind, however a rank ends.
-        remove_shared_memory(self._met.name)
+        segments.remove_job(self._met.name)
         threading.Thread(target=self._watch, name="mpi-life", daemon=True).start()
 
     def shared(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any] | None:
         """In memory of the host, if all ranks are on one and there is enough of it."""
         if self.size == 1 or len(set(self._place.hosts)) > 1:
             return None
-        path = Path("/dev/shm") / shared_memory(self._met.name).replace("*", f"shared{self._segments}")
+        path = segments.path_of(self._met.name, self._segments)
         self._segments += 1
         made = self.rank != 0 or shared.create(path, shape, dtype)
         self.barrier()

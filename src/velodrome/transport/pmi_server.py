@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import ctypes
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -19,8 +18,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from velodrome.offers.segments import job_name, remove_job
 from velodrome.variables import TOKEN
 
 #: Each side says this first, so that a stranger on the port is recognised.
@@ -44,25 +43,6 @@ def process_mapping(hosts: Sequence[str]) -> str:
         else:
             runs.append([nodes[host], 1, 1])
     return "(vector," + ",".join("({},{},{})".format(*run) for run in runs) + ")"
-
-
-def job_name(token: str | None) -> str:
-    """What MPICH knows a job by: made of its run's token, so that whoever has that can put it in order."""
-    return f"velodrome_{token or secrets.token_hex(8)}"
-
-
-def shared_memory(name: str) -> str:
-    """How the segments that MPICH makes for a job are called in /dev/shm: after a hash (FNV-1a) of the job's name."""
-    value = 0x811C9DC5
-    for byte in name.encode():
-        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return f"mpich_shm_{value:x}_*"
-
-
-def remove_shared_memory(name: str) -> None:
-    """Drop the names of a job's segments, which MPICH does only at an orderly end; who has mapped them keeps them."""
-    for path in Path("/dev/shm").glob(shared_memory(name)):
-        path.unlink(missing_ok=True)
 
 
 @dataclass(eq=False)
@@ -233,7 +213,7 @@ def main() -> None:
     try:
         meeting.serve()
     finally:
-        remove_shared_memory(meeting.name)
+        remove_job(meeting.name)
 
 
 if __name__ == "__main__":
