@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from velodrome.cluster import plan as plans
-from velodrome.cluster.plan import command, command_by_hand, environment, free_port, make_plan, roles_of
+from velodrome.cluster.plan import command, environment, free_port, make_plan, manual_command, roles_of
 from velodrome.errors import VelodromeError
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
@@ -68,7 +68,9 @@ def test_a_free_port_is_free_and_none_is_said_so(monkeypatch: pytest.MonkeyPatch
 def test_a_process_is_told_its_role_and_rank_where_people_and_user_code_look() -> None:
     made = make_plan("a", job("ddp", 2))
     words = command(made, made.processes[1], Path("runs/a"), resume=True)
-    assert " ".join(words).endswith("--run a --role worker --rank 1 --folder runs/a --slot 1/2 --resume --lifeline")
+    assert " ".join(words).endswith(
+        "--run a --role worker --rank 1 --folder runs/a --slot 1/2 --resume --lifeline --supervised"
+    )
     told = environment(made, made.processes[1])
     assert (told["VELODROME_ROLE"], told["VELODROME_RANK"]) == ("worker", "1")
     assert Job.model_validate_json(told["VELODROME_JOB"]) == made.job
@@ -76,12 +78,13 @@ def test_a_process_is_told_its_role_and_rank_where_people_and_user_code_look() -
 
 def test_a_line_for_a_shell_says_the_same_words_whatever_is_in_them() -> None:
     made = make_plan("a", job("ddp", 2, model="m:build", model_args={"text": "it's \"odd\" $HOME"}), HOSTS[:2])
-    words = shlex.split(command_by_hand(made, made.processes[1], Path("my runs"), "python3"))
+    words = shlex.split(manual_command(made, made.processes[1], Path("my runs"), "python3"))
     assert words[0] == "env"
     settings = dict(word.split("=", 1) for word in words[1 : words.index("python3")])
     assert settings == environment(made, made.processes[1])
     assert words[words.index("--folder") + 1] == "my runs/a"
-    assert words[-2:] == ["--by-hand", "10.0.0.1,10.0.0.2"]
+    assert words[words.index("python3") :][1:3] == ["-m", "velodrome.run.manual"]
+    assert [member["host"] for member in json.loads(settings["VELODROME_WORLD"])] == HOSTS[:2]
 
 
 def test_a_plan_is_stored_as_json() -> None:

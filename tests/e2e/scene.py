@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,6 +45,15 @@ class Scene:
         process = subprocess.Popen(
             [sys.executable, "-m", "velodrome", *map(str, words)], cwd=HERE, text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment},
+        )
+        self.started.append(process)
+        return process
+
+    def start_line(self, line: str) -> subprocess.Popen[str]:
+        """Start a line of a shell, as a person does; Ctrl-C reaches what it starts."""
+        process = subprocess.Popen(
+            shlex.split(line), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.started.append(process)
         return process

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scene import Scene
+from scene import LONG, START_SECONDS, Scene
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -63,7 +67,7 @@ def test_a_plan_typed_by_hand_on_three_addresses_trains(velodrome, scene: Scene,
     assert all(node["memory_bytes"]["max"] for node in result["nodes"])
     chief = "chief 0" if strategy == "parameter-server" else "worker 0"
     assert "epoch 2: train accuracy" in said[chief]
-    assert f"how it ended is in {scene.path / 'result.json'}" in said[chief]
+    assert f"the result is in {scene.path / 'result.json'}" in said[chief]
     assert (scene.path / "model").is_dir()
     rows = velodrome("runs", "list", "--runs", scene.runs, "--json").json()
     assert [(row["run"], row["status"]) for row in rows] == [("a", "finished")]
@@ -87,6 +91,30 @@ def test_a_failure_by_hand_is_told_on_every_machine(velodrome, scene: Scene) -> 
     result = scene.result()
     assert result["status"] == "failed"
     assert result["error"]["message"] == "worker 0 on 127.0.0.1: ValueError: the user's own mistake"
+
+
+def test_ctrl_c_ends_a_part_and_its_chief_records_the_interruption(velodrome, scene: Scene) -> None:
+    (process,) = plan(velodrome, scene, LOOPBACK[:1], "torch", "ddp", *LONG)
+    started = scene.start_line(process["command"])
+    events = scene.path / "events-worker-0.jsonl"
+    deadline = time.monotonic() + START_SECONDS
+    while not (events.exists() and '"progress"' in events.read_text()):
+        assert started.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    started.send_signal(signal.SIGINT)
+    text, _ = started.communicate(timeout=30)
+    assert started.returncode == 130, text
+    assert "worker 0: error: interrupted by Ctrl-C" in text
+    assert scene.result()["status"] == "interrupted"
+    assert scene.result()["error"]["message"] == "worker 0 on 127.0.0.1: interrupted by Ctrl-C"
+
+
+def test_a_line_without_its_environment_is_refused(scene: Scene) -> None:
+    words = ["-m", "velodrome.run.manual", "--run", "a", "--role", "worker", "--rank", "0", "--folder", str(scene.path)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, scene.path.exists()) == (2, False)
+    assert "VELODROME_JOB is not set: paste the whole line that `velodrome plan` printed" in done.stderr
 
 
 @slow
@@ -119,7 +147,11 @@ def test_a_plan_for_people_names_every_host_and_is_ready_to_paste(velodrome, sce
         "# on 10.0.0.1", "# worker 0", "# on 10.0.0.2", "# worker 1"
     ]
     commands = [line for line in lines if line.startswith("env ")]
-    assert all("MASTER_ADDR=10.0.0.1" in command and "--by-hand 10.0.0.1,10.0.0.2" in command for command in commands)
+    worlds = [shlex.split(command) for command in commands]
+    hosts = [[member["host"] for member in json.loads(setting.removeprefix("VELODROME_WORLD="))]
+             for words in worlds for setting in words if setting.startswith("VELODROME_WORLD=")]
+    assert hosts == [["10.0.0.1", "10.0.0.2"]] * 2
+    assert all("MASTER_ADDR=10.0.0.1" in command and "-m velodrome.run.manual" in command for command in commands)
 
 
 @pytest.mark.parametrize(("words", "sentence"), [

@@ -35,7 +35,7 @@ def command(
     """  # noqa: E501
     import json as json_module
 
-    from velodrome.cluster.plan import command_by_hand, make_plan
+    from velodrome.cluster.plan import make_plan, manual_command
     from velodrome.cluster.preflight import check_job
     from velodrome.errors import BadRequest
     from velodrome.spec.names import check_name, default_name
@@ -50,7 +50,7 @@ def command(
         raise BadRequest(f"--port {port}: choose one from 1 to 65000")
     ports = itertools.count(port)
     made = make_plan(check_name(name) if name else default_name(job), job, names, port=lambda: next(ports))
-    lines = [(process, command_by_hand(made, process, runs, python)) for process in made.processes]
+    lines = [(process, manual_command(made, process, runs, python)) for process in made.processes]
     if json:
         print(json_module.dumps({
             "run": made.run,

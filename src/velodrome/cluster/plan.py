@@ -25,6 +25,8 @@ from velodrome.variables import JOB, RANK, ROLE, WORLD
 LOCAL = "127.0.0.1"
 #: Below the range from which systems take ports for outgoing connections.
 PORTS = range(20000, 32000)
+#: Options of a training process that a controller starts and watches.
+SUPERVISED = ("--lifeline", "--supervised")
 
 
 @dataclass(frozen=True)
@@ -144,13 +146,13 @@ def environment(plan: Plan, process: Process) -> dict[str, str]:
     }
 
 
-def command_by_hand(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
+def manual_command(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
     """A line for a shell on the process's host that starts its part."""
     words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items())]
-    words += [python, "-m", "velodrome.worker", *arguments(plan, process, runs / plan.run)]
-    return shlex.join([*words, "--by-hand", ",".join(plan.hosts)])
+    return shlex.join([*words, python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
 
 
 def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
     """How the controller starts a process with its own Python."""
-    return [sys.executable, "-m", "velodrome.worker", *arguments(plan, process, folder, resume=resume), "--lifeline"]
+    return [sys.executable, "-m", "velodrome.worker", *arguments(plan, process, folder, resume=resume),
+            *SUPERVISED]

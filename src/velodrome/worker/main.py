@@ -9,7 +9,7 @@ import traceback
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError, headline
 from velodrome.events.lines import Cause
@@ -23,11 +23,8 @@ from velodrome.worker.emitter import Emitter
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
 from velodrome.worker.sampler import Sampler, sampling_interval
 
-if TYPE_CHECKING:
-    from velodrome.run.store import Status
-
-#: How much longer than the controller a worker waits for its peers.
-CONTROLLER_FIRST_SECONDS = 10.0
+#: How much longer than its supervisor a worker waits for its peers.
+SUPERVISOR_FIRST_SECONDS = 10.0
 _CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port"}
 
 
@@ -38,10 +35,11 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--folder", required=True, type=Path, help="the run's folder")
     parser.add_argument("--slot", default="0/0", help="place among the computing processes of this host, as 0/2")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     parser.add_argument(
-        "--by-hand", metavar="HOSTS", help="keep the events here and show them to a person; the hosts of the plan"
+        "--supervised", action="store_true", help="wait longer for peers than the limit, so that a supervisor that "
+        "sees all processes reports first who is missing",
     )
     return parser.parse_args(words)
 
@@ -49,18 +47,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
 def main(words: list[str] | None = None) -> NoReturn:
     """Run one process of a job; never returns, because frameworks may hang or crash while Python takes them down."""
     options = _parse(sys.argv[1:] if words is None else words)
-    if options.by_hand is not None:
-        from velodrome.worker.by_hand import ByHand
-
-        try:
-            events: Emitter = ByHand(options.folder, options.role, options.rank)
-        except BadRequest as error:
-            print(f"velodrome: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
-    else:
-        # Only events go to the standard output that the controller reads: what anybody prints goes to the log.
-        events = Emitter(os.dup(1), options.role, options.rank)
-        os.dup2(2, 1)
+    # Only events go to the standard output that the controller reads: what anybody prints goes to the log.
+    events = Emitter(os.dup(1), options.role, options.rank)
+    os.dup2(2, 1)
     if options.lifeline:
         die_with_parent()
         watch_lifeline()
@@ -72,12 +61,10 @@ def main(words: list[str] | None = None) -> NoReturn:
 
 
 def _work(options: argparse.Namespace, events: Emitter) -> int:
-    context: Context | None = None
     try:
         job = Job.model_validate_json(os.environ[JOB])
-        if options.lifeline:
-            # The controller sees all processes and knows who is late: it speaks first.
-            job = job.model_copy(update={"start_timeout": job.start_timeout + CONTROLLER_FIRST_SECONDS})
+        if options.supervised:
+            job = job.model_copy(update={"start_timeout": job.start_timeout + SUPERVISOR_FIRST_SECONDS})
         slot, slots = map(int, options.slot.split("/"))
         threads = claim_cores(slot, slots, job.threads)
         limit_threads(threads)
@@ -97,18 +84,8 @@ def _work(options: argparse.Namespace, events: Emitter) -> int:
     except BaseException as error:
         with suppress(OSError):  # who reads it may be gone, the disk may be full
             report(error, events)
-        _finish_by_hand(options, context, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         return 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, BadRequest) else 1
-    _finish_by_hand(options, context, "finished")
     return 0
-
-
-def _finish_by_hand(options: argparse.Namespace, context: Context | None, status: Status) -> None:
-    """In a chief that a person started: nobody else writes down how the run ended."""
-    if options.by_hand is not None and context is not None and context.is_chief:
-        from velodrome.worker.by_hand import finish
-
-        finish(options.run, context, options.by_hand.split(","), status)
 
 
 def _cause(error: BaseException, users: str | None) -> Cause:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from velodrome.cluster.plan import Plan, Process, arguments, environment
+from velodrome.cluster.plan import SUPERVISED, Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
 from velodrome.variables import TOKEN
 from velodrome.worker.template import NO_TOKEN, PADDING
@@ -166,7 +166,7 @@ class WarmLauncher:
         output, their_output = os.pipe()
         log = os.open(folder / "logs" / f"{process.file_name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         request = {
-            "words": [*arguments(plan, process, folder, resume=resume), "--lifeline"],
+            "words": [*arguments(plan, process, folder, resume=resume), *SUPERVISED],
             "environment": {**os.environ, **environment(plan, process), TOKEN: token},
             "folder": str(Path.cwd()),
             "path": sys.path,

@@ -1,0 +1,77 @@
+"""A person who starts a part of a job reads its essence; its events and the result stay in the run's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.cluster.plan import make_plan
+from velodrome.events.lines import PREFIX, to_line
+from velodrome.run.manual import Part, finish, main, take
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+
+def part(folder: Path, **fields: Any) -> Part:
+    plan = make_plan("run", resolve(Job(**fields)))
+    return Part(plan, plan.processes[0], folder)
+
+
+def line(kind: str, **fields: Any) -> str:
+    return PREFIX + to_line({"time": 1.0, "role": "worker", "rank": 0, "kind": kind, **fields}) + "\n"
+
+
+def counts(correct: int, total: int, loss: float) -> dict[str, Any]:
+    return {"correct": correct, "total": total, "loss_sum": loss}
+
+
+@pytest.mark.parametrize(("model", "dataset", "printed"), [
+    ("lstm-small", "ptb", ["epoch 1: train perplexity 200.00, validation perplexity 150.00",
+                           "test perplexity 150.00 (1,000 words)"]),
+    ("dense-128", "digits",
+     ["epoch 1: train accuracy 0.5000, validation accuracy 0.2500", "test accuracy 0.2500 (250 of 1000)"]),
+])
+def test_epochs_and_the_result_are_printed_in_the_terms_of_the_task(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], model: str, dataset: str, printed: list[str]
+) -> None:
+    mine = part(tmp_path, model=model, dataset=dataset)
+    right = 0 if model == "lstm-small" else 1
+    train = counts(500 * right, 1000, 1000 * math.log(200))
+    other = counts(250 * right, 1000, 1000 * math.log(150))
+    lines = [line("epoch", epoch=1, train=train, validation=other), line("result", test=other)]
+    for one in lines:
+        take(mine, one)
+    assert capfd.readouterr().err.splitlines() == [f"worker 0: {words}" for words in printed]
+    assert mine.events_file.read_text() == "".join(lines)
+
+
+def test_what_is_no_event_is_printed_as_it_is_and_not_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mine = part(tmp_path)
+    take(mine, "a framework's own line\n")
+    assert capfd.readouterr().err == "a framework's own line\n"
+    assert not mine.events_file.exists()
+
+
+def test_a_chief_that_was_killed_leaves_a_result_with_the_signal(tmp_path: Path) -> None:
+    finish(part(tmp_path), "failed", -9)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["error"]["message"]) == (
+        "failed", "worker 0 on 127.0.0.1: it ended with signal SIGKILL"
+    )
+
+
+def test_a_run_that_is_there_is_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    mine = part(tmp_path)
+    monkeypatch.setenv("VELODROME_JOB", mine.plan.job.model_dump_json())
+    monkeypatch.setenv("VELODROME_WORLD", json.dumps([vars(member) for member in mine.plan.members]))
+    assert main(["--run", "run", "--role", "worker", "--rank", "0", "--folder", str(tmp_path)]) == 2
+    assert "holds a run already, and none is ever overwritten" in capfd.readouterr().err
