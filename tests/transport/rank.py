@@ -11,8 +11,9 @@ import time
 import numpy as np
 
 from velodrome.errors import VelodromeError
+from velodrome.offers import segments
 from velodrome.transport.mpi import MpiTransport
-from velodrome.transport.rendezvous import Place
+from velodrome.transport.rendezvous import Ranks
 
 
 def say(**fields: object) -> None:
@@ -51,7 +52,7 @@ def sums(transport: MpiTransport) -> None:
 
 
 def late(transport: MpiTransport) -> None:
-    """Rank 1 comes to the sum a second late; the others' threads go on meanwhile."""
+    """Rank 1 is a second late for the sum; the others' threads keep running meanwhile."""
     beats = []
     stop = threading.Event()
 
@@ -85,15 +86,26 @@ def fail(transport: MpiTransport) -> None:
     transport.all_reduce(np.ones(10))
 
 
+def named(transport: MpiTransport) -> None:
+    """What MPICH called its segment, for a test that keeps the name from being removed."""
+    say(job=transport._rendezvous.job, segments=[path.name for path in segments.mapped()])
+    transport.close()
+
+
 def main() -> None:
     rank, hosts, port, seconds, scenario = sys.argv[1:]
+    if scenario == "named":
+        segments.remove = lambda paths: None
+    elif scenario == "unknown-hash":
+        segments.pattern = lambda job: f"no-segment-of-{job}-*"
     names = tuple(hosts.split(","))
     try:
-        transport = MpiTransport(Place(names[0], int(port), int(rank), names), float(seconds), lost)
+        transport = MpiTransport(Ranks(names[0], int(port), int(rank), names), float(seconds), lost)
     except VelodromeError as error:
         say(error=type(error).__name__, message=str(error))
         return
-    {"sums": sums, "late": late, "hang": hang, "fail": fail}[scenario](transport)
+    scenarios = {"sums": sums, "unknown-hash": sums, "late": late, "hang": hang, "fail": fail, "named": named}
+    scenarios[scenario](transport)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which network interface a transport must use so that it is reached at the address of the plan, and nowhere else."""
+"""Finds the network interface behind an address of the plan, so that a transport listens there and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MPI as a transport: sums of flat buffers by MPICH (shared memory on a host, TCP between hosts). No framework here."""
+"""MPI as a transport: all-reduce of flat buffers by MPICH (shared memory on a host, TCP between hosts)."""
 
 from __future__ import annotations
 
@@ -16,50 +16,54 @@ from numpy.typing import DTypeLike, NDArray
 
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.offers import segments
+from velodrome.transport import pmi
 from velodrome.transport import shared_memory as shared
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import interface_of
-from velodrome.transport.rendezvous import Met, Place, leave, meet
+from velodrome.transport.rendezvous import Ranks, join, stop_server
 
 #: A call into MPI may notice a lost peer by itself; only if it does not, in this time, the process is ended for it.
 _GRACE_SECONDS = 1.0
 
 
 class MpiTransport(Transport):
-    """This process among the ranks of a job. Any thread may go on while a call waits."""
+    """This process among the ranks of a job. Other threads keep running while a call waits."""
 
-    def __init__(self, place: Place, seconds: float, on_lost: Callable[[str], None]) -> None:
-        """Meet the other ranks within so many seconds. `on_lost` is told, in a thread, of a rank that went away."""
-        self.rank, self.size = place.rank, place.size
-        self._place, self._on_lost = place, on_lost
-        # Loaded first: a rank that cannot must not come, and let the others wait inside MPI.
+    def __init__(self, ranks: Ranks, seconds: float, on_lost: Callable[[str], None]) -> None:
+        """Join the other ranks within so many seconds. `on_lost` is called, in a thread, when a rank is lost."""
+        self.rank, self.size = ranks.rank, ranks.size
+        self._ranks, self._on_lost = ranks, on_lost
+        # Loaded first: a rank that cannot load it must not join, and let the others wait inside MPI.
         self._mpi = _load_mpi()
-        self._met = meet(place, seconds)
+        self._rendezvous = join(ranks, seconds)
         self._closing, self._segments = False, 0
-        # MPI's own start knows no limit and keeps the interpreter to itself, so that no thread of ours could end it.
+        already = segments.mapped()
+        # MPI's own start has no time limit and keeps the interpreter's lock, so that no thread of ours could end it.
         faulthandler.dump_traceback_later(seconds, exit=True)
-        _start_mpi(self._mpi, place, self._met)
+        pmi.announce(self._rendezvous.pmi, ranks.rank, ranks.size)
+        _start_mpi(self._mpi, ranks.hosts[ranks.rank])
         self._world = self._mpi.COMM_WORLD
+        _check_size(self._world.Get_size(), ranks.size)
         self._world.Barrier()
         faulthandler.cancel_dump_traceback_later()
-        # Everybody has mapped it: without a name nothing is left behind, however a rank ends.
-        segments.remove_job(self._met.name)
-        threading.Thread(target=self._watch, name="mpi-life", daemon=True).start()
+        # All ranks have mapped it: without a name nothing is left behind, however a rank ends.
+        segments.remove(segments.mapped() - already)
+        threading.Thread(target=self._watch, name="mpi-liveness", daemon=True).start()
 
     def shared(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any] | None:
         """In memory of the host, if all ranks are on one and there is enough of it."""
-        if self.size == 1 or len(set(self._place.hosts)) > 1:
+        if self.size == 1 or len(set(self._ranks.hosts)) > 1:
             return None
-        path = segments.path_of(self._met.name, self._segments)
+        path = segments.path_of(self._rendezvous.job, self._segments)
         self._segments += 1
         made = self.rank != 0 or shared.create(path, shape, dtype)
         self.barrier()
         mapped = shared.attach(path, shape, dtype) if made else None
-        everybody = np.array([mapped is not None], np.int64)
-        self.all_reduce(everybody)
+        attached = np.array([mapped is not None], np.int64)
+        self.all_reduce(attached)
         if self.rank == 0:
             path.unlink(missing_ok=True)
-        return mapped if everybody[0] == self.size else None
+        return mapped if attached[0] == self.size else None
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         """Replace a contiguous buffer by its sum over the ranks."""
@@ -69,14 +73,14 @@ class MpiTransport(Transport):
             raise self._lost(error) from error
 
     def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
-        """Replace a contiguous buffer by that of the root."""
+        """Replace a contiguous buffer by the root's."""
         try:
             self._world.Bcast(buffer, root)
         except self._mpi.Exception as error:
             raise self._lost(error) from error
 
     def barrier(self) -> None:
-        """Wait for the others."""
+        """Wait until all ranks are here."""
         try:
             self._world.Barrier()
         except self._mpi.Exception as error:
@@ -88,44 +92,52 @@ class MpiTransport(Transport):
             return
         self.barrier()
         self._closing = True
-        self._met.life.sendall(b"bye\n")
+        liveness = self._rendezvous.liveness
+        liveness.sendall(b"leave\n")
         self._mpi.Finalize()
-        _end_pmi(self._met.pmi)
-        self._met.life.shutdown(socket.SHUT_RDWR)  # wakes the watcher too
-        self._met.life.close()
-        if self._met.server is not None:
-            leave(self._met.server, 5)
+        pmi.retire(self._rendezvous.pmi)
+        liveness.shutdown(socket.SHUT_RDWR)  # wakes the watching thread too
+        liveness.close()
+        if self._rendezvous.server is not None:
+            stop_server(self._rendezvous.server, 5)
 
     def _lost(self, error: Exception) -> PeerLost:
-        return PeerLost(f"{self._place.named(self.rank)} lost the others in MPI: {str(error).splitlines()[0]}")
+        return PeerLost(f"{self._ranks.named(self.rank)} lost the others in MPI: {str(error).splitlines()[0]}")
 
     def _watch(self) -> None:
-        """Wait for word of a lost rank: MPICH itself would wait for it for ever in shared memory."""
+        """Wait for the report of a lost rank: MPICH itself would wait for it for ever in shared memory."""
         try:
-            words = self._met.life.recv(64).decode(errors="replace").split()
+            words = self._rendezvous.liveness.recv(64).decode(errors="replace").split()
         except OSError:
             words = []
         if self._closing:
             return
-        # Silence means that the meeting point went away, which ends with rank 0.
+        # A closed connection means that the server is gone, which ends with rank 0.
         lost = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         time.sleep(_GRACE_SECONDS)
         if not self._closing:
-            self._on_lost(f"{self._place.named(self.rank)} lost {self._place.named(lost)}")
+            self._on_lost(f"{self._ranks.named(self.rank)} lost {self._ranks.named(lost)}")
 
 
-def _start_mpi(mpi: Any, place: Place, met: Met) -> None:
-    met.pmi.settimeout(None)
-    os.environ.update(PMI_FD=str(met.pmi.fileno()), PMI_RANK=str(place.rank), PMI_SIZE=str(place.size))
-    # Between hosts: libfabric over TCP on the interface of the plan's host, unless the user knows a faster network.
+def _start_mpi(mpi: Any, host: str) -> None:
+    # Between hosts: libfabric over TCP on the interface of the plan's host, unless the user chose another network.
     os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
     if "FI_PROVIDER" not in os.environ:
         os.environ["FI_PROVIDER"] = "tcp"
-        interface = interface_of(place.hosts[place.rank])
+        interface = interface_of(host)
         if interface:
             os.environ.setdefault("FI_TCP_IFACE", interface)
     # Of MPICH's levels this one is the fastest in shared memory: 0.19 ms for a megabyte, 0.70 with FUNNELED.
     mpi.Init_thread(mpi.THREAD_MULTIPLE)
+
+
+def _check_size(found: int, wanted: int) -> None:
+    """Refuse an MPI that started alone: its sums would be those of one rank."""
+    if found != wanted:
+        raise RunFailed(
+            f"MPI started with {found} rank(s) instead of {wanted}: this version of MPICH cannot start without its "
+            "launcher; choose a strategy without MPI (velodrome engines)"
+        )
 
 
 def _load_mpi() -> Any:
@@ -145,13 +157,3 @@ def _load_mpi() -> Any:
             f"{sys.prefix}"
         )
     return MPI
-
-
-def _end_pmi(pmi: socket.socket) -> None:
-    """Let MPICH say goodbye to nobody: it does so when the process exits, and the meeting point may be gone by then."""
-    ours, theirs = socket.socketpair()
-    ours.sendall(b"cmd=finalize_ack rc=0\n")
-    os.dup2(theirs.fileno(), pmi.fileno())
-    theirs.close()
-    pmi.detach()
-    ours.detach()  # stays open until the process ends: MPICH still writes to it

@@ -1,4 +1,4 @@
-"""Memory that the ranks of one host share: a segment that loses its name as soon as everybody has mapped it, so that
+"""Memory that the ranks of one host share: a segment whose name is removed as soon as all have mapped it, so that
 nothing is left behind however a rank ends.
 """
 
@@ -16,7 +16,7 @@ Shape = tuple[int, int]
 
 
 def create(path: Path, shape: Shape, dtype: DTypeLike) -> bool:
-    """Make the segment, all of it backed by memory; False where there is not enough."""
+    """Create the segment with all of its memory; False where there is not enough."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
@@ -32,7 +32,7 @@ def create(path: Path, shape: Shape, dtype: DTypeLike) -> bool:
 
 
 def attach(path: Path, shape: Shape, dtype: DTypeLike) -> NDArray[Any] | None:
-    """The segment as numbers, zero at first; None where it cannot be reached."""
+    """The segment as an array, of zeros at first; None where it cannot be mapped."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except OSError:

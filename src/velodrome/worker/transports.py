@@ -1,11 +1,11 @@
-"""Connects a training process to its peers by a transport that is apart from any framework."""
+"""Connects a training process to its peers by a transport that belongs to no framework."""
 
 from __future__ import annotations
 
 import os
 
 from velodrome.transport.mpi import MpiTransport
-from velodrome.transport.rendezvous import Place
+from velodrome.transport.rendezvous import Ranks
 from velodrome.worker.context import Context
 
 
@@ -16,4 +16,4 @@ def connect_mpi(context: Context) -> MpiTransport:
         context.events.emit("error", cause="peer", message=message, traceback=None)
         os._exit(1)
 
-    return MpiTransport(Place.of(context.world), context.job.start_timeout, on_lost)
+    return MpiTransport(Ranks.of(context.world), context.job.start_timeout, on_lost)

@@ -1,0 +1,191 @@
+"""Where the MPI ranks of a job rendezvous: a small server, so that no `mpiexec` is needed.
+
+Rank 0 starts it as a child (`python -m velodrome.transport.rendezvous_server`) on a socket that it has bound. Each rank
+has two connections: `pmi`, over which MPICH itself talks while it starts and ends, and `liveness`, which reports ranks
+that are lost. Only the standard library is imported, so that it is up at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from velodrome.offers import segments
+from velodrome.transport import pmi
+from velodrome.variables import TOKEN
+
+#: The first word on every connection, so that another program on the port is recognised.
+PROTOCOL = "velodrome-mpi-2"
+
+#: How long the server stays after it has reported who is missing.
+LATE_SECONDS = 1.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(eq=False)
+class Connection:
+    """One connection, and the rank behind it once it has joined."""
+
+    link: socket.socket
+    unread: bytes = b""
+    rank: int = -1
+    kind: str = ""
+
+    def send(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # a closed connection is noticed by its reader
+            self.link.sendall(line.encode() + b"\n")
+
+
+class RendezvousServer:
+    """Waits for all ranks, answers MPICH's requests, and reports to the others when a rank is lost."""
+
+    def __init__(self, listener: socket.socket, hosts: Sequence[str], seconds: float, parent: int) -> None:
+        self.job = segments.job_name(os.environ.get(TOKEN))
+        self._size = len(hosts)
+        self._space = pmi.KeyValueSpace(self.job, hosts)
+        self._deadline = time.monotonic() + seconds
+        self._joined: dict[tuple[str, int], Connection] = {}
+        self._left: set[int] = set()
+        self._complete = False
+        self._missing = ""
+        self._in_barrier: list[Connection] = []
+        self._selector = selectors.DefaultSelector()
+        self._listener, self._parent = listener, parent
+        listener.setblocking(True)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(parent, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Serve until every rank has left, the parent has ended, or not all have joined in time."""
+        while True:
+            left = None if self._complete else self._deadline - time.monotonic()
+            if left is not None and left <= 0:
+                if self._missing:
+                    return
+                self._report_missing()
+                continue
+            for key, _ in self._selector.select(left):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj == self._parent:
+                    if not os.read(self._parent, 1):
+                        return
+                else:
+                    self._read(key.data)
+            if self._complete and not self._joined:
+                return
+
+    def _accept(self) -> None:
+        link, _ = self._listener.accept()
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.settimeout(10)  # a peer that stops reading must not stop the server
+        self._selector.register(link, selectors.EVENT_READ, Connection(link))
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            data = connection.link.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self._disconnect(connection)
+            return
+        *lines, connection.unread = (connection.unread + data).split(b"\n")
+        for line in lines:
+            words = line.decode(errors="replace").split()
+            if connection.rank < 0:
+                if not self._join(connection, words):
+                    self._disconnect(connection)
+                    return
+            elif connection.kind == "pmi":
+                self._answer(connection, pmi.parse_request(words))
+            elif words == ["leave"]:
+                self._left.add(connection.rank)
+
+    def _join(self, connection: Connection, words: list[str]) -> bool:
+        if len(words) != 3 or words[0] != PROTOCOL or words[1] not in ("pmi", "liveness") or not words[2].isdigit():
+            return False
+        place = words[1], int(words[2])
+        if place[1] >= self._size or place in self._joined or self._complete:
+            connection.send("taken")
+            return False
+        connection.kind, connection.rank = place
+        self._joined[place] = connection
+        if self._missing:
+            if connection.kind == "liveness":
+                connection.send(f"missing {self._missing}")
+            return True
+        if len(self._joined) == 2 * self._size:
+            self._complete = True
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._send_all(f"complete {self.job}")
+        return True
+
+    def _disconnect(self, connection: Connection) -> None:
+        self._selector.unregister(connection.link)
+        connection.link.close()
+        if self._joined.pop((connection.kind, connection.rank), None) is None:
+            return
+        if self._complete and connection.kind == "liveness" and connection.rank not in self._left:
+            self._send_all(f"lost {connection.rank}")
+
+    def _report_missing(self) -> None:
+        """Report it to all ranks that are there, and for a moment to those that join too late."""
+        self._missing = ",".join(str(rank) for rank in range(self._size) if ("liveness", rank) not in self._joined)
+        self._deadline = time.monotonic() + LATE_SECONDS
+        self._send_all(f"missing {self._missing}")
+
+    def _send_all(self, line: str) -> None:
+        for connection in self._joined.values():
+            if connection.kind == "liveness":
+                connection.send(line)
+
+    def _answer(self, connection: Connection, request: dict[str, str]) -> None:
+        if request.get("cmd") == pmi.BARRIER_IN:
+            self._in_barrier.append(connection)
+            if len(self._in_barrier) == self._size:
+                for waiting in self._in_barrier:
+                    waiting.send(pmi.BARRIER_OUT)
+                self._in_barrier.clear()
+        elif answer := self._space.answer(request):
+            connection.send(answer)
+
+
+def _exit(signum: int, frame: object) -> None:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The rendezvous of the MPI ranks of one job.")
+    parser.add_argument("--listener", type=int, required=True, help="descriptor of the bound, listening socket")
+    parser.add_argument("--hosts", required=True, help="host of every rank, separated by commas")
+    parser.add_argument("--seconds", type=float, required=True, help="how long to wait for all ranks")
+    options = parser.parse_args()
+    started = time.time()
+    # The parent's Ctrl-C is the parent's to handle; its death ends us, by signal and by the end of our standard input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _exit)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    server = RendezvousServer(
+        socket.socket(fileno=options.listener), options.hosts.split(","), options.seconds, sys.stdin.fileno()
+    )
+    try:
+        server.serve()
+    finally:
+        segments.remove_job(server.job)
+        segments.remove_orphans(started)
+
+
+if __name__ == "__main__":
+    main()
