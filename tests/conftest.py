@@ -47,6 +47,36 @@ def pytest_report_header() -> str:
     return "network: " + ("a namespace of our own" if OWN_NETWORK else "this machine's (not root, so no namespace)")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test is `unit` by default; `integration` and `e2e` tests start processes."""
+    for item in items:
+        kinds = {mark.name for mark in item.own_markers} or {mark.name for mark in item.iter_markers()}
+        if not kinds & {"integration", "e2e"} and not item.get_closest_marker("unit"):
+            item.add_marker(pytest.mark.unit)
+
+
+#: What Python reports when a process is about to be started.
+_PROCESS_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec"}
+_unit_test: str | None = None
+
+
+def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
+    if _unit_test is not None and event in _PROCESS_EVENTS:
+        raise AssertionError(f"{_unit_test} is marked `unit` and starts a process ({event}): mark it `integration`")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_in_unit_tests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The mark `unit` means that no process is started."""
+    global _unit_test
+    _unit_test = request.node.name if request.node.get_closest_marker("unit") else None
+    yield
+    _unit_test = None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Quiet frameworks, and the mirror of real data sets if one lies beside the checkout."""

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def _benchmarks_importable(monkeypatch):
@@ -71,6 +69,7 @@ def test_being_level_within_the_interval_is_not_being_behind():
     assert judge(rates)[0].holds is True
 
 
+@pytest.mark.integration
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path):
     from running import RunError, run
 
@@ -98,6 +97,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path):
         pytest.fail("the command's child in a session of its own still runs")
 
 
+@pytest.mark.integration
 def test_the_last_json_object_counts_and_a_failure_says_what_was_said():
     from running import RunError, run_json
 
@@ -109,6 +109,7 @@ def test_the_last_json_object_counts_and_a_failure_says_what_was_said():
         run_json([sys.executable, "-c", "print('hello')"], seconds=20)
 
 
+@pytest.mark.integration
 def test_a_benchmark_that_is_told_to_end_ends_what_it_started(tmp_path):
     import signal
     import subprocess

@@ -11,8 +11,6 @@ import typer
 
 from velodrome.cli.commands import COMMANDS, loaded
 
-pytestmark = pytest.mark.unit
-
 
 def test_engines_are_listed_with_what_they_need(velodrome) -> None:
     engines = {engine["name"]: engine for engine in velodrome("engines", "--json").json()}
@@ -87,6 +85,7 @@ def test_a_race_with_impossible_jobs_starts_none(velodrome, runs) -> None:
     assert not runs.exists()
 
 
+@pytest.mark.integration
 def test_help_and_version_need_no_framework() -> None:
     code = (
         "import sys; from velodrome.cli.main import main\n"
@@ -103,6 +102,7 @@ def test_the_version_is_told(velodrome) -> None:
     assert velodrome("--version").out.startswith("velodrome ")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion_is_there(shell: str) -> None:
     done = subprocess.run(
@@ -118,6 +118,7 @@ def test_what_lists_a_command_is_how_its_own_help_begins() -> None:
         assert (command.help or "").split("\n\n")[0].replace("\n", " ").startswith(sentence), name
 
 
+@pytest.mark.integration
 def test_help_loads_no_command_and_a_misspelled_one_is_told_the_right_name(velodrome) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "velodrome", "--help"], capture_output=True, text=True, timeout=60

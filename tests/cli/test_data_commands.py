@@ -14,8 +14,6 @@ from pictures import write_folders
 
 from velodrome.data import catalogue
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):

@@ -21,8 +21,6 @@ from velodrome.run.export import cell
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 
-pytestmark = pytest.mark.unit
-
 
 def store_run(runs: Path, name: str, made: dict[str, Any] | None = None) -> Path:
     """A finished run on disk."""
@@ -90,6 +88,7 @@ def test_a_result_that_somebody_else_wrote_is_read_the_same(velodrome, runs: Pat
     assert velodrome("runs", "list", "--runs", runs, "--json").json() == before
 
 
+@pytest.mark.integration
 def test_ten_thousand_runs_take_less_than_two_seconds_of_a_core(runs: Path) -> None:
     text = json.dumps(result("parameter-server", 6, servers=2, epochs=25, engine="tensorflow"), indent=2) + "\n"
     for number in range(10_000):
@@ -211,6 +210,7 @@ def test_removing_asks_and_removes_nothing_else(velodrome, runs: Path, race: Pat
     assert [path.name for path in runs.iterdir()] == ["b"]
 
 
+@pytest.mark.integration
 def test_a_person_may_say_no(runs: Path) -> None:
     store_run(runs, "a")
     ours, theirs = pty.openpty()
@@ -312,6 +312,7 @@ def test_a_form_or_place_that_cannot_be_is_refused(
     assert velodrome("runs", "export", "first", *words, "--runs", runs).code == 2
 
 
+@pytest.mark.integration
 def test_an_export_unpacks_to_a_run_that_checks(velodrome, runs: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = velodrome("train", "--dataset", "digits", "--epochs", 2, "--threads", 1, "--name", "real", "--runs", runs)

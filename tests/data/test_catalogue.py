@@ -19,8 +19,6 @@ from velodrome.data.partition import stratified
 from velodrome.data.sets.idx import read_idx
 from velodrome.errors import BadRequest
 
-pytestmark = pytest.mark.unit
-
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 MIRROR = os.environ.get("VELODROME_DATA_MIRROR") or (str(BESIDE) if BESIDE.is_dir() else "")
 real_files = pytest.mark.skipif(not MIRROR, reason="VELODROME_DATA_MIRROR is not set: no real files to read")
@@ -47,6 +45,7 @@ def test_the_mnist_family_is_described_without_files(name):
     assert catalogue.describe(name, validation=0).train == 60_000
 
 
+@pytest.mark.integration
 def test_describing_imports_neither_numpy_nor_scikit_learn():
     code = (
         "import sys; from velodrome.data import catalogue; [catalogue.describe(n) for n in catalogue.names()]; "

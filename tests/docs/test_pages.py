@@ -10,8 +10,6 @@ import pytest
 import yaml
 from samples import anchors, blocks, links
 
-pytestmark = pytest.mark.unit
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -48,6 +46,7 @@ def test_no_page_is_out_of_reach_of_the_readme() -> None:
     assert set(PAGES) - reached == set()
 
 
+@pytest.mark.integration
 def test_the_generated_reference_is_what_the_code_says() -> None:
     command = [sys.executable, str(ROOT / "docs" / "generate_reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -27,8 +27,6 @@ from velodrome.reporting.tables import results_table
 from velodrome.reporting.text import latex_escape, markdown_escape, nodes_to_csv, to_csv, to_latex, to_markdown
 from velodrome.reporting.write import write_report
 
-pytestmark = pytest.mark.unit
-
 EVIL = '$\\bad{$m_1:<script>alert(1)</script>&"|%$#{}\\input{x}^~`**'
 
 
@@ -368,6 +366,7 @@ def test_one_run_is_said_to_give_no_interval(runs: Path) -> None:
     assert report.duels[0].rows[0][-1].text == "cannot be told: one run gives no interval"
 
 
+@pytest.mark.integration
 def test_a_thousand_runs_render_quickly(runs: Path) -> None:
     """The promise is ten seconds of an idle machine: what counts is the processor's time, the start included."""
     results = [

@@ -21,8 +21,6 @@ from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder, check, run_race
 from velodrome.spec.race import Entry, Race, expand, parse_race
 
-pytestmark = pytest.mark.unit
-
 
 def race(*entries: dict[str, Any], **more: Any) -> Race:
     return parse_race({"job": {"dataset": "digits", **more}, "vary": {"entry": list(entries)}})
@@ -142,6 +140,7 @@ def test_a_run_of_it_that_somebody_resumes_is_not_put_aside(runs: Path) -> None:
     assert run.path.is_dir()
 
 
+@pytest.mark.integration
 def test_whoever_runs_a_race_and_is_killed_holds_it_no_longer(runs: Path) -> None:
     folder, _ = begun(runs, ONE)
     code = (
