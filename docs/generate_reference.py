@@ -18,6 +18,7 @@ from reference_words import EVENTS, FOLDER, RESULT
 from velodrome.cli.commands import COMMANDS, loaded
 from velodrome.cluster.plan import make_plan
 from velodrome.events.lines import KINDS, PREFIX
+from velodrome.offers.base import Engine
 from velodrome.offers.models import MODELS
 from velodrome.offers.registry import engines
 from velodrome.run.outcome import Failure, make_result
@@ -144,6 +145,15 @@ def _job_parameters() -> dict[str, inspect.Parameter]:
 # Engines
 
 
+def implementations_of(engine: Engine) -> str:
+    rows = []
+    for strategy in engine.strategies:
+        about = strategy.implementation
+        lists = (about.framework, about.own, about.stock)
+        rows.append([f"`{strategy.name}`", *("; ".join(parts) or "–" for parts in lists)])
+    return table(["strategy", "the framework's parts", "Velodrome's parts", "stock form"], rows)
+
+
 def engines_page() -> str:
     parts = [
         NOTE,
@@ -162,6 +172,7 @@ def engines_page() -> str:
             rows.append([f"`{strategy.name}`", strategy.description, kind, strategy.consistency, roles, needs])
         headings = ["strategy", "what it does", "kind", "consistency", "roles", "needs"]
         parts += [f"## `{engine.name}`\n\n{engine.description}. Install: `{install}`.\n", table(headings, rows)]
+        parts += ["Whose parts train, and those of `--implementation stock`:\n", implementations_of(engine)]
     return "\n".join(parts)
 
 
@@ -198,7 +209,7 @@ def sample_result(model: str) -> dict[str, Any]:
         {**chief, "kind": "epoch", "epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0, "train": counts,
          "validation": counts},
         {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace, "confusion": [[1]],
-         "class_names": ["cat"]},
+         "class_names": ["cat"], "implementation": {"kind": "velodrome", "own": [], "framework": [], "path": None}},
     ]
     failure = Failure("why", role="worker", rank=0, host="127.0.0.1", traceback="…", stack="…")
     plan = make_plan("name", job, port=lambda: 1)
@@ -207,7 +218,7 @@ def sample_result(model: str) -> dict[str, Any]:
 
 #: Objects whose keys are said in the words of the field itself.
 _SAID_IN_ONE = {
-    "versions", "machine", "staleness", "shares", "confusion", "class_names", "nodes[].cpu_percent",
+    "versions", "machine", "implementation", "staleness", "shares", "confusion", "class_names", "nodes[].cpu_percent",
     "nodes[].memory_bytes", "nodes[].network_bytes", "nodes[].phases",
 }
 

@@ -85,6 +85,7 @@ EVENTS: dict[str, tuple[str, dict[str, str]]] = {
             "parameters": "trainable numbers of the model",
             "confusion": "over the test set: rows are true classes, columns predicted ones; null if not counted",
             "class_names": "of the rows of `confusion`, in their order; empty if the classes have no names",
+            "implementation": "as in result.json",
             "steps": "training steps in all",
             "reached_target": "whether the target ended training",
             "test_seconds": "of the evaluation on the test set",
@@ -103,6 +104,9 @@ RESULT: dict[str, str] = {
     "engine": "as asked for",
     "strategy": "as asked for",
     "consistency": "of the strategy: none, bsp (everyone waits for everyone) or asp (nobody waits)",
+    "implementation": "which parts trained: `kind` (velodrome or stock), `own` (parts that Velodrome replaces), "
+    "`framework` (parts that are the framework's), and `path`, what carried the gradients where a strategy has several "
+    "ways (shared-memory or mpi)",
     "workers": "as asked for",
     "servers": "parameter servers",
     "batch_size": "as asked for",

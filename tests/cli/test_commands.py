@@ -25,6 +25,15 @@ def test_engines_are_listed_with_what_they_need(velodrome) -> None:
     assert "multi-worker-mirrored" in velodrome("engines").out
 
 
+def test_engines_are_listed_with_whose_parts_train(velodrome) -> None:
+    engines = {engine["name"]: engine for engine in velodrome("engines", "--json").json()}
+    ddp = next(s for s in engines["torch"]["strategies"] if s["name"] == "ddp")["implementation"]
+    assert any("DistributedDataParallel" in part for part in ddp["framework"])
+    assert any("fused kernels" in part for part in ddp["own"])
+    shown = " ".join(velodrome("engines").out.replace("│", " ").split())
+    assert "Velodrome: batches gathered from bytes" in shown
+
+
 def test_data_sets_are_listed(velodrome) -> None:
     listed = {about["name"]: about for about in velodrome("data", "list", "--json").json()}
     assert {"digits", "mnist", "fashion-mnist", "kmnist"} <= set(listed)

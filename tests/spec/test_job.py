@@ -52,6 +52,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"strategy": "nonsense"}, ["'nonsense'", "ddp"]),
         ({"engine": "tensorflow", "strategy": "ddp"}, ["'ddp'", "of engine torch"]),
         ({"strategy": "ddp", "servers": 2}, ["--servers 2"]),
+        ({"strategy": "tpu", "implementation": "stock"}, ["--implementation stock", "no stock form"]),
         ({"strategy": "single", "workers": 2}, ["--workers 2", "one process"]),
         ({"strategy": "ddp", "workers": 4, "batch_size": 3}, ["--batch-size 3", "4 workers"]),
         ({"target": "accuracy>=0.9", "validation": 0}, ["--target", "--validation 0"]),

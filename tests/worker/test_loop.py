@@ -119,6 +119,16 @@ def test_it_trains_and_says_everything_a_reader_needs(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "weights.npy").exists()
 
 
+def test_the_result_reports_the_learners_implementation_or_that_of_the_strategy(tmp_path: Path) -> None:
+    for mine in (None, {"kind": "velodrome", "own": ["numpy"], "framework": [], "path": "mpi"}):
+        heard = Heard(tmp_path / str(mine is None), epochs=1, steps=1)
+        learner = NumpyLearner(heard.context)
+        learner.implementation = mine
+        loop.run(heard.context, learner)
+        result = next(e for e in heard.events() if e["kind"] == "result")
+        assert result["implementation"] == (mine or heard.context.strategy.implementation.report("velodrome"))
+
+
 def test_a_target_ends_training_after_the_epoch_that_reaches_it(tmp_path: Path) -> None:
     heard = Heard(tmp_path, epochs=50, batch_size=100, target="accuracy>=0.8")
     loop.run(heard.context, NumpyLearner(heard.context))

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from velodrome.analysis.implementation import implementation_kind
+
 #: Fields of a job that make no other configuration: which repetition it is, and when to give up or save.
 NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})
 #: What a result says of its configuration when the job itself is not at hand.
@@ -27,7 +29,7 @@ _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
 #: What is trained on what: only configurations that agree in these are judged together.
 TASK = ("dataset", "model", "model_args", "dtype")
 #: What every table and figure says of a configuration in a place of its own.
-_SAID = frozenset({"engine", "strategy", "workers", "servers", "consistency", "batch_size"})
+_SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: What follows from the strategy unless somebody varies it.
 _OF_STRATEGY = frozenset({"batch_scope", "target"})
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments"}
@@ -44,13 +46,16 @@ class Configuration:
     def of(cls, result: Mapping[str, Any]) -> Configuration:
         """The configuration of a result; fields of its job are taken where the result carries one."""
         fields = {name: result[name] for name in _RESULT_FIELDS if name in result}
+        fields["implementation"] = implementation_kind(result)
         fields.update(result.get("job") or {})
         fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED}
         return cls(_key(fields), fields)
 
     @property
     def label(self) -> str:
-        return f"{self.fields['engine']}/{self.fields['strategy']}"
+        """`torch/ddp`, or `torch/ddp (stock)` with the framework's own parts only."""
+        stock = " (stock)" if self.fields.get("implementation") == "stock" else ""
+        return f"{self.fields['engine']}/{self.fields['strategy']}{stock}"
 
     @property
     def task(self) -> str:

@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from velodrome.analysis.estimate import steps_done
+from velodrome.analysis.implementation import implementation_lines
 from velodrome.cluster.plan import Plan
 from velodrome.offers.models import is_text
 from velodrome.offers.registry import strategy_of
@@ -108,13 +109,14 @@ class JobProgress:
 def _announce(plan: Plan, run: OpenRun) -> str:
     """Everything that was decided, the defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
+    form = f"{strategy.consistency}, stock" if job.implementation == "stock" else strategy.consistency
     who = _counted(job.workers, "worker") + (f", {_counted(job.servers, 'server')}" if job.servers else "")
     threads = f"{job.threads} per process" if job.threads else "cores divided fairly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
     return (
         f"[bold]{run.name}[/bold]\n"
-        f"  {job.engine}/{job.strategy} ({strategy.consistency}), {who}, threads {threads}\n"
+        f"  {job.engine}/{job.strategy} ({form}), {who}, threads {threads}\n"
         f"  {job.model} on {job.dataset}, validation {job.validation:g}, batch {job.batch_size} ({scope})\n"
         f"  {job.optimizer} {job.rate:g}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
@@ -137,6 +139,8 @@ def summary(result: dict[str, Any]) -> Table:
         else:
             table.add_row("test accuracy", f"{test['accuracy']:.4f}  ({test['correct']:,} of {test['total']:,})")
         table.add_row("test loss", "not finite" if test["loss"] is None else f"{test['loss']:.4f}")
+    if lines := implementation_lines(result):
+        table.add_row("implementation", "\n".join(lines))
     if pair := _most_confused(result.get("confusion"), result.get("class_names")):
         table.add_row("most confused", pair)
     table.add_row("parameters", f"{result['parameters']:,}")

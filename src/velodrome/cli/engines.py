@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from velodrome.cli.options import Json
@@ -34,6 +35,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
             "roles": list(strategy.roles),
             "synchronous": strategy.synchronous,
             "consistency": strategy.consistency,
+            "implementation": {side: list(parts) for side, parts in asdict(strategy.implementation).items()},
             "available": not missing,
             "missing": missing,
         })
@@ -44,6 +46,12 @@ def _engine(engine: Engine) -> dict[str, Any]:
         "versions": {package: versions[package] for package in engine.packages if package in versions},
         "strategies": strategies,
     }
+
+
+def _parts(implementation: dict[str, list[str]]) -> str:
+    """Whose parts a strategy consists of, a line each."""
+    headings = (("framework", "framework"), ("own", "Velodrome"), ("stock", "--implementation stock"))
+    return "".join(f"\n{heading}: {', '.join(implementation[key])}" for key, heading in headings if implementation[key])
 
 
 def command(json: Json = False) -> None:
@@ -72,7 +80,7 @@ def command(json: Json = False) -> None:
             missing = "".join(f"\n[yellow]{escape(reason)}[/yellow]" for reason in strategy["missing"])
             table.add_row(
                 strategy["name"], here, strategy["consistency"], "\n".join(strategy["roles"]),
-                strategy["description"] + missing,
+                strategy["description"] + missing + escape(_parts(strategy["implementation"])),
             )
         console.print(table)
         versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())

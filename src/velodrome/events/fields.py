@@ -78,5 +78,6 @@ class Implementation(Record):
     """Which parts of a strategy are the framework's own and which are Velodrome's."""
 
     kind: str = Field(description="`velodrome` (some parts replaced) or `stock` (the framework's own parts only)")
-    parts: list[str] = Field(default_factory=list, description="the parts that Velodrome replaced")
+    own: list[str] = Field(default_factory=list, description="the parts that are Velodrome's")
+    framework: list[str] = Field(default_factory=list, description="the parts that are the framework's")
     path: str | None = Field(None, description="what carried gradients, e.g. `shared-memory` or `mpi`")

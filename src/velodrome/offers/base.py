@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from velodrome.offers.world import World
 
 Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp"]
+#: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.
+Kind = Literal["velodrome", "stock"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,24 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Implementation:
+    """Which parts of a strategy are the framework's and which are Velodrome's, in short phrases."""
+
+    #: What Velodrome does in place of the framework.
+    own: tuple[str, ...] = ()
+    #: What the framework does.
+    framework: tuple[str, ...] = ()
+    #: What does the work under `--implementation stock`; empty for a strategy that has no stock form.
+    stock: tuple[str, ...] = ()
+
+    def report(self, kind: Kind, path: str | None = None) -> dict[str, Any]:
+        """What a result records: the form that trained, its parts, and the path of the gradients if there are several
+        ("shared-memory", "mpi")."""
+        own, framework = ((), self.stock) if kind == "stock" else (self.own, self.framework)
+        return {"kind": kind, "own": list(own), "framework": list(framework), "path": path}
+
+
+@dataclass(frozen=True)
 class Strategy:
     """One way in which an engine splits the work of a job over processes."""
 
@@ -52,6 +72,7 @@ class Strategy:
     needs: tuple[Need, ...] = ()
     #: Roles that listen on a port.
     listens: tuple[str, ...] = ()
+    implementation: Implementation = Implementation()
 
     @property
     def has_servers(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
+from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.reporting import confusion, curves, tables, usage
@@ -155,10 +156,13 @@ def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, st
     times = [result[end] for result in results for end in ("started", "ended") if result.get(end)]
     if times:
         found.append(("ran", f"{_stamp(min(times))} to {_stamp(max(times))}"))
+    for row in rows:
+        for lines in dict.fromkeys(tuple(implementation_lines(result)) for result in row.results):
+            found += [(f"implementation of {row.label}", "; ".join(lines))] if lines else []
     parameters = sorted({result["parameters"] for result in results if result.get("parameters")})
     if parameters:
         found.append(("parameters of the model", ", ".join(f"{count:,}" for count in parameters)))
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _machine(about: dict[str, Any]) -> str:

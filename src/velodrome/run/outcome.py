@@ -223,6 +223,8 @@ def make_result(
         "started": started,
         "ended": ended,
     }
+    if final.get("implementation") is not None:
+        result["implementation"] = final["implementation"]
     if (divided := _shares(shares)) is not None:
         result["shares"] = divided
     if final.get("confusion") is not None:

@@ -109,7 +109,8 @@ EVENTS: dict[str, Fields] = {
     "error": Fields({"message": TEXT}, {"cause": TEXT, "traceback": maybe(TEXT)}),
     "result": Fields(
         {"test": COUNTS, "history": LIST, "parameters": COUNT, "steps": COUNT, "pace": OBJECT},
-        {"reached_target": FLAG, "test_seconds": SECONDS, "confusion": maybe(LIST), "class_names": LIST},
+        {"reached_target": FLAG, "test_seconds": SECONDS, "confusion": maybe(LIST), "class_names": LIST,
+         "implementation": maybe(OBJECT)},
     ),
     "lost": Fields({"message": TEXT}),
 }
@@ -122,6 +123,7 @@ RESULT = Fields(
      "versions": OBJECT, "started": NUMBER, "ended": NUMBER},
     {"consistency": TEXT, "batch_of_step": ONE_UP, "optimizer": TEXT, "learning_rate": NUMBER, "seed": COUNT,
      "target": maybe(TEXT), "reached_target": maybe(FLAG), "steps": maybe(COUNT), "parameters": maybe(COUNT),
+     "implementation": OBJECT,
      "staleness": OBJECT, "shares": OBJECT, "confusion": LIST, "class_names": LIST, "error": OBJECT, "machine": OBJECT},
 )
 TEST = Fields(

@@ -35,6 +35,10 @@ class Job(BaseModel):
         "of a strategy which only one has"
     )
     strategy: str = Field("single", description="how the engine splits the work; `velodrome engines` shows them")
+    implementation: Literal["velodrome", "stock"] = Field(
+        "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
+        "with the framework's own parts only (stock), to see what the difference is worth"
+    )
     workers: Positive = Field(1, description="processes that train (logical devices for mirrored and central-storage)")
     servers: int = Field(0, ge=0, description="parameter servers, for strategies that have them (1 unless said)")
     batch_size: Positive = Field(128, description="examples in a batch")

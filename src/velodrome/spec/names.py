@@ -24,6 +24,7 @@ def check_name(name: str) -> str:
 def default_name(job: Job) -> str:
     """Says what runs: engine, strategy, processes, data, model, time."""
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", job.model)
-    parts = [job.engine, job.strategy, f"{job.workers}w", job.dataset, model, f"{job.batch_size}b"]
+    stock = ["stock"] if job.implementation == "stock" else []
+    parts = [job.engine, job.strategy, *stock, f"{job.workers}w", job.dataset, model, f"{job.batch_size}b"]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts)).lstrip("._-")
     return f"{name[:90]}-{time.strftime('%y%m%d-%H%M%S')}"

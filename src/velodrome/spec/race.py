@@ -179,4 +179,5 @@ def _published(entries: list[Entry], race: Race) -> list[Entry]:
 
 def _name(job: Job, repetition: int) -> str:
     servers = f"-{job.servers}s" if job.servers else ""
-    return f"{job.engine}-{job.strategy}-{job.workers}w{servers}-{job.batch_size}b-{repetition}"
+    stock = "-stock" if job.implementation == "stock" else ""
+    return f"{job.engine}-{job.strategy}{stock}-{job.workers}w{servers}-{job.batch_size}b-{repetition}"

@@ -15,6 +15,8 @@ def resolve(job: Job) -> Job:
     job = _with_engine(job.model_copy(update=own))
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
+    if job.implementation == "stock" and not strategy.implementation.stock:
+        raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:
@@ -38,6 +40,14 @@ def resolve(job: Job) -> Job:
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }
     )
+
+
+def _stock_forms() -> str:
+    """The strategies that have a stock form, as the end of a sentence."""
+    found = [
+        f"{engine.name}/{one.name}" for engine in engines() for one in engine.strategies if one.implementation.stock
+    ]
+    return f"these have: {', '.join(found)}" if found else "none has"
 
 
 def _with_engine(job: Job) -> Job:

@@ -30,6 +30,10 @@ class Learner(ABC):
     #: Seconds of training that this process spent in collectives, where the engine lets us see them.
     collective_seconds: float | None = None
 
+    #: What the result records of the implementation that trained (`Implementation.report`); None for the parts in the
+    #: strategy's description.
+    implementation: dict[str, Any] | None = None
+
     #: The epoch under way, counted from 1; set by the loop.
     epoch: int = 0
     #: First steps that are slower than the rest, because caches, buffers and graphs are new.

@@ -96,6 +96,7 @@ def run(context: Context, learner: Learner) -> None:
             learner.save(context.folder / "model")
         events.emit("result", test=test.fields(), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
+                    implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),
                     class_names=[] if learner.confusion is None else list(context.data.class_names),
                     pace={"seconds": pace.seconds, "examples": pace.examples, "steps": pace.steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from velodrome.offers.base import Engine, Need, Strategy
+from velodrome.offers.base import Engine, Implementation, Need, Strategy
 from velodrome.offers.transports import MPI_NEEDS
 from velodrome.offers.world import World
 
@@ -25,6 +25,16 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
     }
 
 
+# Parts of the strategies, as `velodrome engines` and results name them.
+_AUTOGRAD = "modules and autograd"
+_BATCHES = "batches gathered from bytes in memory instead of a DataLoader"
+_OPTIMIZER = "the fused kernels of torch.optim called directly"
+_PROCESS = "freed memory kept for the next step, denormals flushed to zero"
+_REDUCTION = (
+    "gradients summed in shared memory and the optimizer step divided among the processes of one host, or one flat "
+    "gradient summed by MPI between hosts"
+)
+
 ENGINE = Engine(
     name="torch",
     description="PyTorch",
@@ -32,15 +42,27 @@ ENGINE = Engine(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
             synchronous=True, consistency="none", max_workers=1,
+            implementation=Implementation(
+                own=(_BATCHES, _OPTIMIZER, _PROCESS), framework=(_AUTOGRAD,),
+            ),
         ),
         Strategy(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
             synchronous=True, consistency="bsp", listens=("worker",),
+            implementation=Implementation(
+                own=(_BATCHES, _OPTIMIZER, _PROCESS),
+                framework=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL, buffers not broadcast, gradients as "
+                           "views of its buckets"),
+            ),
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
             synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",),
+            implementation=Implementation(
+                own=(_BATCHES, _OPTIMIZER, _PROCESS, _REDUCTION),
+                framework=(_AUTOGRAD,),
+            ),
         ),
     ),
     worker="velodrome.engines.torch.worker",
