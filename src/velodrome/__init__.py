@@ -1,4 +1,4 @@
-"""Velodrome races distributed-training strategies against each other and tells which one to use.
+"""Velodrome races distributed-training strategies against each other and recommends one.
 
     import velodrome
     result = velodrome.train(velodrome.Job(dataset="digits", engine="torch", strategy="ddp", workers=2))
@@ -10,26 +10,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from velodrome.api import resume, train
+    from velodrome.api import runs, study
+    from velodrome.api.engines import list_engines
+    from velodrome.api.race import race
+    from velodrome.api.recommend import recommend
+    from velodrome.api.report import report
+    from velodrome.api.train import resume, train
     from velodrome.errors import BadRequest, RunFailed, VelodromeError
     from velodrome.spec.job import Job
+    from velodrome.spec.race import Race
 
-__all__ = ["BadRequest", "Job", "RunFailed", "VelodromeError", "resume", "train"]
+__all__ = [
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "list_engines", "race", "recommend", "report", "resume",
+    "runs", "study", "train",
+]
 
-_ROOMS = {
-    "Job": "velodrome.spec.job",
-    "train": "velodrome.api",
-    "resume": "velodrome.api",
-    "BadRequest": "velodrome.errors",
-    "RunFailed": "velodrome.errors",
-    "VelodromeError": "velodrome.errors",
+#: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
+_LAZY_EXPORTS = {
+    "BadRequest": "velodrome.errors:BadRequest",
+    "Job": "velodrome.spec.job:Job",
+    "Race": "velodrome.spec.race:Race",
+    "RunFailed": "velodrome.errors:RunFailed",
+    "VelodromeError": "velodrome.errors:VelodromeError",
+    "list_engines": "velodrome.api.engines:list_engines",
+    "race": "velodrome.api.race:race",
+    "recommend": "velodrome.api.recommend:recommend",
+    "report": "velodrome.api.report:report",
+    "resume": "velodrome.api.train:resume",
+    "runs": "velodrome.api.runs",
+    "study": "velodrome.api.study",
+    "train": "velodrome.api.train:train",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded at first use, so that a worker or `--help` does not pay for what it does not need.
-    if name not in _ROOMS:
+    if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module 'velodrome' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_ROOMS[name]), name)
+    module, _, attribute = _LAZY_EXPORTS[name].partition(":")
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,18 +10,18 @@ import pytest
 from rich.console import Console
 
 from velodrome.cli.board import Board
-from velodrome.spec.race import expand, parse_race
+from velodrome.spec.race import Entry, expand, parse_race
 
 pytestmark = pytest.mark.unit
 
 IMAGES, TEXT = {"strategy": "single"}, {"strategy": "single", "dataset": "ptb", "model": "lstm-small"}
 
 
-def board(*entries: dict[str, Any]) -> tuple[Board, list[str], io.StringIO]:
+def board(*entries: dict[str, Any]) -> tuple[Board, list[Entry], io.StringIO]:
     made = expand(parse_race({"vary": {"entry": list(entries)}}))
     said = io.StringIO()
     expected = {entry.name: 10.0 for entry in made}
-    return Board(Console(file=said, width=160), made, expected), [entry.name for entry in made], said
+    return Board(Console(file=said, width=160), made, expected), made, said
 
 
 def drawn(shown: Board) -> str:
@@ -39,24 +39,24 @@ def ended(**test: Any) -> dict[str, Any]:
 
 
 def test_a_language_model_is_shown_by_its_perplexity() -> None:
-    shown, (name,), said = board(TEXT)
-    shown.begin(name)
-    shown.event(epoch(0, math.log(150.0)))
+    shown, (job,), said = board(TEXT)
+    shown.begin(job)
+    shown.event(job, epoch(0, math.log(150.0)))
     assert "perplexity" in drawn(shown)
     assert "150.00" in drawn(shown)
     assert "accuracy" not in drawn(shown)
-    shown.end(name, ended(accuracy=None, perplexity=117.2))
+    shown.end(job, ended(accuracy=None, perplexity=117.2))
     assert "test perplexity 117.20, 1,234 examples/s" in said.getvalue()
     assert "117.20" in drawn(shown)
 
 
 def test_images_and_texts_stand_in_one_column() -> None:
     shown, (images, text), said = board(IMAGES, TEXT)
-    shown.already(images, ended(accuracy=0.9731))
-    shown.already(text, ended(accuracy=None, perplexity=117.2))
+    shown.stored(images, ended(accuracy=0.9731))
+    shown.stored(text, ended(accuracy=None, perplexity=117.2))
     assert all(word in drawn(shown) for word in ("accuracy / perplexity", "0.9731", "117.20"))
     shown.begin(images)
-    shown.event(epoch(500, 1.0))
+    shown.event(images, epoch(500, 1.0))
     assert "0.5000" in drawn(shown)
     # What was reached on the way is no test result.
     shown.end(images, {**ended(), "status": "failed"})
@@ -64,12 +64,12 @@ def test_images_and_texts_stand_in_one_column() -> None:
 
 
 def test_a_job_that_ends_after_some_steps_is_done_then() -> None:
-    shown, (name,), _ = board({**IMAGES, "epochs": 10, "steps": 15})
-    shown.begin(name)
+    shown, (job,), _ = board({**IMAGES, "epochs": 10, "steps": 15})
+    shown.begin(job)
 
     def said(epoch: int, step: int, steps: int) -> str:
         told = {"kind": "progress", "rank": 0, "epoch": epoch, "step": step, "steps": steps}
-        shown.event({**told, "examples": 1, "seconds": 1.0})
+        shown.event(job, {**told, "examples": 1, "seconds": 1.0})
         return drawn(shown)
 
     assert "running  20%" in said(1, 3, 10)

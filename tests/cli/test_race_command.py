@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from velodrome.api.race import title_of
 from velodrome.cluster import preflight
 from velodrome.run.race import RaceFolder, check
 from velodrome.spec.race import parse_race
@@ -104,9 +105,7 @@ def test_the_same_command_in_a_second_terminal_is_refused(velodrome, here: Path,
 
 @pytest.mark.unit
 def test_the_title_of_the_picture_names_every_number_of_epochs(here: Path) -> None:
-    from velodrome.cli.race import _title
-
-    title = _title(check(parse_race(read_yaml(here / "race.yaml"))))
+    title = title_of([entry.job for entry in check(parse_race(read_yaml(here / "race.yaml")))])
     assert re.search(r"digits, (1, 2|2, 1) epochs, batch 128$", title)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
+from velodrome.cli.console import show_failure
 from velodrome.offers.models import is_text
+from velodrome.run.execute import JobFailed
+from velodrome.run.race_jobs import RaceObserver
 from velodrome.spec.race import Entry
 from velodrome.tasks.quality import value_of
 
@@ -45,8 +50,8 @@ class _Line:
         return "" if self.quality is None else format(self.quality, ",.2f" if self.text else ".4f")
 
 
-class Board:
-    """Shows a race on a terminal; elsewhere says one line when a job begins and one when it ends."""
+class Board(RaceObserver):
+    """Shows a race on a terminal; elsewhere prints one line when a job begins and one when it ends."""
 
     def __init__(self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float]) -> None:
         self._console = console
@@ -55,33 +60,33 @@ class Board:
         self._current: _Line | None = None
         self._live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
-    def __enter__(self) -> Board:
+    def importing(self) -> AbstractContextManager[object]:
+        return self._console.status("importing engines …")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
         if self._live is not None:
             self._live.start()
-        return self
+        try:
+            yield
+        finally:
+            if self._live is not None:
+                self._live.stop()
 
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def already(self, name: str, result: Mapping[str, Any]) -> None:
-        """A job that an earlier attempt finished."""
-        line = self._by_name[name]
+    def stored(self, entry: Entry, result: Mapping[str, Any]) -> None:
+        line = self._by_name[entry.name]
         line.state, line.share, line.seconds, line.expected = "stored", 1.0, 0.0, 0.0
         self._fill(line, result)
 
-    def begin(self, name: str) -> None:
-        self._current = line = self._by_name[name]
+    def begin(self, entry: Entry) -> None:
+        self._current = line = self._by_name[entry.name]
         line.state, line.began = "running", time.monotonic()
         if self._live is None:
             number = self._lines.index(line) + 1
-            self._console.print(f"{number}/{len(self._lines)} {name}: started", highlight=False, soft_wrap=True)
+            self._console.print(f"{number}/{len(self._lines)} {entry.name}: started", highlight=False, soft_wrap=True)
 
-    def event(self, event: Mapping[str, Any]) -> None:
-        """What the running job says."""
-        line = self._current
-        if line is None:
-            return
+    def event(self, entry: Entry, event: Mapping[str, Any]) -> None:
+        line = self._by_name[entry.name]
         kind = event["kind"]
         if kind == "progress" and event["rank"] == 0:
             line.per_epoch = max(line.per_epoch, event["steps"])
@@ -93,8 +98,11 @@ class Board:
         elif kind in ("warning", "lost"):
             self._console.print(f"{line.entry.name}: {event['message']}", highlight=False, soft_wrap=True, markup=False)
 
-    def end(self, name: str, result: Mapping[str, Any]) -> None:
-        line = self._by_name[name]
+    def end(self, entry: Entry, result: Mapping[str, Any], error: JobFailed | None = None) -> None:
+        if error is not None:
+            show_failure(error)
+            print(f"velodrome: {entry.name}: {error}", file=sys.stderr)
+        line = self._by_name[entry.name]
         line.seconds = time.monotonic() - line.began
         line.state = "done" if result["status"] == "finished" else str(result["status"])
         line.share = 1.0

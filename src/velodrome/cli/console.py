@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -204,12 +205,12 @@ def mention_interrupted(store: Store) -> None:
         )
 
 
-def run_visibly(go: Callable[[dict[str, Any]], dict[str, Any]], store: Store, *, as_json: bool) -> None:
+def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, as_json: bool) -> None:
     """Run a job with progress on stderr and its result on stdout."""
-    mention_interrupted(store)
+    mention_interrupted(Store(runs))
     progress = JobProgress()
     try:
-        result = go({"listener": progress.event, "on_start": progress.begin, "progress": progress.data})
+        result = go(progress)
     except JobFailed as error:
         progress.end()
         show_failure(error)

@@ -2,50 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
 from velodrome.cli.options import Json
-
-if TYPE_CHECKING:
-    from velodrome.offers.base import Engine
-
-
-def listing() -> list[dict[str, Any]]:
-    """Every engine with its interpreter and strategies, as plain data."""
-    from velodrome.offers.registry import engines
-
-    return [_engine(engine) for engine in engines()]
-
-
-def _engine(engine: Engine) -> dict[str, Any]:
-    from velodrome.cluster import environments
-
-    python = environments.interpreter_of(engine.name)
-    try:
-        versions = environments.probe(python).versions
-    except environments.BrokenInterpreter:  # said by what is missing
-        versions = {}
-    strategies = []
-    for strategy in engine.strategies:
-        missing = environments.missing(engine, strategy)
-        strategies.append({
-            "name": strategy.name,
-            "description": strategy.description,
-            "roles": list(strategy.roles),
-            "synchronous": strategy.synchronous,
-            "consistency": strategy.consistency,
-            "implementation": {side: list(parts) for side, parts in asdict(strategy.implementation).items()},
-            "available": not missing,
-            "missing": missing,
-        })
-    return {
-        "name": engine.name,
-        "description": engine.description,
-        "interpreter": str(python),
-        "versions": {package: versions[package] for package in engine.packages if package in versions},
-        "strategies": strategies,
-    }
 
 
 def _parts(implementation: dict[str, list[str]]) -> str:
@@ -61,7 +18,9 @@ def command(json: Json = False) -> None:
     """
     import json as json_module
 
-    found = listing()
+    from velodrome.api.engines import list_engines
+
+    found = list_engines()
     if json:
         print(json_module.dumps(found))
         return

@@ -137,3 +137,9 @@ def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     return make_job({**base, **fields})
+
+
+def relative(path: str) -> Path:
+    """A path as short as it can be typed from here: relative to the current folder if it is below."""
+    here = Path.cwd()
+    return Path(path).relative_to(here) if Path(path).is_relative_to(here) else Path(path)

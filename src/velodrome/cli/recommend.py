@@ -8,19 +8,6 @@ from typing import Annotated
 import typer
 
 from velodrome.cli.options import Json, Runs
-from velodrome.errors import BadRequest
-
-
-def checked_target(text: str | None) -> str | None:
-    """A target that can be read, or `BadRequest`."""
-    from velodrome.spec.job import Target
-
-    if text is not None:
-        try:
-            Target.parse(text)
-        except ValueError as error:
-            raise BadRequest(f"--target: {error}") from None
-    return text
 
 
 def command(
@@ -56,34 +43,16 @@ def command(
     """
     import json as json_module
 
-    from velodrome.analysis.compare import compare, tasks_of
-    from velodrome.analysis.objective import Price, objective_of, target_of
-    from velodrome.analysis.recommend import recommend
-    from velodrome.reporting.load import load_race
-    from velodrome.spec.job import Target
+    from velodrome.api.recommend import recommend
 
-    if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
-        raise BadRequest(f"--price-per-hour '{price_per_hour:g}': a price is more than nothing")
-    if price_of not in ("process", "host"):
-        raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
-    record = load_race(runs, race)
-    chosen = objective_of(objective, checked_target(target), record.target)
-    wanted = target_of(chosen, target, record.target)
-    rows = compare(record.results, Target.parse(wanted) if wanted else None)
-    price = Price(price_per_hour, "host" if price_of == "host" else "process")
-    answers = {
-        task: recommend(members, chosen, wanted, price, failed=record.failed_among(members))
-        for task, members in tasks_of(rows).items()
-    }
+    found = recommend(
+        race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of
+    )
     if json:
-        if list(answers) == [""]:
-            print(json_module.dumps({"race": record.name, **answers[""].as_json()}))
-        else:
-            tasks = [{"task": task, **answer.as_json()} for task, answer in answers.items()]
-            print(json_module.dumps({"race": record.name, "tasks": tasks}))
+        print(json_module.dumps(found))
         return
-    for task, answer in answers.items():
-        if task:
-            print(f"{task}:")
-        for line in answer.lines:
-            print(line)
+    for answer in found.get("tasks", [found]):
+        if "task" in answer:
+            print(f"{answer['task']}:")
+        for heading in ("verdict", "why", "next"):
+            print(f"{heading.capitalize()}: {answer[heading]}")

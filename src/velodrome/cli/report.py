@@ -40,20 +40,10 @@ def command(
     """
     import json as json_module
 
-    from velodrome.cli.recommend import checked_target
-    from velodrome.reporting.document import make_report
-    from velodrome.reporting.load import load_race
-    from velodrome.reporting.write import write_report
+    from velodrome.api.report import report
+    from velodrome.cli.options import relative
 
-    record = load_race(runs, race)
-    report = make_report(record, objective, checked_target(target))
-    paths = write_report(report, form, out, figures)
-    if json:
-        print(json_module.dumps({
-            "race": record.name, "report": str(paths[0].resolve()),
-            "files": [str(path.resolve()) for path in paths], "recommendations": [
-                {"task": answer.task, **answer.recommendation.as_json()} for answer in report.answers
-            ],
-        }))
-    else:
-        print(paths[0])
+    written = report(
+        race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target
+    )
+    print(json_module.dumps(written) if json else relative(written["report"]))

@@ -1,4 +1,4 @@
-"""`velodrome resume`: go on with a run that did not finish."""
+"""`velodrome resume`: continue a run that did not finish."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ def command(
 
     Example: `velodrome resume torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """
+    from velodrome.api.train import resume
     from velodrome.cli.console import run_visibly
-    from velodrome.run.execute import resume
-    from velodrome.run.store import Store
 
-    store = Store(runs)
-    run_visibly(lambda show: resume(run, store=store, **{k: v for k, v in show.items() if k != "progress"}), store,
+    run_visibly(lambda progress: resume(run, runs=runs, on_event=progress.event, on_start=progress.begin), runs,
                 as_json=json)

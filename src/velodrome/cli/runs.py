@@ -36,18 +36,9 @@ def list_runs(
     """
     import json as json_module
 
-    from velodrome.errors import BadRequest
-    from velodrome.run.listing import STATUSES, row_of_race, row_of_run, scan
+    from velodrome.api import runs as api
 
-    if status is not None and status not in STATUSES:
-        raise BadRequest(f"--status {status!r}: choose one of {', '.join(STATUSES)}")
-    rows: list[dict[str, Any]] = []
-    for found in scan(runs):
-        rows.append(row_of_run(found.path) if found.kind == "run" else row_of_race(found.path))
-        if every and found.kind == "race":
-            rows += [row_of_run(run.path, found.name) for run in scan(found.path) if run.kind == "run"]
-    if status is not None:
-        rows = [row for row in rows if row["status"] == status]
+    rows = api.list(runs, within_races=every, status=status)
     if json:
         print(json_module.dumps(rows))
         return
@@ -57,7 +48,7 @@ def list_runs(
     _print(rows)
     for row in rows:
         if row["problem"]:
-            print(f"velodrome: {row['run']}: {row['problem']}; `velodrome runs check {row['run']}` tells more",
+            print(f"velodrome: {row['run']}: {row['problem']}; `velodrome runs check {row['run']}` shows details",
                   file=sys.stderr)
 
 
@@ -99,46 +90,39 @@ def show(
     """
     import json as json_module
 
-    from velodrome.run.listing import locate, row_of_race, row_of_run, scan
-    from velodrome.run.store import RunFolder
+    from velodrome.api import runs as api
 
-    found = locate(runs, run)
-    if found.kind == "race":
-        rows = [row_of_run(one.path, found.name) for one in scan(found.path) if one.kind == "run"]
-        if json:
-            print(json_module.dumps({**row_of_race(found.path), "rows": rows}))
-            return
-        _print([row_of_race(found.path), *rows])
-        print(f"`velodrome report {found.name}` writes it down")
-        return
-    folder = RunFolder(found.path)
-    status, result = folder.status(), folder.result()
+    found = api.show(run, runs)
     if json:
-        print(json_module.dumps(result or {"run": folder.name, "status": status}))
-        return
-    _show_run(folder.name, run, status, result)
+        print(json_module.dumps(found))
+    elif "rows" in found:
+        _print([found, *found["rows"]])
+        print(f"`velodrome report {found['run']}` writes a report of it")
+    else:
+        _show_run(run, found)
 
 
-def _show_run(name: str, asked: str, status: str, result: dict[str, Any] | None) -> None:
+def _show_run(asked: str, found: dict[str, Any]) -> None:
     from rich.console import Console
 
     from velodrome.cli.console import summary
     from velodrome.errors import VelodromeError
 
-    if status == "finished" and result is not None:
+    name, status = asked.rpartition("/")[2], found["status"]
+    if status == "finished":
         try:
-            table = summary(result)
+            table = summary(found)
         except (KeyError, TypeError, ValueError, AttributeError) as broken:
             raise VelodromeError(
-                f"run {name!r}: its result.json is broken ({broken!r}); `velodrome runs check {asked}` tells more"
+                f"run {name!r}: its result.json is broken ({broken!r}); `velodrome runs check {asked}` shows details"
             ) from None
         Console(highlight=False).print(table)
         return
-    error = result.get("error") if result else None
+    error = found.get("error")
     reason = f": {error['message']}" if isinstance(error, dict) and "message" in error else ""
     print(f"{name}: {status}{reason}")
     if status in ("failed", "interrupted") and "/" not in asked:
-        print(f"`velodrome resume {name}` continues it from its newest checkpoint")
+        print(f"`velodrome resume {name}` resumes it from its newest checkpoint")
 
 
 app.command("compare")(runs_compare.command)

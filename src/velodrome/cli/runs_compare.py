@@ -33,16 +33,13 @@ def command(
     import json as json_module
     import sys
 
-    from velodrome.analysis.pair import compare_pair
-    from velodrome.run.repetitions import repetitions
+    from velodrome.api import runs as api
 
-    broken: dict[str, str] = {}
-    found = [(name, repetitions(runs, name, broken.setdefault)) for name in (first, second)]
-    for name, problem in broken.items():
+    pair, skipped = api.compare_runs(first, second, runs)
+    for name, problem in skipped.items():
         print(f"velodrome: {name}: {problem}; it is left out", file=sys.stderr)
-    pair = compare_pair(found[0], found[1])
     if json:
-        print(json_module.dumps(pair.as_json()))
+        print(json_module.dumps({**pair.as_json(), "skipped": skipped}))
     else:
         _show(pair)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from velodrome.cli.options import Json, Runs
-
-if TYPE_CHECKING:
-    from velodrome.run.listing import Found
 
 
 def check(
@@ -33,39 +30,21 @@ def check(
     """
     import json as json_module
 
-    from velodrome.run.check import check_run
-    from velodrome.run.listing import runs_of, scan
+    from velodrome.api import runs as api
 
-    folders: list[Path] = []
-    for found in scan(runs) if not names else [_anywhere(runs, name) for name in names]:
-        folders += [run.path for run in runs_of(found.path)] if found.kind == "race" else [found.path]
-    checked = [check_run(folder) for folder in folders]
-    wrong = [one for one in checked if one.problems]
+    found = api.check(*(names or ()), runs=runs)
+    wrong = [one for one in found["runs"] if one["problems"]]
     if json:
-        print(json_module.dumps({"ok": not wrong, "runs": [one.as_json() for one in checked]}))
+        print(json_module.dumps(found))
     else:
         for one in wrong:
-            print(f"{one.path}:")
-            for problem in one.problems:
+            print(f"{one['path']}:")
+            for problem in one["problems"]:
                 print(f"  {problem}")
-        print(f"{len(checked)} checked, {len(wrong)} with something wrong" if checked else f"no runs in {runs}")
+        checked = len(found["runs"])
+        print(f"{checked} checked, {len(wrong)} with problems" if checked else f"no runs in {runs}")
     if wrong:
         raise typer.Exit(1)
-
-
-def _anywhere(runs: Path, name: str) -> Found:
-    """A run or race of the store, or any folder by its path."""
-    from velodrome.errors import BadRequest
-    from velodrome.run.listing import Found, locate
-
-    try:
-        return locate(runs, name)
-    except BadRequest:
-        path = Path(name)
-        if not path.is_dir():
-            raise BadRequest(f"no run or folder {name!r}: `velodrome runs list` shows what is in {runs}") from None
-        race = (path / "race.yaml").exists() and not (path / "job.yaml").exists()
-        return Found("race" if race else "run", path, 0.0)
 
 
 def remove(
@@ -85,24 +64,16 @@ def remove(
     import json as json_module
     import sys
 
+    from velodrome.api import runs as api
     from velodrome.errors import BadRequest
-    from velodrome.run.listing import locate
-    from velodrome.run.remove import refuse_running, remove_folder
 
-    found = list({one.path: one for one in (locate(runs, name) for name in names)}.values())
-    for one in found:
-        refuse_running(one)
-    what = ", ".join(f"{one.kind} {one.path.relative_to(runs)}" for one in found)
+    what = ", ".join(f"{one.kind} {one.path.relative_to(runs)}" for one in api.removable(names, runs))
     if not yes:
         if not sys.stdin.isatty():
-            raise BadRequest(f"this would remove {what}: say --yes, because there is nobody here to ask")
+            raise BadRequest(f"this would remove {what}: give --yes, because nobody can be asked here")
         typer.confirm(f"Remove {what} for good?", abort=True)
-    for one in found:
-        remove_folder(one, runs)
-    if json:
-        print(json_module.dumps({"removed": [str(one.path.relative_to(runs)) for one in found]}))
-    else:
-        print(f"removed {what}")
+    removed = api.remove(*names, runs=runs)
+    print(json_module.dumps(removed) if json else f"removed {what}")
 
 
 def export(
@@ -129,34 +100,10 @@ def export(
     import json as json_module
     import sys
 
-    from velodrome.errors import BadRequest
-    from velodrome.run.export import form_of, table, write_archive
-    from velodrome.run.listing import locate, runs_of
-    from velodrome.run.store import RunFolder, write_whole
-    from velodrome.run.trained import examples_trained
+    from velodrome.api import runs as api
+    from velodrome.cli.options import relative
 
-    found = locate(runs, name)
-    kind = form_of(form, out)
-    target = out if out is not None else Path(f"{found.name}.{kind}")
-    if target.exists() and not force:
-        raise BadRequest(f"--out {str(target)!r} is there already: choose another name, or say --force")
-    if not target.resolve().parent.is_dir():
-        raise BadRequest(f"--out {str(target)!r}: there is no folder {str(target.parent)!r}")
-    if kind == "csv":
-        folders = [one.path for one in runs_of(found.path)] if found.kind == "race" else [found.path]
-        results = []
-        for folder in folders:
-            result = RunFolder(folder).result()
-            if result is None:
-                print(f"velodrome: {folder.name}: it has no readable result and is left out", file=sys.stderr)
-            else:
-                results.append({**result, "run": folder.name, "examples_trained": examples_trained(folder)})
-        write_whole(target, table(results))
-        count = len(results)
-    else:
-        count = write_archive(found.path, target, kind, checkpoints=checkpoints)
-    if json:
-        key = "rows" if kind == "csv" else "files"
-        print(json_module.dumps({"run": found.name, "file": str(target.resolve()), "format": kind, key: count}))
-    else:
-        print(target)
+    written = api.export(name, runs=runs, out=out, format=form, checkpoints=checkpoints, force=force)
+    for run in written.get("skipped", ()):
+        print(f"velodrome: {run}: it has no readable result and is left out", file=sys.stderr)
+    print(json_module.dumps(written) if json else relative(written["file"]))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +11,7 @@ from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json, Runs
 
 if TYPE_CHECKING:
+    from velodrome.api.study import FinishedStudy
     from velodrome.studies.plan import StudyPlan
 
 app = typer.Typer(no_args_is_help=True, help="Run published studies again and see ours beside theirs.")
@@ -37,18 +37,14 @@ def list_studies(json: Json = False) -> None:
     """
     import json as json_module
 
-    from velodrome.studies.load import studies
+    from velodrome.api import study
 
-    found = studies().values()
+    found = study.list()
     if json:
-        print(json_module.dumps([
-            {"name": study.name, "title": study.title, "source": study.source, "machines": study.machines,
-             "configurations": len(study.combinations()), "figures": len(study.figures), "claims": len(study.claims)}
-            for study in found
-        ]))
+        print(json_module.dumps(found))
         return
-    for study in found:
-        print(f"{study.name:<16} {study.title}")
+    for one in found:
+        print(f"{one['name']:<16} {one['title']}")
 
 
 @app.command("show")
@@ -63,29 +59,25 @@ def show(name: StudyName, scale: ScaleOption = "full", json: Json = False) -> No
     """
     import json as json_module
 
-    from velodrome.cli.study_tables import shown, told_plan
-    from velodrome.machine import cores
-    from velodrome.studies.load import scale_named, study_named
-    from velodrome.studies.outcome import beside
-    from velodrome.studies.plan import Choice, plan_study
+    from velodrome.api import study as api
 
-    study = study_named(name)
-    plan = plan_study(study, scale_named(scale), Choice())
-    rows = beside(plan, [], cores())
     if json:
-        print(json_module.dumps({**_described(plan), "configurations": [row.as_json() for row in rows],
-                                 "claims": [claim.model_dump() for claim in study.claims]}))
+        print(json_module.dumps(api.show(name, scale)))
         return
     from rich.console import Console
 
+    from velodrome.cli.study_tables import comparison, plan_lines
+
+    plan, rows = api.planned_rows(name, scale)
+    study = plan.study
     console = Console(highlight=False)
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
     console.print(f"Source: {study.source}", soft_wrap=True, markup=False)
     console.print(f"Machines: {study.machines}", soft_wrap=True, markup=False)
-    console.print(shown(plan, rows, ours=False))
+    console.print(comparison(plan, rows, ours=False))
     for claim in study.claims:
         console.print(f"Published finding: {claim.text}", soft_wrap=True, markup=False)
-    for line in told_plan(plan):
+    for line in plan_lines(plan):
         console.print(line, soft_wrap=True, markup=False)
 
 
@@ -122,80 +114,49 @@ def run(
 
     `velodrome study run aws-2023 --dataset path:/data/products --bad-data skip`
     """
-    from velodrome.cli.console import error_console
-    from velodrome.cli.race import plan_in_words, run_on_board
-    from velodrome.cli.study_tables import told_plan
-    from velodrome.errors import BadRequest, VelodromeError
-    from velodrome.run.race import RaceFolder, shuffled
-    from velodrome.spec.race import expand
-    from velodrome.studies.load import scale_named, study_named
-    from velodrome.studies.plan import Choice, fetch_data, glance_at_data, plan_study
+    import json as json_module
 
-    study, size = study_named(name), scale_named(scale)
-    if data_url is not None and study.stored is None:
-        raise BadRequest(f"--data-url {data_url!r}: {study.name} did not read from stored shards; leave it out")
+    from velodrome.api.race import run_missing
+    from velodrome.api.study import conclude, prepare
+    from velodrome.cli.board import Board
+    from velodrome.cli.console import error_console
+    from velodrome.cli.race import plan_text
+    from velodrome.cli.study_tables import plan_lines
+    from velodrome.studies.plan import Choice
+
+    def show_plan(plan: StudyPlan) -> None:
+        for line in plan_lines(plan):
+            error_console.print(line, soft_wrap=True, markup=False)
+
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    folder = RaceFolder(runs, race_name or f"{study.name}-{size}")
-    written = folder.written()
-    plan = plan_study(study, size, choice, look=partial(glance_at_data if dry_run else fetch_data, choice),
-                      kept=written.fitted if written else None)
-    for line in told_plan(plan):
-        error_console.print(line, soft_wrap=True, markup=False)
-    if plan.race is None:
-        raise VelodromeError(f"nothing of {study.name} can run here yet")
-    race = folder.stamped(plan.race)
-    entries = shuffled(race, expand(race))  # each was checked when it was fitted to this machine
-    expected, words = plan_in_words(folder, entries, warm=True)
-    error_console.print(words, soft_wrap=True)
-    failed: list[str] = []
+    planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run, on_plan=show_plan)
+    error_console.print(plan_text(planned.race), soft_wrap=True)
+    failures: dict[str, str] | None = None
     if not dry_run:
-        # What was missing at the last time may be there now.
-        folder.begin(race, grown=True)
-        results = run_on_board(folder, entries, expected, warm=True)
-        failed = [result["run"] for result in results if result["status"] != "finished"]
-    _conclude(plan, folder.path, failed, ran=not dry_run, as_json=json)
-    if failed:
+        board = Board(error_console, planned.race.entries, planned.race.seconds)
+        failures = run_missing(planned.race, board, warm=True)
+    finished = conclude(planned, failures)
+    if json:
+        print(json_module.dumps(finished.as_json()))
+    else:
+        _show(finished, ran=not dry_run)
+    if failures:
         raise typer.Exit(1)
 
 
-def _described(plan: StudyPlan) -> dict[str, Any]:
-    """What a script wants to know of a study before any number."""
-    from velodrome.machine import cores
-
-    return {
-        "study": plan.study.name, "scale": plan.scale, "source": plan.study.source,
-        "machines": {"published": plan.study.machines, "ours": f"one machine with {cores()} cores"},
-        "notes": plan.study.notes, "missing": list(plan.missing), "reductions": list(plan.reductions),
-        "left_out": plan.left_out, "data": plan.data,
-    }
-
-
-def _conclude(plan: StudyPlan, folder: Path, failed: list[str], *, ran: bool, as_json: bool) -> None:
-    """Ours beside theirs, and what becomes of the published findings."""
-    import json as json_module
-
+def _show(finished: FinishedStudy, *, ran: bool) -> None:
+    """Published figures and ours, what differs, and what becomes of the published findings."""
     from rich.console import Console
 
-    from velodrome.analysis.compare import compare
-    from velodrome.cli.study_tables import differences, shown
+    from velodrome.cli.study_tables import comparison, differences
     from velodrome.machine import cores
-    from velodrome.reporting.load import load_race
-    from velodrome.studies.outcome import beside, findings
 
-    rows = compare(load_race(folder.parent, folder.name).results) if ran else []
-    compared = beside(plan, rows, cores())
-    judged = findings(plan, rows, cores()) if ran else []
-    if as_json:
-        print(json_module.dumps({
-            **_described(plan), "race": folder.name, "path": str(folder.resolve()), "failed": failed,
-            "configurations": [row.as_json() for row in compared], "claims": [one.as_json() for one in judged],
-        }))
-        return
     console = Console(highlight=False)
-    console.print(shown(plan, compared, ours=ran))
-    for line in differences(plan, cores()):
+    console.print(comparison(finished.plan, finished.configurations, ours=ran))
+    for line in differences(finished.plan, cores()):
         console.print(line, soft_wrap=True, markup=False)
-    for finding in judged:
+    for finding in finished.findings:
         console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)
     if ran:
-        console.print(f"`velodrome report {folder.name} --runs {folder.parent}` writes it down", soft_wrap=True)
+        folder = finished.folder
+        console.print(f"`velodrome report {folder.name} --runs {folder.parent}` writes a report of it", soft_wrap=True)

@@ -14,7 +14,7 @@ from velodrome.studies.outcome import QUANTITIES, Beside, quantities_of
 from velodrome.studies.plan import StudyPlan, size_of
 
 
-def told_plan(plan: StudyPlan) -> list[str]:
+def plan_lines(plan: StudyPlan) -> list[str]:
     """What cannot run here and what was made smaller, before anything starts."""
     lines = [f"missing for {_counted(count)}: {reason}" for reason, count in plan.missing.items()]
     lines += [f"reduced: {reduction}" for reduction in plan.reductions]
@@ -33,13 +33,13 @@ def differences(plan: StudyPlan, cores: int) -> list[str]:
     changes = Counter(change for setting in plan.settings for change in setting.changes)
     if changes:
         ran = sum(setting.ours is not None for setting in plan.settings)
-        told = [change if count == ran else f"{change} (in {count} of {ran})" for change, count in changes.items()]
-        lines.append(f"Scale {plan.scale}: {'; '.join(told)}.")
+        changed = [change if count == ran else f"{change} (in {count} of {ran})" for change, count in changes.items()]
+        lines.append(f"Scale {plan.scale}: {'; '.join(changed)}.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in plan.study.notes]
     return [*lines, f"Source of the published figures: {plan.study.source}."]
 
 
-def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
+def comparison(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
     """A row for each configuration, with theirs above ours; of the configuration, what differs between the rows."""
     names = quantities_of(plan.study) if ours or plan.study.figures else []
     fields = [field for field in _FIELDS if len({_FIELDS[field](row.setting.published) for row in rows}) > 1]
@@ -52,11 +52,11 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
     for name in names:
         table.add_column(QUANTITIES[name].heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
     seen: list[object] = []
-    untold = 0
+    without = 0
     for row in rows:
         # Nothing published of it and nothing of ours: what is missing or made smaller is told in sentences.
         if not row.theirs and ours and (row.setting.missing or row.setting.ours in seen):
-            untold += 1
+            without += 1
             continue
         label = escape(" ".join(_FIELDS[field](row.setting.published) for field in fields) or same)
         lines = [[f"[bold]{label}[/bold]" + (" (not in the study)" if row.setting.added else ""), *([""] * len(names))]]
@@ -69,8 +69,8 @@ def shown(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
         seen.append(row.setting.ours)
         for line in lines:
             table.add_row(*line)
-    if untold:
-        table.add_row(f"[yellow]and {_counted(untold)} without figures, theirs or ours[/yellow]", *([""] * len(names)))
+    if without:
+        table.add_row(f"[yellow]and {_counted(without)} without figures, theirs or ours[/yellow]", *([""] * len(names)))
     return table
 
 

@@ -24,10 +24,10 @@ def command(
 
     Exit codes: 0 finished, 1 the run failed, 2 it cannot be done as asked, 130 Ctrl-C.
     """  # noqa: E501
+    from velodrome.api.train import train
     from velodrome.cli.console import run_visibly
-    from velodrome.run.execute import execute
-    from velodrome.run.store import Store
 
     job = job_from(file, fields)
-    store = Store(runs)
-    run_visibly(lambda show: execute(job, store=store, name=name, **show), store, as_json=json)
+    run_visibly(lambda progress: train(
+        job, name=name, runs=runs, on_event=progress.event, on_start=progress.begin, on_download=progress.data
+    ), runs, as_json=json)

@@ -1,0 +1,64 @@
+"""`recommend`: which configuration of a race to use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from velodrome.analysis.compare import compare, tasks_of
+from velodrome.analysis.objective import Price, objective_of, target_of
+from velodrome.analysis.recommend import recommend as judge
+from velodrome.errors import BadRequest
+from velodrome.reporting.load import load_race
+from velodrome.spec.job import Target
+
+
+def recommend(
+    race: str,
+    *,
+    runs: str | Path = "runs",
+    objective: str | None = None,
+    target: str | None = None,
+    price_per_hour: float | None = None,
+    price_of: str = "process",
+) -> dict[str, Any]:
+    """Recommend a configuration of a race; the object that ``velodrome recommend --json`` prints.
+
+    ``verdict``, ``why`` and ``next`` are sentences; ``decision``, ``best``, ``rival``, ``ratio``, ``interval`` and
+    ``more_runs`` are the same as data. A race of several data sets or models has a list of these in ``tasks``.
+
+    Args:
+        race: name of a race, or path of its folder.
+        runs: folder that holds the race.
+        objective: ``time-to-accuracy``, ``accuracy``, ``throughput`` or ``cost``; by default time-to-accuracy if the
+            race has a target, throughput otherwise.
+        target: such as ``accuracy>=0.97``; by default the race's own for time-to-accuracy.
+        price_per_hour: price of one instance for an hour.
+        price_of: what an instance is, ``process`` or ``host``.
+    """
+    if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
+        raise BadRequest(f"--price-per-hour '{price_per_hour:g}': a price is more than 0")
+    if price_of not in ("process", "host"):
+        raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
+    record = load_race(Path(runs), race)
+    chosen = objective_of(objective, checked_target(target), record.target)
+    wanted = target_of(chosen, target, record.target)
+    rows = compare(record.results, Target.parse(wanted) if wanted else None)
+    price = Price(price_per_hour, "host" if price_of == "host" else "process")
+    answers = {
+        task: judge(members, chosen, wanted, price, failed=record.failed_among(members)).as_json()
+        for task, members in tasks_of(rows).items()
+    }
+    if list(answers) == [""]:
+        return {"race": record.name, **answers[""]}
+    return {"race": record.name, "tasks": [{"task": task, **answer} for task, answer in answers.items()]}
+
+
+def checked_target(text: str | None) -> str | None:
+    """A target that can be parsed, or `BadRequest`."""
+    if text is not None:
+        try:
+            Target.parse(text)
+        except ValueError as error:
+            raise BadRequest(f"--target: {error}") from None
+    return text

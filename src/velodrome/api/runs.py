@@ -1,0 +1,163 @@
+"""`runs.list`, `show`, `compare`, `check`, `remove` and `export`: what is stored, as plain data."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from velodrome.analysis.pair import Pair, compare_pair
+from velodrome.errors import BadRequest
+from velodrome.run.check import check_run
+from velodrome.run.export import form_of, table, write_archive
+from velodrome.run.listing import STATUSES, Found, locate, row_of_race, row_of_run, runs_of, scan
+from velodrome.run.remove import refuse_running, remove_folder
+from velodrome.run.repetitions import repetitions
+from velodrome.run.store import RunFolder, write_whole
+from velodrome.run.trained import examples_trained
+
+
+def list(
+    runs: str | Path = "runs", *, within_races: bool = False, status: str | None = None
+) -> builtins.list[dict[str, Any]]:
+    """A row for each stored run and race, in the order they were made.
+
+    A run whose files are broken has the status ``unreadable`` and the reason in ``problem``.
+
+    Args:
+        runs: folder that holds the runs.
+        within_races: list the runs within races, too.
+        status: only those that are ``running``, ``finished``, ``failed``, ``interrupted`` or ``unreadable``.
+    """
+    if status is not None and status not in STATUSES:
+        raise BadRequest(f"--status {status!r}: choose one of {', '.join(STATUSES)}")
+    rows: builtins.list[dict[str, Any]] = []
+    for found in scan(Path(runs)):
+        rows.append(row_of_run(found.path) if found.kind == "run" else row_of_race(found.path))
+        if within_races and found.kind == "race":
+            rows += _rows_within(found)
+    return [row for row in rows if status is None or row["status"] == status]
+
+
+def _rows_within(race: Found) -> builtins.list[dict[str, Any]]:
+    return [row_of_run(run.path, race.name) for run in scan(race.path) if run.kind == "run"]
+
+
+def show(name: str, runs: str | Path = "runs") -> dict[str, Any]:
+    """The result of a run, or its name and status if it has none; of a race, its row with those of its runs.
+
+    Args:
+        name: name of a run, of a race, or ``RACE/RUN``.
+        runs: folder that holds the runs.
+    """
+    found = locate(Path(runs), name)
+    if found.kind == "race":
+        return {**row_of_race(found.path), "rows": _rows_within(found)}
+    folder = RunFolder(found.path)
+    return folder.result() or {"run": folder.name, "status": folder.status()}
+
+
+def compare(first: str, second: str, runs: str | Path = "runs") -> dict[str, Any]:
+    """Two runs side by side: what differs, what each measured, and what their repetitions allow to conclude.
+
+    Runs that differ from one of them in the seed only count as its repetitions. ``skipped`` has the reason for each
+    run beside them that cannot be read.
+    """
+    pair, skipped = compare_runs(first, second, runs)
+    return {**pair.as_json(), "skipped": skipped}
+
+
+def compare_runs(first: str, second: str, runs: str | Path = "runs") -> tuple[Pair, dict[str, str]]:
+    """The comparison of two runs, and why runs beside them were skipped."""
+    skipped: dict[str, str] = {}
+    found = [(name, repetitions(Path(runs), name, skipped.setdefault)) for name in (first, second)]
+    return compare_pair(found[0], found[1]), skipped
+
+
+def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
+    """Check run folders against the documented schema: ``ok``, and the problems of each run.
+
+    Args:
+        names: runs, races, ``RACE/RUN`` or paths of folders; by default everything in ``runs``.
+        runs: folder that holds the runs.
+    """
+    folders: builtins.list[Path] = []
+    for found in scan(Path(runs)) if not names else [_anywhere(Path(runs), name) for name in names]:
+        folders += [run.path for run in runs_of(found.path)] if found.kind == "race" else [found.path]
+    checked = [check_run(folder) for folder in folders]
+    return {"ok": not any(one.problems for one in checked), "runs": [one.as_json() for one in checked]}
+
+
+def _anywhere(runs: Path, name: str) -> Found:
+    """A run or race of the store, or any folder by its path."""
+    try:
+        return locate(runs, name)
+    except BadRequest:
+        path = Path(name)
+        if not path.is_dir():
+            raise BadRequest(f"no run or folder {name!r}: `velodrome runs list` shows what is in {runs}") from None
+        race = (path / "race.yaml").exists() and not (path / "job.yaml").exists()
+        return Found("race" if race else "run", path, 0.0)
+
+
+def removable(names: Sequence[str], runs: str | Path = "runs") -> builtins.list[Found]:
+    """The runs and races of these names, each once; refused if one of them is running."""
+    found = [*{one.path: one for one in (locate(Path(runs), name) for name in names)}.values()]
+    for one in found:
+        refuse_running(one)
+    return found
+
+
+def remove(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
+    """Remove runs or whole races for good, without asking. What is running is never removed, and no link is followed.
+
+    Args:
+        names: runs, races or ``RACE/RUN``.
+        runs: folder that holds the runs.
+    """
+    found = removable(names, runs)
+    for one in found:
+        remove_folder(one, Path(runs))
+    return {"removed": [str(one.path.relative_to(runs)) for one in found]}
+
+
+def export(
+    name: str,
+    *,
+    runs: str | Path = "runs",
+    out: str | Path | None = None,
+    format: str | None = None,
+    checkpoints: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Pack a run or a race into one file without its checkpoints, or write its results as a CSV table.
+
+    Args:
+        name: a run, a race or ``RACE/RUN``.
+        runs: folder that holds the runs.
+        out: file to write; by default ``NAME.zip`` in the current folder.
+        format: ``zip``, ``tar.gz`` or ``csv``; by default as the name of ``out`` ends, else zip.
+        checkpoints: whether the checkpoints are packed, too.
+        force: whether an existing file is replaced.
+    """
+    found = locate(Path(runs), name)
+    target = None if out is None else Path(out)
+    form = form_of(format, target)
+    target = target or Path(f"{found.name}.{form}")
+    if target.exists() and not force:
+        raise BadRequest(f"--out {str(target)!r} exists already: choose another name, or give --force")
+    if not target.resolve().parent.is_dir():
+        raise BadRequest(f"--out {str(target)!r}: there is no folder {str(target.parent)!r}")
+    written = {"run": found.name, "file": str(target.resolve()), "format": form}
+    if form != "csv":
+        return {**written, "files": write_archive(found.path, target, form, checkpoints=checkpoints)}
+    results, skipped = [], []
+    for folder in [one.path for one in runs_of(found.path)] if found.kind == "race" else [found.path]:
+        result = RunFolder(folder).result()
+        if result is None:
+            skipped.append(folder.name)
+        else:
+            results.append({**result, "run": folder.name, "examples_trained": examples_trained(folder)})
+    write_whole(target, table(results))
+    return {**written, "rows": len(results), "skipped": skipped}

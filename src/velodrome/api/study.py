@@ -1,0 +1,160 @@
+"""`study.list`, `show` and `run`: published studies, run again, with our figures beside the published ones."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from velodrome.analysis.compare import compare
+from velodrome.api.race import PlannedRace, plan_entries, run_missing
+from velodrome.data.base import BadData
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.machine import cores
+from velodrome.reporting.load import load_race
+from velodrome.run.race import RaceFolder, shuffled
+from velodrome.run.race_jobs import RaceObserver
+from velodrome.spec.race import expand
+from velodrome.studies.load import scale_named, studies, study_named
+from velodrome.studies.outcome import Beside, Finding, beside, findings
+from velodrome.studies.plan import Choice, StudyPlan, fetch_data, glance_at_data, plan_study
+
+
+def list() -> builtins.list[dict[str, Any]]:
+    """The published studies that can be run again."""
+    return [
+        {"name": study.name, "title": study.title, "source": study.source, "machines": study.machines,
+         "configurations": len(study.combinations()), "figures": len(study.figures), "claims": len(study.claims)}
+        for study in studies().values()
+    ]
+
+
+def show(name: str, scale: str = "full") -> dict[str, Any]:
+    """What a study published, what would run here at a scale (smoke, small or full), and what is missing."""
+    plan, rows = planned_rows(name, scale)
+    return {**describe(plan), "configurations": [row.as_json() for row in rows],
+            "claims": [claim.model_dump() for claim in plan.study.claims]}
+
+
+def planned_rows(name: str, scale: str) -> tuple[StudyPlan, Sequence[Beside]]:
+    """A study fitted to this machine, and its configurations with their published figures."""
+    plan = plan_study(study_named(name), scale_named(scale), Choice())
+    return plan, beside(plan, [], cores())
+
+
+def run(
+    name: str,
+    scale: str = "smoke",
+    *,
+    runs: str | Path = "runs",
+    race_name: str | None = None,
+    repeat: int = 1,
+    dataset: str | None = None,
+    data_url: str | None = None,
+    bad_data: BadData = "fail",
+    naming: str | None = None,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Run a study again at a scale; the object that ``velodrome study run --json`` prints.
+
+    What cannot run here is in ``missing`` with the way to add it, and the rest runs. The same call again runs only
+    what is missing.
+
+    Args:
+        name: name of the study.
+        scale: ``smoke`` (minutes), ``small`` (half an hour on two cores) or ``full``, as published.
+        runs: folder that holds the race.
+        race_name: name of the race; by default the study's and the scale's.
+        repeat: runs of each configuration.
+        dataset: another data set in place of the published one.
+        data_url: read every data set NAME from shards at URL/NAME.
+        bad_data: whether examples that cannot be used are left out (``skip``) or refused (``fail``).
+        naming: how runs are named, ``plain`` or ``published``; by default as the study does.
+        dry_run: whether to plan only and start nothing.
+    """
+    choice = Choice(dataset, data_url, repeat, naming, bad_data)
+    planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run)
+    if dry_run:
+        return conclude(planned, None).as_json()
+    return conclude(planned, run_missing(planned.race, RaceObserver(), warm=True)).as_json()
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """A study and the race that runs it here."""
+
+    plan: StudyPlan
+    race: PlannedRace
+
+
+@dataclass(frozen=True)
+class FinishedStudy:
+    """Published figures beside ours, and what becomes of the published findings."""
+
+    plan: StudyPlan
+    folder: Path
+    #: Names of the jobs that failed.
+    failed: Sequence[str]
+    configurations: Sequence[Beside]
+    findings: Sequence[Finding]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **describe(self.plan), "race": self.folder.name, "path": str(self.folder.resolve()),
+            "failed": [*self.failed], "configurations": [row.as_json() for row in self.configurations],
+            "claims": [one.as_json() for one in self.findings],
+        }
+
+
+def prepare(
+    name: str,
+    scale: str,
+    choice: Choice,
+    runs: str | Path,
+    race_name: str | None,
+    *,
+    dry_run: bool,
+    on_plan: Callable[[StudyPlan], None] | None = None,
+) -> PlannedStudy:
+    """Fit a study to this machine and plan its race; fetches data unless it is a dry run.
+
+    `on_plan` is called with what can run and what is missing, also when that is everything.
+    """
+    study, size = study_named(name), scale_named(scale)
+    if choice.data_url is not None and study.stored is None:
+        raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
+    folder = RaceFolder(Path(runs), race_name or f"{study.name}-{size}")
+    written = folder.written()
+    plan = plan_study(study, size, choice, look=partial(glance_at_data if dry_run else fetch_data, choice),
+                      kept=written.fitted if written else None)
+    if on_plan is not None:
+        on_plan(plan)
+    if plan.race is None:
+        raise VelodromeError(f"nothing of {study.name} can run here yet")
+    race = folder.stamped(plan.race)
+    # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
+    return PlannedStudy(plan, plan_entries(folder, race, shuffled(race, expand(race)), warm=True, may_grow=True))
+
+
+def conclude(planned: PlannedStudy, failed: Iterable[str] | None) -> FinishedStudy:
+    """Our figures beside the published ones, from what is on disk; `failed` is None if nothing ran."""
+    path = planned.race.folder.path
+    ran = failed is not None
+    rows = compare(load_race(path.parent, path.name).results) if ran else []
+    return FinishedStudy(
+        planned.plan, path, [*(failed or ())], beside(planned.plan, rows, cores()),
+        findings(planned.plan, rows, cores()) if ran else [],
+    )
+
+
+def describe(plan: StudyPlan) -> dict[str, Any]:
+    """A study at a scale as plain data, without figures."""
+    return {
+        "study": plan.study.name, "scale": plan.scale, "source": plan.study.source,
+        "machines": {"published": plan.study.machines, "ours": f"one machine with {cores()} cores"},
+        "notes": plan.study.notes, "missing": [*plan.missing], "reductions": [*plan.reductions],
+        "left_out": plan.left_out, "data": plan.data,
+    }

@@ -1,0 +1,65 @@
+"""`train` and `resume`: one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from velodrome.cluster.plan import Plan
+from velodrome.data.base import Progress
+from velodrome.run import execute
+from velodrome.run.store import OpenRun, Store
+from velodrome.spec.job import Job
+
+Listener = Callable[[dict[str, Any]], None]
+OnStart = Callable[[Plan, OpenRun], None]
+
+
+def train(
+    job: Job,
+    *,
+    name: str | None = None,
+    runs: str | Path = "runs",
+    on_event: Listener | None = None,
+    on_start: OnStart | None = None,
+    on_download: Progress | None = None,
+) -> dict[str, Any]:
+    """Train one job and return its result, the object that ``velodrome train --json`` prints.
+
+    Args:
+        job: what to train and how.
+        name: name of the run's folder; by default made from the job and the time.
+        runs: folder that holds the runs.
+        on_event: called with every event while the job runs.
+        on_start: called with the plan and the run's folder before the first process starts.
+        on_download: called with bytes done, bytes in total and a label while a data set is fetched.
+
+    Raises:
+        BadRequest: the job cannot run as requested; nothing was started.
+        RunFailed: the run ended early; its folder records what happened.
+    """
+    return execute.execute(
+        job, store=Store(Path(runs)), name=name, listener=on_event or execute.silent, on_start=on_start,
+        progress=on_download,
+    )
+
+
+def resume(
+    name: str,
+    *,
+    runs: str | Path = "runs",
+    on_event: Listener | None = None,
+    on_start: OnStart | None = None,
+) -> dict[str, Any]:
+    """Resume a run that did not finish from its newest checkpoint and return its result.
+
+    Args:
+        name: name of the run.
+        runs: folder that holds the runs.
+        on_event: called with every event while the job runs.
+        on_start: called with the plan and the run's folder before the first process starts.
+    """
+    return execute.resume(
+        name, store=Store(Path(runs)), listener=on_event or execute.silent, on_start=on_start
+    )
