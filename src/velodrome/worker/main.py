@@ -20,6 +20,7 @@ from velodrome.spec.job import Job
 from velodrome.variables import JOB, WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
+from velodrome.worker.hello import describe_process
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
 from velodrome.worker.sampler import Sampler, sampling_interval
 
@@ -62,6 +63,7 @@ def main(words: list[str] | None = None) -> NoReturn:
 
 def _work(options: argparse.Namespace, events: Emitter) -> int:
     try:
+        events.emit("hello", **describe_process(os.environ.get(JOB)))
         job = Job.model_validate_json(os.environ[JOB])
         if options.supervised:
             job = job.model_copy(update={"start_timeout": job.start_timeout + SUPERVISOR_FIRST_SECONDS})

@@ -1,0 +1,79 @@
+"""The first event of every training process says where and with what it runs, without importing a framework."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from velodrome.events.lines import parse_event
+from velodrome.events.models import HelloEvent
+from velodrome.spec.job import Job
+from velodrome.worker import hello
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Path:
+    """What NVIDIA's driver shows of two GPUs."""
+    for number, model in enumerate(("NVIDIA A100", "Tesla T4")):
+        folder = tmp_path / f"0000:0{number}:00.0"
+        folder.mkdir()
+        (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 24\n")
+    return tmp_path
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        pytest.param(None, ["NVIDIA A100", "Tesla T4"], id="all"),
+        pytest.param("1", ["Tesla T4"], id="one"),
+        pytest.param("1,0", ["Tesla T4", "NVIDIA A100"], id="reordered"),
+        pytest.param("0,7", ["NVIDIA A100"], id="one that is not there"),
+        pytest.param("", [], id="none"),
+        pytest.param("-1", [], id="none, by number"),
+        pytest.param("GPU-8932f937", ["NVIDIA A100", "Tesla T4"], id="by identifier"),
+    ],
+)
+def test_gpus_are_those_of_the_driver_that_the_process_may_use(
+    gpus: Path, visible: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert hello.gpu_names(gpus) == names
+    assert hello.gpu_names(gpus / "no driver") == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("job", [None, "{", '{"engine": "nonsense"}'])
+def test_a_process_without_a_readable_job_still_says_what_it_runs_on(job: str | None) -> None:
+    said = hello.describe_process(job)
+    assert set(said["versions"]) == {"velodrome", "numpy"}
+    assert said["versions"]["numpy"] == metadata.version("numpy")
+
+
+@pytest.mark.integration
+def test_hello_comes_first_even_from_a_process_that_fails_at_once() -> None:
+    command = [sys.executable, "-m", "velodrome.worker", "--run", "r", "--role", "worker", "--rank", "1"]
+    environment = {**os.environ, "VELODROME_JOB": Job(engine="torch").model_dump_json(), "VELODROME_WORLD": "[]"}
+    done = subprocess.run(
+        [*command, "--folder", "/tmp"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    events = [parse_event(line) for line in done.stdout.splitlines()]
+    assert [event.kind for event in events if event] == ["hello", "error"]
+    said = events[0]
+    assert isinstance(said, HelloEvent)
+    assert (said.role, said.rank, said.host) == ("worker", 1, socket.gethostname())
+    assert abs(said.clock - time.time()) < 60
+    assert (said.interpreter, said.python) == (sys.executable, sys.version.split()[0])
+    assert {"velodrome", "numpy"} <= set(said.versions)
+    assert said.cores == len(os.sched_getaffinity(0))
+    assert said.memory_bytes > 2**28
