@@ -158,14 +158,18 @@ def finish(started: list[tuple[Member, subprocess.Popen[str]]], folder: Path, *,
 
 def run(
     job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False, good: bool = True,
-    seconds: float = 120,
+    seconds: float = 120, without: str = "",
 ) -> Ran:
-    """Run a job to its end, in processes forked from one that has imported the engine already."""
+    """Run a job to its end, in processes forked from one that has imported the engine already.
+
+    `without` names a function as `module:function` that answers None in them: what a framework no longer offers.
+    """
     job = resolve(job)
     members = members_of(job, hosts)
     orders = []
     for me in members:
         words, environment = _words_and_environment(job, data, folder, resume, members, me)
+        environment["DRIVER_WITHOUT"] = without
         name = f"{me.role}-{me.rank}"
         files = {"output": str(folder / f"{name}.out"), "log": str(folder / f"{name}.log")}
         orders.append({"words": words, "environment": environment, **files})

@@ -36,8 +36,10 @@ def make_job() -> Callable[..., Job]:
     return job
 
 
-def _train(data: Path, folder: Path, *, resume: bool = False, good: bool = True, **asked: Any) -> Ran:
-    return run(job(**asked), data, folder, resume=resume, good=good)
+def _train(
+    data: Path, folder: Path, *, resume: bool = False, good: bool = True, without: str = "", **asked: Any
+) -> Ran:
+    return run(job(**asked), data, folder, resume=resume, good=good, without=without)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ summed where it lies and handed back, so no gradient is ever copied on the way.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.engines.tensorflow.tensor_memory import writable_memory
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker import loop
@@ -81,16 +81,16 @@ class AllReduce(Replicas):
         return self._counted()
 
     def _reduced(self, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient summed over the ranks: where it lies if that is the host's memory, else in a copy."""
-        in_place = "CPU" in gradient.device
-        buffer = _memory(gradient) if in_place else np.array(gradient)
+        """The gradient summed over the ranks: in place where that is possible, else through a copy."""
+        memory = writable_memory(gradient)
+        buffer = np.array(gradient) if memory is None else memory
         status = self._context.status
         status.waiting = True
         began = time.perf_counter()
         self._transport.all_reduce(buffer)
         self.collective_seconds += time.perf_counter() - began
         status.waiting = False
-        return gradient if in_place else tf.constant(buffer)
+        return tf.constant(buffer) if memory is None else gradient
 
     def _summed(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         total = np.array(vector, np.float64)
@@ -107,12 +107,6 @@ class AllReduce(Replicas):
 def _variable_for(spec: tf.TensorSpec) -> tf.Variable:
     empty = [0 if length is None else length for length in spec.shape]
     return tf.Variable(tf.zeros(empty, spec.dtype), shape=spec.shape)
-
-
-def _memory(tensor: tf.Tensor) -> NDArray[Any]:
-    """The memory of a tensor that is ours alone; TensorFlow itself only lends it for reading."""
-    lent = np.asarray(memoryview(tensor))
-    return np.frombuffer(memoryview((ctypes.c_char * lent.nbytes).from_address(lent.ctypes.data)), lent.dtype)
 
 
 def train(context: Context) -> None:

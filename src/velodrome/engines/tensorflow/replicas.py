@@ -227,9 +227,9 @@ class Replicas(Learner):
         return Counts.of(self._summed(counts.vector()))
 
     def state(self) -> State:
-        plain = self._network.layout.plain
-        slots = [plain(slot.numpy()) for slot in self._slots]
-        return pack_state(plain(self._weights.numpy()), slots, self._kept_statistics(), self._iterations)
+        unpack = self._network.layout.unpack
+        slots = [unpack(slot.numpy()) for slot in self._slots]
+        return pack_state(unpack(self._weights.numpy()), slots, self._kept_statistics(), self._iterations)
 
     def _kept_statistics(self) -> list[NDArray[Any]]:
         """What a reader carries is of no use to the next epoch."""
@@ -237,9 +237,9 @@ class Replicas(Learner):
 
     def load(self, state: State) -> None:
         weights, slots, statistics, self._iterations = unpack_state(state)
-        self._weights.assign(self._network.layout.laid(weights))
+        self._weights.assign(self._network.layout.pack(weights))
         for slot, value in zip(self._slots, slots, strict=True):
-            slot.assign(self._network.layout.laid(value))
+            slot.assign(self._network.layout.pack(value))
         for rank, held in zip(self._ranks, [] if self._network.carries else self._statistics, strict=False):
             for variable, value in zip(held, self._network.for_rank(statistics, rank), strict=True):
                 variable.assign(value)

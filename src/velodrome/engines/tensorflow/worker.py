@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -13,6 +15,7 @@ import tensorflow as tf
 from velodrome.engines.tensorflow.cluster import limited, meet, told_plainly
 from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.offers.world import World
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
@@ -48,7 +51,18 @@ def _set_devices(context: Context) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(context.threads, replicas))
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and context.job.strategy not in _IN_PROCESS:
-        tf.config.set_visible_devices(gpus[context.world.me.local_rank % len(gpus)], "GPU")
+        tf.config.set_visible_devices(gpu_of(context.world, gpus), "GPU")
+
+
+def gpu_of(world: World, gpus: Sequence[Any]) -> list[Any]:
+    """The GPU of this process: that of its local rank, if its host has one for each of its workers.
+
+    Otherwise all workers of the host compute on CPUs: two that share a GPU fight for its memory, and a job that mixes
+    CPUs and GPUs runs at the speed of the slowest. Servers and the chief of a parameter-server job never need one.
+    """
+    if world.me.role != "worker" or world.local_size > len(gpus):
+        return []
+    return [gpus[world.me.local_rank]]
 
 
 def _in_this_process(context: Context) -> Learner:
