@@ -50,8 +50,7 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is `unit` by default; `integration` and `e2e` tests start processes."""
     for item in items:
-        kinds = {mark.name for mark in item.own_markers} or {mark.name for mark in item.iter_markers()}
-        if not kinds & {"integration", "e2e"} and not item.get_closest_marker("unit"):
+        if not {mark.name for mark in item.iter_markers()} & {"unit", "integration", "e2e"}:
             item.add_marker(pytest.mark.unit)
 
 
