@@ -234,7 +234,7 @@ def test_processes_that_prepare_at_once_fetch_each_file_once_and_all_succeed(tmp
 def test_a_process_waits_a_limited_time_for_another_that_fetches(tmp_path, monkeypatch, own_cache):
     monkeypatch.setattr(cache, "LOCK_SECONDS", 0.3)
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
-    with cache.alone(own_cache / "tiny"), pytest.raises(DataError, match="another process has been fetching into"):
+    with cache.exclusive(own_cache / "tiny"), pytest.raises(DataError, match="another process has been fetching into"):
         tiny.data_set().prepare(None)
 
 
@@ -245,7 +245,7 @@ def test_a_process_waits_as_long_as_the_other_brings_something(monkeypatch, own_
     (own_cache / place).mkdir(parents=True)
 
     def fetch() -> None:
-        with cache.alone(own_cache / "tiny"):
+        with cache.exclusive(own_cache / "tiny"):
             held.set()
             for number in range(12):
                 (own_cache / place / "part").write_bytes(bytes(number))
@@ -255,7 +255,7 @@ def test_a_process_waits_as_long_as_the_other_brings_something(monkeypatch, own_
     other = threading.Thread(target=fetch)
     other.start()
     held.wait(10)
-    with cache.alone(own_cache / "tiny", own_cache / "beside"):
+    with cache.exclusive(own_cache / "tiny", own_cache / "beside"):
         assert time.monotonic() >= ended[0]
     other.join(10)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.store import OpenRun, RunFolder, Store, write_whole
+from velodrome.run.store import OpenRun, RunFolder, Store
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name, default_name
 
@@ -116,11 +117,11 @@ def test_a_run_that_cannot_begin_leaves_no_folder(runs: Path, monkeypatch: pytes
 
 def test_a_file_is_there_in_full_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_whole(path, "one")
+    files.write_text(path, "one")
     assert path.read_text() == "one"
     (tmp_path / "file.half").mkdir()
     with pytest.raises(OSError):
-        write_whole(path, "two")
+        files.write_text(path, "two")
     assert path.read_text() == "one"
 
 

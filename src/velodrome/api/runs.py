@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.analysis.pair import Pair, compare_pair
 from velodrome.errors import BadRequest
 from velodrome.run.check import check_run
@@ -14,7 +15,7 @@ from velodrome.run.export import form_of, table, write_archive
 from velodrome.run.listing import STATUSES, Found, locate, row_of_race, row_of_run, runs_of, scan
 from velodrome.run.remove import refuse_running, remove_folder
 from velodrome.run.repetitions import repetitions
-from velodrome.run.store import RunFolder, write_whole
+from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
 
 
@@ -159,5 +160,5 @@ def export(
             skipped.append(folder.name)
         else:
             results.append({**result, "run": folder.name, "examples_trained": examples_trained(folder)})
-    write_whole(target, table(results))
+    files.write_text(target, table(results), shared=True)
     return {**written, "rows": len(results), "skipped": skipped}

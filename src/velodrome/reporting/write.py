@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import save
 from velodrome.reporting.page import to_html
 from velodrome.reporting.text import nodes_to_csv, to_csv, to_latex, to_markdown
-from velodrome.run.store import write_whole
 
 Format = Literal["html", "markdown", "csv", "latex"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -41,7 +41,7 @@ def write_report(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
-            write_whole(file, text)
+            files.write_text(file, text, shared=True)
             written.append(file)
         if figures is not None:
             for picture in pictures:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.cluster import preflight
 from velodrome.cluster.launcher import Launch
 from velodrome.cluster.local import cold as local
@@ -20,7 +21,7 @@ from velodrome.errors import RunFailed
 from velodrome.offers.models import is_text
 from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import OpenRun, Store, write_whole
+from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Listener, Supervisor
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
@@ -104,7 +105,7 @@ def _carry_out(
             if on_start is not None:
                 on_start(plan, run)
             for _ in range(PORT_TRIES):
-                write_whole(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
+                files.write_text(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
                 failure = Supervisor(run, plan, take, resume=resume, launch=launch).watch()
                 if failure is None or failure.cause != "port":
                     break

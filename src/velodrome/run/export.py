@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from velodrome import files
 from velodrome.analysis.measures import MEASURES, TIME_TO_TARGET, Measure, time_to_target
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.spec.job import Target
@@ -49,31 +50,26 @@ def files_of(folder: Path, *, checkpoints: bool) -> Iterator[Path]:
         )
         for name in sorted(names):
             path = Path(top) / name
-            if name not in _LEFT_OUT and not name.endswith(".half") and path.is_file() and not path.is_symlink():
+            if name not in _LEFT_OUT and not name.endswith(files.PARTIAL) and path.is_file() and not path.is_symlink():
                 yield path
 
 
 def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = False) -> int:
     """Pack a run or race under its own name; how many files it holds."""
-    half = out.with_name(out.name + ".half")
-    count = 0
+    paths = list(files_of(folder, checkpoints=checkpoints))
     try:
-        if form == "zip":
-            with zipfile.ZipFile(half, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-                for path in files_of(folder, checkpoints=checkpoints):
-                    archive.write(path, f"{folder.name}/{path.relative_to(folder)}")
-                    count += 1
-        else:
-            with tarfile.open(half, "w:gz") as tar:
-                for path in files_of(folder, checkpoints=checkpoints):
-                    tar.add(path, f"{folder.name}/{path.relative_to(folder)}", recursive=False)
-                    count += 1
-        half.replace(out)
+        with files.atomic_path(out, shared=True) as partial:
+            if form == "zip":
+                with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+                    for path in paths:
+                        archive.write(path, f"{folder.name}/{path.relative_to(folder)}")
+            else:
+                with tarfile.open(partial, "w:gz") as tar:
+                    for path in paths:
+                        tar.add(path, f"{folder.name}/{path.relative_to(folder)}", recursive=False)
     except OSError as error:
         raise VelodromeError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
-    finally:
-        half.unlink(missing_ok=True)
-    return count
+    return len(paths)
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from velodrome import files
 from velodrome.cluster.local.interpreter import interpreter_of
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest
@@ -28,7 +29,7 @@ from velodrome.events.lines import parse
 from velodrome.offers.models import is_text
 from velodrome.offers.world import World
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import Status, write_whole
+from velodrome.run.store import Status
 from velodrome.spec.job import Job
 from velodrome.tasks.quality import in_words
 from velodrome.variables import JOB, WORLD
@@ -169,8 +170,8 @@ def finish(part: Part, status: Status, code: int) -> None:
     result = make_result(
         part.plan, str(part.folder.resolve()), status, events, started=started, ended=time.time(), failure=failure
     )
-    write_whole(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
-    write_whole(part.folder / "result.json", json.dumps(result, indent=2) + "\n")
+    files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
+    files.write_text(part.folder / "result.json", json.dumps(result, indent=2) + "\n")
     print(f"{part.process.name}: the result is in {part.folder / 'result.json'}", file=sys.stderr, flush=True)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from velodrome import files
 from velodrome.cluster import preflight
 from velodrome.cluster.launcher import Launch
 from velodrome.cluster.local import cold as local
@@ -22,7 +21,7 @@ from velodrome.run.check import wrong_fields
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import LOCK_SECONDS, RunFolder, Store, write_whole
+from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.spec import published
 from velodrome.spec.names import check_name
 from velodrome.spec.race import Entry, Race, combinations, expand, named, refusal
@@ -61,7 +60,7 @@ class RaceFolder:
             raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(file, text)
+            files.write_text(file, text)
         except OSError as error:
             raise BadRequest(f"--runs {str(self.path.parent)!r}: cannot write there: {error.strerror}") from None
 
@@ -84,29 +83,14 @@ class RaceFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the race: nobody else may run it meanwhile. The lock goes with the process, however that ends."""
-        file = self.path / "controller.lock"
         self.path.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            lock = file.open("a", encoding="utf-8")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(file.stat(), os.fstat(lock.fileno())):
-                    break
-            except FileNotFoundError:
-                pass  # whoever held it before removed the file between our opening and our locking it
-            except BlockingIOError:
-                if time.monotonic() > deadline:  # who only looks whether it is locked holds it for a moment
-                    lock.close()
-                    raise BadRequest(self._running()) from None
-            lock.close()
-            time.sleep(0.02)
+        lock = files.FileLock(self.path / LOCK)
+        if not lock.acquire(LOCK_SECONDS):
+            raise BadRequest(self._running())
         try:
             yield
         finally:
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
-            lock.close()
+            lock.release(remove=True)
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """Results of the runs that are whole, by name; what says finished and lacks its numbers is run again."""

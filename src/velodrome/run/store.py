@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import IO, Any, Literal, get_args
 
 import yaml
 
+from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import to_line
 from velodrome.spec.job import Job
@@ -26,34 +25,8 @@ Status = Literal["running", "finished", "failed", "interrupted"]
 
 #: Kept aside from the start, so that a full disk can still be told of.
 RESERVE_BYTES = 256 * 1024
-LOCK_SECONDS = 0.5
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there in full or not at all."""
-    half = path.with_name(path.name + ".half")
-    try:
-        with half.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        half.replace(path)
-    except OSError:
-        half.unlink(missing_ok=True)
-        raise
-
-
-def _locked_within(stream: IO[str], seconds: float) -> bool:
-    """Lock a file; a reader that looks whether it is locked holds it for a moment."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
+#: Locked while a controller writes the run or race, and how long others try: who only asks holds it for a moment.
+LOCK, LOCK_SECONDS = "controller.lock", 0.5
 
 
 @dataclass
@@ -97,31 +70,25 @@ class RunFolder:
                         yield event
 
     def is_locked(self) -> bool:
-        try:
-            with (self.path / "controller.lock").open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        """Whether a controller is writing this run or race."""
+        return files.is_locked(self.path / LOCK)
 
 
 @dataclass
 class OpenRun(RunFolder):
     """A run that a controller is writing; nobody else may until it is closed."""
 
-    _lock: IO[str] | None = field(default=None, repr=False)
+    _lock: files.FileLock | None = field(default=None, repr=False)
     _events: IO[str] | None = field(default=None, repr=False)
 
     def begin(self) -> None:
         for name in ("logs", "checkpoints", "tensorboard"):
             (self.path / name).mkdir(exist_ok=True)
-        self._lock = (self.path / "controller.lock").open("w", encoding="utf-8")
-        if not _locked_within(self._lock, LOCK_SECONDS):
+        lock = files.FileLock(self.path / LOCK)
+        if not lock.acquire(LOCK_SECONDS):
             raise BadRequest(f"run {self.name!r} is running already")
-        self._lock.write(f"{os.getpid()}\n")
-        self._lock.flush()
+        self._lock = lock
+        lock.path.write_text(f"{os.getpid()}\n", encoding="utf-8")
         with (self.path / ".reserve").open("wb") as reserve:
             reserve.write(os.urandom(RESERVE_BYTES))  # some file systems keep no space for zeros
             reserve.flush()
@@ -141,16 +108,16 @@ class OpenRun(RunFolder):
     def finish(self, result: dict[str, Any]) -> None:
         """Write how it ended, if need be into the space kept for that."""
         self.release_reserve()
-        write_whole(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
+        files.write_text(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
 
     def close(self) -> None:
         with suppress(OSError):
-            (self.path / "controller.lock").unlink(missing_ok=True)
             self.release_reserve()
-        for stream in (self._events, self._lock):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+        if self._events is not None:
+            with suppress(OSError):
+                self._events.close()
+        if self._lock is not None:
+            self._lock.release(remove=True)
 
 
 class Store:
@@ -173,7 +140,7 @@ class Store:
             raise BadRequest(f"--runs {str(self.path)!r}: cannot write there: {error.strerror}") from None
         run = OpenRun(path)
         try:
-            write_whole(path / "job.yaml", yaml.safe_dump(job.model_dump(), sort_keys=False))
+            files.write_text(path / "job.yaml", yaml.safe_dump(job.model_dump(), sort_keys=False))
             run.begin()
         except OSError as error:
             run.close()

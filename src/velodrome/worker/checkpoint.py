@@ -1,9 +1,8 @@
-"""Checkpoints: one safetensors file an epoch, written beside and moved into place, so that a half one is never read."""
+"""Checkpoints: one safetensors file an epoch, written atomically, so that an incomplete one is never read."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from velodrome import files
 from velodrome.worker.learner import State
 
 KEEP = 2
@@ -30,18 +30,12 @@ def write(folder: Path, epoch: int, state: State, history: list[dict[str, Any]],
     directory = folder / "checkpoints"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"epoch-{epoch:04d}.safetensors"
-    half = path.with_suffix(".half")
     arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in state.items()}
     try:
-        save_file(arrays, half, metadata={"history": json.dumps(history), "steps": str(steps)})
-        with half.open("rb") as written:
-            os.fsync(written.fileno())
-        half.replace(path)
-    except BaseException as error:
-        half.unlink(missing_ok=True)
-        if isinstance(error, SafetensorError):
-            raise OSError(f"cannot write {path}: {error}") from error
-        raise
+        with files.atomic_path(path, sync=True) as partial:
+            save_file(arrays, partial, metadata={"history": json.dumps(history), "steps": str(steps)})
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
     for old in _files(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path

@@ -76,7 +76,7 @@ def keep(
         return found
     home = _home(source)
     try:
-        with cache.alone(home, also):  # whoever waited here may find the work done
+        with cache.exclusive(home, also):  # whoever waited here may find the work done
             if found := find(source, key):
                 return found
             for left in home.iterdir():  # earlier generations, and what a killed process left
@@ -134,7 +134,7 @@ def verify(source: str) -> list[Checked]:
 
 def forget(source: str) -> None:
     """Remove what was made from a source, so that it is made anew."""
-    with cache.alone(_home(source)):
+    with cache.exclusive(_home(source)):
         for left in _home(source).iterdir():
             if left.is_dir():
                 shutil.rmtree(left)

@@ -32,7 +32,7 @@ def ensure(
     try:
         if all(cache.read(folder / file.payload_name, file) is not None for file in files):
             return
-        with cache.alone(folder):  # whoever waited here may find the work done
+        with cache.exclusive(folder):  # whoever waited here may find the work done
             missing = [file for file in files if cache.read(folder / file.payload_name, file) is None]
             total, done = sum(file.gz_bytes for file in missing), 0
             for file in missing:

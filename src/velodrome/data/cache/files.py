@@ -1,21 +1,19 @@
-"""Where fetched files stay: written beside and renamed, one fetching process at a time, checked whenever read."""
+"""The cache folder of downloaded files: written atomically by one process at a time, verified whenever read."""
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
-import tempfile
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from velodrome import files
 from velodrome.data.base import DataError
 
-#: How long one process waits for another that is fetching the same data set and brings nothing.
+#: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0
 
 _State = frozenset[tuple[str, int, int, int]]
@@ -61,55 +59,39 @@ def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
 
 def store(path: Path, payload: bytes) -> None:
     """Put a payload in its place at once and whole."""
-    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, 0o644)
-            stream.write(payload)
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    files.write_bytes(path, payload, shared=True)
 
 
 @contextmanager
-def alone(data_set_folder: Path, also: Path | None = None) -> Iterator[None]:
-    """Make the folder and hold it while fetching into it; the lock falls when the process ends, however it ends.
+def exclusive(data_set_folder: Path, also: Path | None = None) -> Iterator[None]:
+    """Create the folder and lock it while fetching into it; the lock ends with the process, however that ends.
 
-    Who waits for it does so as long as anything in the folder changes, or in `also`, where its holder writes too.
+    Other processes wait for as long as anything changes in the folder, or in `also`, where the holder writes too.
     """
     data_set_folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(data_set_folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = files.FileLock(data_set_folder / ".lock", poll_seconds=0.1)
+    if not lock.acquire():
+        _wait(lock, data_set_folder, (data_set_folder, also) if also else (data_set_folder,))
     try:
-        _lock(descriptor, data_set_folder, (data_set_folder, also) if also else (data_set_folder,))
         yield
     finally:
-        with suppress(OSError):
-            os.close(descriptor)
+        lock.release()
 
 
-def _lock(descriptor: int, data_set_folder: Path, watched: tuple[Path, ...]) -> None:
-    end = time.monotonic() + LOCK_SECONDS
-    before: _State | None = None
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            before = _state(watched) if before is None else before
-            if time.monotonic() > end:
-                now = _state(watched)
-                if now == before:
-                    raise DataError(
-                        f"another process has been fetching into {data_set_folder} and has brought nothing for "
-                        f"{LOCK_SECONDS:.0f} s: end it, or set VELODROME_CACHE to another folder"
-                    ) from None
-                end, before = time.monotonic() + LOCK_SECONDS, now
-            time.sleep(0.1)
+def _wait(lock: files.FileLock, data_set_folder: Path, watched: tuple[Path, ...]) -> None:
+    before = _state(watched)
+    while not lock.acquire(LOCK_SECONDS):
+        now = _state(watched)
+        if now == before:
+            raise DataError(
+                f"another process has been fetching into {data_set_folder} and has downloaded nothing for "
+                f"{LOCK_SECONDS:.0f} s: end it, or set VELODROME_CACHE to another folder"
+            )
+        before = now
 
 
 def _state(places: tuple[Path, ...]) -> _State:
-    """What changes while somebody writes there; blocks and time tell of a file that has its full size at once."""
+    """What changes while a process writes there; blocks and time reveal progress in a file of its final size."""
     found = set()
     below = (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in (".", *names))
     for path in (*places, *below):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from velodrome import files
 from velodrome.data.bad_data import shown
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest
@@ -67,15 +66,8 @@ def write(sheet: Image.Image, path: Path) -> None:
     if path.suffix.lower() != ".png":
         raise BadRequest(f"--out {str(path)!r}: the sheet is a PNG; give a name that ends in .png")
     try:
-        descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                os.fchmod(descriptor, 0o644)
-                sheet.save(stream, format="PNG", optimize=True)
-            Path(beside).replace(path)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+        with files.atomic_path(path, shared=True) as partial:
+            sheet.save(partial, format="PNG", optimize=True)
     except OSError as error:
         raise BadRequest(f"--out {str(path)!r}: cannot write there: {error.strerror or error}") from None
 

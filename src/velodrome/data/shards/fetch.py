@@ -24,7 +24,7 @@ def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Prog
             target = folder / file.name
             if not _is_there(target, file):
                 # Whoever waited here may find the work done.
-                with cache.alone(folder / f".{file.name}.lock", also=_part_of(target)):
+                with cache.exclusive(folder / f".{file.name}.lock", also=_part_of(target)):
                     if not _is_there(target, file):
                         _bring(store, file, target, progress, done, total)
             done += file.bytes

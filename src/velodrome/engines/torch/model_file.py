@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from velodrome import files
 from velodrome.engines.torch import network
 from velodrome.models import torch_zoo
 
@@ -27,16 +28,12 @@ def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
         for name, value in model.state_dict().items()
         if isinstance(value, torch.Tensor)
     }
-    half = folder / f"{WEIGHTS}.half"
     try:
-        save_file(weights, half)
+        with files.atomic_path(folder / WEIGHTS) as partial:
+            save_file(weights, partial)
     except SafetensorError as error:
-        half.unlink(missing_ok=True)
         raise OSError(f"cannot write {folder / WEIGHTS}: {error}") from error
-    half.replace(folder / WEIGHTS)
-    half = folder / f"{DESCRIPTION}.half"
-    half.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    half.replace(folder / DESCRIPTION)
+    files.write_text(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n", sync=False)
 
 
 def load(folder: Path) -> nn.Module:

@@ -1,0 +1,115 @@
+"""A file is written in full or not at all, and a lock is held by one process for as long as that lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from velodrome import files
+
+pytestmark = pytest.mark.unit
+
+
+def _write_half(path: Path, error: BaseException, *, shared: bool = False) -> None:
+    before = path.read_bytes() if path.exists() else None
+    with files.atomic_path(path, shared=shared) as partial:
+        partial.write_text("half")
+        assert (path.read_bytes() if path.exists() else None) == before
+        raise error
+
+
+def test_a_file_is_replaced_only_when_its_new_content_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    files.write_text(path, "old ä")
+    with pytest.raises(RuntimeError):
+        _write_half(path, RuntimeError())
+    assert path.read_text(encoding="utf-8") == "old ä"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, shared: bool) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match="No space left") as caught:
+        _write_half(path, OSError(28, os.strerror(28)), shared=shared)
+    assert caught.value.filename == str(path)
+    assert caught.value.strerror == os.strerror(28)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_reported_with_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        files.write_bytes(tmp_path / "none" / "file", b"")
+    assert caught.value.filename == str(tmp_path / "none" / "file")
+
+
+def test_an_error_about_another_file_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught, files.atomic_path(tmp_path / "file"):
+        (tmp_path / "other" / "place").write_text("")
+    assert caught.value.filename == str(tmp_path / "other" / "place")
+
+
+def test_what_a_killed_writer_left_is_overwritten_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / f"file{files.PARTIAL}").write_text("half of a longer te")
+    files.write_text(tmp_path / "file", "text")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "text"}
+
+
+def test_writers_of_a_shared_file_do_not_mix_their_contents(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with files.atomic_path(path, shared=True) as one, files.atomic_path(path, shared=True) as other:
+        assert one != other
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_holder_at_a_time_and_a_reader_can_ask(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not files.is_locked(path)
+    assert not path.exists()  # asking creates nothing
+    first, second = files.FileLock(path), files.FileLock(path)
+    assert first.acquire()
+    assert files.is_locked(path)
+    assert not second.acquire(0.05)
+    first.release()
+    assert not files.is_locked(path)
+    assert second.acquire()
+    second.release(remove=True)
+    assert not path.exists()
+    second.release(remove=True)  # a second time changes nothing
+
+
+def test_asking_does_not_need_permission_to_write(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = files.FileLock(path)
+    assert lock.acquire()
+    path.chmod(0o444)
+    assert files.is_locked(path)
+    lock.release()
+
+
+def test_a_lock_that_is_released_by_another_thread_is_free(tmp_path: Path) -> None:
+    lock = files.FileLock(tmp_path / "lock")
+    assert lock.acquire()
+    thread = threading.Thread(target=lock.release)
+    thread.start()
+    thread.join()
+    assert files.FileLock(tmp_path / "lock").acquire()
+
+
+def test_who_waits_for_a_file_that_its_holder_removes_locks_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    holder, waiting = files.FileLock(path), files.FileLock(path)
+    assert holder.acquire()
+    timer = threading.Timer(0.1, lambda: holder.release(remove=True))
+    timer.start()
+    assert waiting.acquire(10)
+    timer.join()
+    assert path.exists()
+    assert not files.FileLock(path).acquire()
+    waiting.release()
