@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import os
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_digits_hold_what_their_description_says(share):
 
 
 def test_digits_are_those_of_scikit_learn_each_in_exactly_one_part():
-    import sklearn
+    sklearn = pytest.importorskip("sklearn")
 
     with gzip.open(Path(sklearn.__file__).parent / "datasets/data/digits.csv.gz", "rt") as lines:
         published = sorted(tuple(int(value) for value in row) for row in csv.reader(lines))
@@ -78,6 +79,24 @@ def test_digits_are_those_of_scikit_learn_each_in_exactly_one_part():
         for image, label in zip(part.images, part.labels, strict=True)
     ]
     assert sorted(loaded) == published
+
+
+def test_digits_and_their_division_are_the_same_in_every_release():
+    splits = catalogue.load("digits", seed=1, validation=0.1)
+    digest = hashlib.sha256()
+    for part in (splits.train, splits.validation, splits.test):
+        digest.update(part.images.tobytes() + part.labels.tobytes())
+    assert digest.hexdigest() == "a505fd9a6a056fb059e913ffd15fd2c38a0c89243cc46fcb3f7704118cc8bee3"
+
+
+@pytest.mark.integration
+def test_digits_need_no_other_package():
+    code = (
+        "import sys; sys.modules['sklearn'] = None; from velodrome.data import catalogue; "
+        "print(len(catalogue.load('digits', seed=1, validation=0.1).train))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "1294"
 
 
 def test_every_part_of_the_digits_has_the_classes_in_proportion():

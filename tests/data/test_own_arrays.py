@@ -9,7 +9,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue, memory
+from velodrome import machine
+from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -294,7 +295,7 @@ def test_single_examples_that_are_no_arrays_are_bad_data(module, function, why):
 
 
 def test_an_iterable_that_does_not_end_is_ended(module, monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 3 << 20)
+    monkeypatch.setattr(machine, "available_memory", lambda: 3 << 20)
     with pytest.raises(BadRequest, match=r"the first 2,\d\d\d examples .* take 0.0 GiB, .* and more follow: end it"):
         call(f"{module}:endless")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from velodrome.cluster import environments
 from velodrome.data import catalogue
 from velodrome.data.base import Description
-from velodrome.data.memory import available_memory as available_memory
 from velodrome.errors import BadRequest
+from velodrome.machine import available_memory as available_memory
 from velodrome.models.own import split_name
 from velodrome.offers.models import check_shape, is_own, is_text, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of

@@ -59,6 +59,10 @@ class World:
         """How many members of this process's role share its host."""
         return self.hosts.count(self.me.host)
 
+    def most_on_a_host(self, role: str) -> int:
+        """The largest number of members of a role that share a host, the same for every member; 1 if there are none."""
+        return max(Counter(member.host for member in self.members if member.role == role).values(), default=1)
+
     def to_json(self) -> str:
         """The members as the environment carries them: every process reads the same list."""
         return json.dumps([asdict(member) for member in self.members])

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from velodrome.data.budget import share_host
 from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError, headline
 from velodrome.events.lines import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
@@ -74,6 +75,7 @@ def _work(options: argparse.Namespace, events: Emitter) -> int:
             job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
             events=events, threads=threads, resume=options.resume,
         )
+        share_host(context.world.most_on_a_host("worker"))
         with ExitStack() as stack:
             interval = sampling_interval()
             if interval > 0:

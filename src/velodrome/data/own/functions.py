@@ -179,6 +179,6 @@ def _alike(noun: str, signs: Sequence[object], places: list[int], faults: Faults
 
 def _most_bytes() -> int:
     """What single examples may take: they are held twice more, as one array and as bytes."""
-    from velodrome.data.memory import process_memory, workers_here
+    from velodrome.data.budget import memory_budget
 
-    return process_memory() // (3 * workers_here())
+    return memory_budget(1 / 3)

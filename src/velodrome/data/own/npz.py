@@ -79,7 +79,7 @@ class NpzSet(StoredImages):
     def _open(self) -> Any:
         import numpy as np
 
-        from velodrome.data.memory import process_memory
+        from velodrome.machine import process_memory
 
         try:
             with zipfile.ZipFile(self.path) as archive:

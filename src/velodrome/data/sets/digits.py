@@ -1,12 +1,12 @@
-"""The handwritten digits that scikit-learn carries: 1,797 images of 8×8, there without any download.
+"""Handwritten digits that ship with Velodrome: 1,797 images of 8×8, available without any download.
 
-The file is read straight from the installed package's folder, because importing scikit-learn takes a second.
+Source and licence are in `digits.md`, beside the file.
 """
 
 from __future__ import annotations
 
-import gzip
-from importlib.util import find_spec
+import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _EXAMPLES, _TEST, _SIDE, _CLASSES, _BRIGHTEST = 1797, 359, 8, 10, 16
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
 _NAMES = tuple("0123456789")
+_FILE = Path(__file__).with_name("digits.npz")
 
 
 class Digits:
@@ -29,7 +30,7 @@ class Digits:
         kept = held_out(_EXAMPLES - _TEST, validation)
         return Description(
             name=self.name,
-            title="Optical recognition of handwritten digits, as embedded in scikit-learn",
+            title="Optical recognition of handwritten digits (UCI), as in scikit-learn",
             licence="CC BY 4.0",
             homepage="https://archive.ics.uci.edu/dataset/80",
             train=_EXAMPLES - _TEST - kept,
@@ -42,7 +43,7 @@ class Digits:
         )
 
     def prepare(self, progress: Progress | None) -> None:
-        _file()
+        """Nothing is fetched."""
 
     def load(self, seed: int, validation: float) -> Splits:
         import numpy as np
@@ -50,31 +51,18 @@ class Digits:
         from velodrome.data.partition import divide, stratified
         from velodrome.data.splits import Part, Splits
 
-        path = _file()
         try:
-            with gzip.open(path, "rt", encoding="ascii") as lines:
-                table = np.loadtxt(lines, delimiter=",", dtype=np.int64)
-        except (OSError, EOFError, ValueError) as error:
-            raise DataError(f"{path} cannot be read ({error}): reinstall it with pip install scikit-learn") from None
-        pixels, labels = table[:, :-1], table[:, -1]
-        if table.shape != (_EXAMPLES, _SIDE * _SIDE + 1) or pixels.max() > _BRIGHTEST or labels.max() >= _CLASSES:
-            raise DataError(f"{path} does not hold the digits it should: reinstall it with pip install scikit-learn")
-        whole = Part(pixels.astype(np.uint8).reshape(-1, _SIDE, _SIDE, 1), labels)
+            with np.load(_FILE, allow_pickle=False) as stored:
+                images, labels = stored["images"], stored["labels"]
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{_FILE} cannot be read ({error}): reinstall velodrome") from None
+        whole = Part(images, labels.astype(np.int64))
         rest, test = divide(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
         kept = held_out(len(rest), validation)
         train, validation_part = divide(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
         return Splits(
             self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES
         )
-
-
-def _file() -> Path:
-    package = find_spec("sklearn")
-    for folder in (package.submodule_search_locations or ()) if package else ():
-        path = Path(folder) / "datasets" / "data" / "digits.csv.gz"
-        if path.is_file():
-            return path
-    raise DataError("data set 'digits' comes with scikit-learn, which is not installed here: pip install scikit-learn")
 
 
 DATA_SETS: tuple[DataSet, ...] = (Digits(),)

@@ -234,9 +234,9 @@ def _budget() -> int:
         if not said.isdecimal():
             raise BadRequest(f"{MEMORY_VARIABLE}={said!r}: give a number of bytes")
         return int(said)
-    from velodrome.data.memory import process_memory, workers_here
+    from velodrome.data.budget import memory_budget
 
-    return int(process_memory() * _MEMORY_SHARE) // workers_here()
+    return memory_budget(_MEMORY_SHARE)
 
 
 def _check_sizes(store: Store, index: Index) -> None:

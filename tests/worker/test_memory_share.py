@@ -1,0 +1,40 @@
+"""Workers of one host divide its memory: each training process passes their number to the data package."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from velodrome.data import budget
+from velodrome.offers.world import Member, worlds
+from velodrome.spec.job import Job
+from velodrome.variables import JOB, WORLD
+from velodrome.worker import main
+from velodrome.worker.emitter import Emitter
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_training_process_takes_its_share_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [Member("worker", rank, host, 0) for rank, host in enumerate("aab")]
+    monkeypatch.setenv(JOB, Job(strategy="ddp", workers=3).model_dump_json())
+    monkeypatch.setenv(WORLD, worlds(members)[2].to_json())
+    monkeypatch.setenv("VELODROME_MEASURE", "0")
+    monkeypatch.setattr(budget, "_workers_on_host", 1)
+    monkeypatch.setattr(budget.machine, "process_memory", lambda: 1000)
+    budgets: list[int] = []
+
+    def engine(module: str) -> Any:
+        return SimpleNamespace(train=lambda context: budgets.append(budget.memory_budget(0.5)))
+
+    monkeypatch.setattr(main, "import_module", engine)
+    monkeypatch.setattr(main, "claim_cores", lambda slot, slots, threads: 1)
+    monkeypatch.setattr(main, "limit_threads", lambda threads: None)
+    options = main._parse(["--run", "a", "--role", "worker", "--rank", "2", "--folder", str(tmp_path)])
+    with open(os.devnull, "wb") as sink:  # noqa: PTH123
+        assert main._work(options, Emitter(os.dup(sink.fileno()), "worker", 2)) == 0
+    assert budgets == [250]  # two workers share host a, and all of a job decide alike
