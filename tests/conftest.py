@@ -82,6 +82,7 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["COLUMNS"] = "160"
+    os.environ["VELODROME_STRICT_EVENTS"] = "1"
     if SHARED_DATA.is_dir():
         os.environ.setdefault("VELODROME_DATA_MIRROR", str(SHARED_DATA))
     yield

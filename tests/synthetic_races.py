@@ -34,7 +34,7 @@ def result(
     total = 2.0 + train + 0.1 * epochs + 0.2
     node = {
         "cpu_percent": {"mean": 50.0, "min": 10.0, "max": 90.0},
-        "memory_bytes": {"mean": 2.0**28, "min": 2.0**27, "max": 2.0**29},
+        "memory_bytes": {"mean": 2.0**28, "min": 2**27, "max": 2**29},
         "network_bytes": {"in": 2**20, "out": 3 * 2**20, "loopback": 2**21}, "phases": {"train": train},
     }
     return {
@@ -85,7 +85,8 @@ def events_of(made: dict[str, Any]) -> list[dict[str, Any]]:
         found.append({
             "time": BEGAN + 2 + entry["epoch"], "role": chief["role"], "rank": chief["rank"], "kind": "epoch",
             "epoch": entry["epoch"], "seconds": entry["seconds"], "evaluate_seconds": 0.1, "steps": 1,
-            "train": {"correct": 1, "total": EXAMPLES, "loss_sum": 1.0}, "validation": {"correct": 1, "total": 2},
+            "train": {"correct": 1, "total": EXAMPLES, "loss_sum": 1.0},
+            "validation": {"correct": 1, "total": 2, "loss_sum": 1.0},
         })
     return sorted(found, key=lambda event: event["time"])
 

@@ -13,3 +13,5 @@ MEASURE = "VELODROME_MEASURE"
 #: For the user's own code, which may want to know where it runs.
 ROLE = "VELODROME_ROLE"
 RANK = "VELODROME_RANK"
+#: 1 to raise on an event that does not fit its model, as in the tests; otherwise the run continues with a warning.
+STRICT_EVENTS = "VELODROME_STRICT_EVENTS"

@@ -11,6 +11,7 @@ import yaml
 from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
 from velodrome.analysis.compare import compare
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events.lines import parse_stored, to_event
 from velodrome.reporting.load import load_race
 from velodrome.reporting.series import Span, merged, run_series, totals
 
@@ -170,7 +171,7 @@ def test_what_is_no_race_is_refused_with_the_way_out(race: Written) -> None:
 
 def test_phases_become_spans_on_the_clock_of_the_run() -> None:
     made = result(workers=2, rate=EXAMPLES)
-    series = run_series(made, events_of(made))
+    series = run_series(made, map(to_event, events_of(made)))
     phases = [(span.phase, round(span.start, 3), round(span.end, 3)) for span in series.spans["worker", 1]]
     assert phases == [("import", 0.5, 1.5), ("build", 1.5, 2.0), ("train", 2.0, 6.0)]
 
@@ -179,20 +180,20 @@ def test_a_phase_without_end_lasts_until_the_last_event() -> None:
     made = result()
     events = [
         {"time": BEGAN + 1, "role": "worker", "rank": 0, "kind": "phase", "phase": "train", "state": "begin"},
-        {"time": BEGAN + 5, "role": "worker", "rank": 0, "kind": "progress"},
+        {"time": BEGAN + 5, "role": "worker", "rank": 0, "kind": "warning", "message": "late"},
         {"time": "late", "role": "worker", "rank": 0, "kind": "phase"},
         {"time": BEGAN - 5, "role": "worker", "rank": 0, "kind": "phase", "phase": "import", "state": "begin"},
         {"time": BEGAN + 6, "role": "stranger", "rank": 0, "kind": "phase", "phase": "train", "state": "begin"},
         {"time": BEGAN + 4, "role": "worker", "rank": 0, "kind": "resources", "cpu_percent": None},
     ]
-    series = run_series(made, events)
+    series = run_series(made, filter(None, (parse_stored(json.dumps(event)) for event in events)))
     assert series.spans["worker", 0] == [Span("train", 1.0, 5.0)]
     assert series.samples["worker", 0].seconds == []
 
 
 def test_totals_add_processes_and_count_a_host_once() -> None:
     made = result(workers=2, rate=EXAMPLES)
-    together = totals(run_series(made, events_of(made)))
+    together = totals(run_series(made, map(to_event, events_of(made))))
     assert (together["cpu_percent"].low, together["cpu_percent"].high) == (80.0, 120.0)
     assert together["network_rate"].mean == pytest.approx(2**20)
 

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from velodrome.cluster.plan import Plan, make_plan
+from velodrome.events.fields import SCHEMA_VERSION
+from velodrome.events.lines import to_event
+from velodrome.events.models import Event, Pace
 from velodrome.run.outcome import Failure, make_result, throughput
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
@@ -18,32 +21,32 @@ def plan(**fields: Any) -> Plan:
     return make_plan("a", resolve(Job(strategy="ddp", workers=2, **fields)), port=lambda: 0)
 
 
-def said(kind: str, rank: int = 0, time: float = 0.0, **fields: Any) -> dict[str, Any]:
-    return {"time": time, "role": "worker", "rank": rank, "kind": kind, **fields}
+def reported(kind: str, rank: int = 0, time: float = 0.0, **fields: Any) -> Event:
+    return to_event({"time": time, "role": "worker", "rank": rank, "kind": kind, **fields})
 
 
 def counts(correct: int, total: int, loss: float | None) -> dict[str, Any]:
     return {"correct": correct, "total": total, "loss_sum": loss}
 
 
-def epoch(number: int, seconds: float = 2.0) -> dict[str, Any]:
-    return said("epoch", epoch=number, seconds=seconds, evaluate_seconds=0.5, train=counts(6, 8, 4.0),
-                validation=counts(1, 2, None))
+def epoch(number: int, seconds: float = 2.0) -> Event:
+    return reported("epoch", epoch=number, seconds=seconds, evaluate_seconds=0.5, steps=8 * number,
+                    train=counts(6, 8, 4.0), validation=counts(1, 2, None))
 
 
-def resources(rank: int, cpu: float, memory: int) -> dict[str, Any]:
-    return said("resources", rank, cpu_percent=cpu, memory_bytes=memory, network={"in": 1, "out": 2, "loopback": 3})
+def resources(rank: int, cpu: float, memory: int) -> Event:
+    return reported("resources", rank, cpu_percent=cpu, memory_bytes=memory, network={"in": 1, "out": 2, "loopback": 3})
 
 
 def test_a_finished_run_is_summed_up() -> None:
     pace = {"seconds": 4.0, "examples": 1000, "warmup": {"steps": 5, "examples": 200, "seconds": 2.0}}
     events = [
-        said("phase", phase="train", state="begin", time=13.0, epoch=1),
+        reported("phase", phase="train", state="begin", time=13.0, epoch=1),
         resources(0, 50.0, 100), resources(0, 100.0, 300), resources(1, 10.0, 50),
-        said("phase", 1, phase="import", state="end", seconds=1.25), epoch(1), epoch(2, 3.0),
-        said("staleness", mean=1.0, max=4), said("staleness", mean=3.0, max=2),
-        said("result", test=counts(9, 10, 5.0), parameters=77, steps=20, reached_target=False, test_seconds=0.25,
-             pace=pace),
+        reported("phase", 1, phase="import", state="end", seconds=1.25), epoch(1), epoch(2, 3.0),
+        reported("staleness", mean=1.0, max=4), reported("staleness", mean=3.0, max=2),
+        reported("result", test=counts(9, 10, 5.0), history=[], parameters=77, steps=20,
+                 reached_target=False, test_seconds=0.25, pace=pace),
     ]
     result = make_result(plan(), "/runs/a", "finished", events, started=10.0, ended=20.0)
     assert result["test"] == {"accuracy": 0.9, "loss": 0.5, "correct": 9, "total": 10}
@@ -74,8 +77,49 @@ def test_an_epoch_that_was_trained_again_after_a_resume_counts_once() -> None:
 
 
 def test_the_warm_up_is_left_out_unless_nothing_else_is_there() -> None:
-    pace = {"seconds": 2.0, "examples": 100, "warmup": {"steps": 5, "examples": 100, "seconds": 2.0}}
-    assert throughput(pace, 10) == {"examples_per_second": 50.0, "batches_per_second": 5.0, "warmup_steps": 0}
-    assert throughput(None, 10)["examples_per_second"] is None
-    nothing = {"seconds": 0.0, "examples": 0, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}
-    assert throughput(nothing, 10)["examples_per_second"] is None
+    pace = Pace.model_validate(
+        {"seconds": 2.0, "examples": 100, "warmup": {"steps": 5, "examples": 100, "seconds": 2.0}}
+    )
+    assert throughput(pace, 10).as_json() == {"examples_per_second": 50.0, "batches_per_second": 5.0, "warmup_steps": 0}
+    assert throughput(None, 10).examples_per_second is None
+    nothing = Pace.model_validate(
+        {"seconds": 0.0, "examples": 0, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}
+    )
+    assert throughput(nothing, 10).examples_per_second is None
+
+
+def hello(host: str, rank: int, **fields: Any) -> Event:
+    about = {"clock": 0.0, "interpreter": "/opt/python", "python": "3.11.7", "versions": {"torch": "2.13.0"},
+             "cores": 2, "memory_bytes": 2**34, "gpus": [], "schema": SCHEMA_VERSION}
+    return reported("hello", rank, host=host, **{**about, **fields})
+
+
+def test_every_host_is_described_once() -> None:
+    events = [hello("a", 0), hello("b", 1, gpus=["A100"], python="3.12.1", versions={"torch": "2.12"}), hello("a", 1)]
+    result = make_result(plan(), "/a", "finished", events, started=0.0, ended=1.0)
+    assert [host["hostname"] for host in result["hosts"]] == ["a", "b"]
+    assert result["hosts"][1]["gpus"] == ["A100"]
+    assert (result["versions"]["python"], result["versions"]["torch"]) == ("3.11.7", "2.13.0"), "of rank 0"
+
+
+def test_the_start_is_measured_by_the_controllers_clock_also_where_a_host_has_another() -> None:
+    begin = reported("phase", phase="train", state="begin", epoch=1, time=5000.0, received=13.0)
+    result = make_result(plan(), "/a", "finished", [begin], started=10.0, ended=20.0)
+    assert result["seconds"]["startup"] == 3.0
+    behind = reported("phase", phase="train", state="begin", epoch=1, time=1.0, received=14.0)
+    assert make_result(plan(), "/a", "finished", [behind], started=10.0, ended=20.0)["seconds"]["startup"] == 4.0
+
+
+def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
+    result = make_result(plan(), "/a", "finished", [epoch(1)], started=10.0, ended=8.0)
+    assert (result["seconds"]["startup"], result["seconds"]["total"]) == (0.0, 0.0)
+
+
+def test_a_result_records_its_schema_and_what_it_was_made_with() -> None:
+    pace = {"seconds": 0.0, "examples": 0, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}
+    implementation = {"kind": "velodrome", "parts": ["optimizer"], "path": "shared-memory"}
+    final = reported("result", test=counts(1, 2, 1.0), history=[], parameters=1, steps=1, pace=pace,
+                     implementation=implementation)
+    result = make_result(plan(), "/a", "finished", [final], started=0.0, ended=1.0, launcher="ssh")
+    assert (result["schema"], result["launcher"], result["task"]) == (SCHEMA_VERSION, "ssh", "classification")
+    assert result["implementation"] == implementation

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
 
-from velodrome.events.models import KINDS, PHASES, Cause, Event, Kind, Phase
+from velodrome.events.models import KINDS, PHASES, Cause, Event, EventBase, Kind, Phase
 
 __all__ = [
-    "KINDS", "PHASES", "PREFIX", "Cause", "Kind", "Phase", "make_event", "parse", "parse_event", "parse_stored",
+    "KINDS", "PHASES", "PREFIX", "Cause", "Kind", "Phase", "event_files", "make_event", "parse", "parse_event",
+    "parse_stored",
     "read_events", "to_event", "to_line",
 ]
 
@@ -28,26 +30,30 @@ def _union() -> TypeAdapter[Event]:
     return TypeAdapter(Event)
 
 
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
 def _plain(value: Any) -> Any:
     """Convert a NumPy scalar to the Python number it holds."""
-    return _finite(value.item()) if hasattr(value, "item") else float(value)
+    return value.item() if hasattr(value, "item") else float(value)
 
 
-def to_line(event: Event | Mapping[str, Any]) -> str:
-    """Serialise an event to one line of JSON, without the prefix."""
-    fields = _finite(event) if isinstance(event, Mapping) else event.as_json()
-    return json.dumps(fields, separators=(",", ":"), default=_plain)
+def to_line(event: EventBase | Mapping[str, Any]) -> str:
+    """Serialise an event to one line of JSON, without the prefix. NaN and infinity, which JSON lacks, become null."""
+    fields = event if isinstance(event, Mapping) else event.as_json()
+    try:
+        return to_json(fields, inf_nan_mode="null", fallback=_plain).decode()
+    except PydanticSerializationError:
+        # Text that is not Unicode, such as the name of a file in another encoding.
+        return json.dumps(_replace(fields), separators=(",", ":"), default=_plain)
+
+
+def _replace(value: Any) -> Any:
+    """Return the same with '?' for what no Unicode text can hold, and null for what is not finite."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _replace(item) for key, item in value.items()}
+    return [_replace(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def parse_event(line: str) -> Event | None:
@@ -75,6 +81,11 @@ def parse_stored(line: str) -> Event | None:
     with suppress(ValidationError):
         return _union().validate_json(line.removeprefix(PREFIX))
     return None
+
+
+def event_files(folder: Path) -> list[Path]:
+    """Return the event files of a run: one, or one per process if its processes were started manually."""
+    return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if path.is_file()]
 
 
 def read_events(path: Path) -> Iterator[Event]:

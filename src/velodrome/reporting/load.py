@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from velodrome.analysis.compare import Row, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.check import wrong_fields
+from velodrome.events.problems import result_problems
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
@@ -155,8 +155,8 @@ def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
     result = folder.result()
     if result is None:
         return {**job, "run": folder.name, "status": folder.status(), "job": job}
-    if problem := next(wrong_fields(result), None):
-        raise _UnreadableError(f"its result.json {problem}")
+    if problems := result_problems(result):
+        raise _UnreadableError(f"its result.json {problems[0]}")
     # The run may have been moved since: it is where it was found, not where it says.
     return {
         **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,

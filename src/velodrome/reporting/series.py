@@ -1,11 +1,12 @@
-"""What the processes of one run did over time, made from its events: spans of phases, samples of resources."""
+"""The processes of one run over time, from its events: spans of phases and samples of resources."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
+
+from velodrome.events.models import EventBase, HelloEvent, PhaseEvent, ResourcesEvent
 
 Process = tuple[str, int]
 
@@ -21,7 +22,7 @@ class Span:
 
 @dataclass
 class Samples:
-    """What the heartbeats of a process said; rates are of its host."""
+    """The heartbeats of a process; network rates are those of its host."""
 
     host: str = ""
     seconds: list[float] = field(default_factory=list)
@@ -43,31 +44,31 @@ def name_of(process: Process) -> str:
     return f"{process[0]} {process[1]}"
 
 
-def run_series(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> RunSeries:
-    """Spans and samples of a run; an event that is not whole is passed over."""
-    processes = [(node["role"], node["rank"]) for node in result["nodes"]]
+def run_series(result: Mapping[str, Any], events: Iterable[EventBase]) -> RunSeries:
+    """Return the spans and samples of a run, by the controller's clock."""
     hosts = {(node["role"], node["rank"]): node.get("host", "") for node in result["nodes"]}
-    spans: dict[Process, list[Span]] = {process: [] for process in processes}
-    samples = {process: Samples(hosts[process]) for process in processes}
+    spans: dict[Process, list[Span]] = {process: [] for process in hosts}
+    samples = {process: Samples(host) for process, host in hosts.items()}
     opened: dict[tuple[Process, str], float] = {}
+    #: How far the controller's clock is ahead of the one of a process's host.
+    offsets: dict[Process, float] = {}
     began, latest = float(result["started"]), 0.0
     for event in events:
-        role, rank, moment = (event.get(name) for name in ("role", "rank", "time"))
-        if not isinstance(role, str) or not isinstance(rank, int) or not _is_number(moment):
+        if event.role is None or event.rank is None or (process := (event.role, event.rank)) not in spans:
             continue
-        process = (role, rank)
-        if process not in spans or moment < began:
+        if isinstance(event, HelloEvent) or process not in offsets:
+            offsets[process] = event.controller_time - event.time
+        seconds = event.time + offsets[process] - began
+        if seconds < 0:
             continue
-        seconds = moment - began
         latest = max(latest, seconds)
-        if event.get("kind") == "phase":
-            phase = str(event.get("phase"))
-            if event.get("state") == "begin":
-                opened[process, phase] = seconds
-            elif (start := opened.pop((process, phase), None)) is not None:
-                spans[process].append(Span(phase, start, seconds))
-        elif event.get("kind") == "resources":
-            _sample(samples[process], event, seconds)
+        if isinstance(event, ResourcesEvent):
+            _add_sample(samples[process], event, seconds)
+        elif isinstance(event, PhaseEvent):
+            if event.state == "begin":
+                opened[process, event.phase] = seconds
+            elif (start := opened.pop((process, event.phase), None)) is not None:
+                spans[process].append(Span(event.phase, start, seconds))
     for (process, phase), start in opened.items():
         spans[process].append(Span(phase, start, latest))
     return RunSeries(
@@ -75,28 +76,18 @@ def run_series(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -
     )
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _sample(samples: Samples, event: Mapping[str, Any], seconds: float) -> None:
-    network, cpu, memory = (event.get(name) for name in ("network", "cpu_percent", "memory_bytes"))
-    if not isinstance(network, Mapping) or not _is_number(cpu) or not _is_number(memory):
-        return
-    received, sent, loopback = (network.get(name, 0) for name in ("in", "out", "loopback"))
-    if not _is_number(received) or not _is_number(sent) or not _is_number(loopback):
-        return
+def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None:
     # The last heartbeat of a process may follow the one before at once: such a short time gives no rate.
     gap = max(0.2, seconds - samples.seconds[-1]) if samples.seconds else 1.0
     samples.seconds.append(seconds)
-    samples.cpu_percent.append(cpu)
-    samples.memory_bytes.append(memory)
-    samples.network_rate.append((received + sent) / gap)
-    samples.loopback_rate.append(loopback / gap)
+    samples.cpu_percent.append(event.cpu_percent)
+    samples.memory_bytes.append(event.memory_bytes)
+    samples.network_rate.append((event.network.inbound + event.network.out) / gap)
+    samples.loopback_rate.append(event.network.loopback / gap)
 
 
 def merged(spans: list[Span], gap: float) -> list[Span]:
-    """The same with neighbours of one phase joined where less than `gap` seconds lie between them."""
+    """Join neighbouring spans of one phase that are at most `gap` seconds apart."""
     found: list[Span] = []
     last: dict[str, int] = {}
     for span in spans:
@@ -111,7 +102,7 @@ def merged(spans: list[Span], gap: float) -> list[Span]:
 
 @dataclass(frozen=True)
 class Extent:
-    """Mean, least and greatest of a quantity over the seconds of a run."""
+    """Mean, minimum and maximum of a quantity over the seconds of a run."""
 
     mean: float
     low: float
@@ -124,9 +115,9 @@ class Extent:
 
 
 def totals(series: RunSeries) -> dict[str, Extent]:
-    """CPU, memory and network of all processes together, second by second while all of them lived.
+    """CPU, memory and network of all processes together, second by second while all of them were alive.
 
-    Network counters are the host's: of several processes on a host, one is taken.
+    Network counters are those of the host: of several processes on one host, the first counts.
     """
     seen: dict[str, dict[int, dict[str, float]]] = {}
     hosts: set[str] = set()

@@ -1,4 +1,4 @@
-"""Whether a run folder is what the reference says: files, events and their fields, epochs in order, counts that add up.
+"""Whether a run folder is as documented: its files, events and result, epochs in order, counts that add up.
 
 Reads any folder, also one that was copied from elsewhere, and names everything that is wrong; changes nothing.
 """
@@ -6,25 +6,32 @@ Reads any folder, also one that was copied from elsewhere, and names everything 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from velodrome.errors import VelodromeError
-from velodrome.events.lines import PREFIX
-from velodrome.run import schema
+from velodrome.events.fields import SCHEMA_VERSION
+from velodrome.events.lines import PREFIX, event_files
+from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
+from velodrome.events.problems import sentences
+from velodrome.events.result import RunResult
+from velodrome.run.consistency import contradictions
 from velodrome.run.store import RunFolder
 from velodrome.spec.read import parse_yaml
 
-#: Nobody reads more than so many lines about one kind of mistake.
+#: Nobody reads more lines than this about one kind of mistake.
 _MOST = 5
+#: How pydantic calls a line that holds no JSON object.
+_NO_OBJECT = ("json_invalid", "model_attributes_type")
 
 
 @dataclass
 class Checked:
-    """What was found of one run; without problems it is whole."""
+    """What was found in one run folder; without problems it is complete."""
 
     path: Path
     status: str = "unreadable"
@@ -41,20 +48,23 @@ def check_run(path: Path) -> Checked:
     found = Checked(path)
     folder = RunFolder(path)
     if not path.is_dir():
-        found.problems.append(f"{path} is no folder")
+        found.problems.append(f"{path} is not a folder")
         return found
     found.status = folder.status()
     job = _check_job(folder, found.problems)
     _check_plan(path, found.problems)
-    events = _Events(found.problems)
-    for file in _event_files(path, found.problems):
-        events.read(file, cut_off=found.status in ("running", "interrupted"))
-    found.events = events.count
-    result = _read_result(path, found.problems)
+    log = _EventLog(found.problems)
+    files = event_files(path)
+    if not files:
+        found.problems.append("events.jsonl is missing")
+    for file in files:
+        log.read(file, killed=found.status in ("running", "interrupted"))
+    found.events = log.count
+    result = _check_result(path, found.problems)
     if result is not None:
-        _check_result(result, job, events, found.problems)
+        found.problems += contradictions(result, job, log.epochs, log.result)
     elif found.status != "running" and not (path / "result.json").exists():
-        found.problems.append("result.json is missing: the run was interrupted before it could say how it ended")
+        found.problems.append("result.json is missing: the run was interrupted before it could write how it ended")
     for name in ("logs", "checkpoints", "tensorboard", "model"):
         if (path / name).exists() and not (path / name).is_dir():
             found.problems.append(f"{name} is not a folder")
@@ -73,17 +83,17 @@ def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
     except VelodromeError as error:
         problems.append(f"job.yaml: {' '.join(str(error).partition(': ')[2].split())}")
     try:
-        told = parse_yaml((folder.path / "job.yaml").read_text(encoding="utf-8"))
+        job = parse_yaml((folder.path / "job.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return job if isinstance(job, dict) else {}
 
 
 def _check_plan(path: Path, problems: list[str]) -> None:
     try:
         plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return  # a run that was started by hand or ended early has none
+        return  # a run that was started manually or ended early has none
     except (OSError, ValueError) as error:
         problems.append(f"plan.json cannot be read: {error}")
         return
@@ -91,213 +101,107 @@ def _check_plan(path: Path, problems: list[str]) -> None:
         problems.append("plan.json has no list of processes")
 
 
-def _event_files(path: Path, problems: list[str]) -> list[Path]:
-    by_hand = sorted(path.glob("events-*.jsonl"))
-    if not (path / "events.jsonl").is_file() and not by_hand:
-        problems.append("events.jsonl is missing")
-    return [file for file in (path / "events.jsonl", *by_hand) if file.is_file()]
+def _starts(event: EventBase) -> bool:
+    """Whether it is the first event of a process; before `hello` was added that was the phase `import`."""
+    return isinstance(event, HelloEvent) or (
+        isinstance(event, PhaseEvent) and event.phase == "import" and event.state == "begin"
+    )
 
 
-def _begins(event: Mapping[str, Any]) -> bool:
-    """Whether a process says its first word."""
-    return event.get("kind") == "phase" and event.get("phase") == "import" and event.get("state") == "begin"
-
-
-class _Events:
-    """Reads the events of a run one by one and remembers what they say together."""
+class _EventLog:
+    """Reads the events of a run one by one and keeps what the result is compared with."""
 
     def __init__(self, problems: list[str]) -> None:
         self._problems = problems
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
+        self._validator: TypeAdapter[Event] = TypeAdapter(Event)
         self.count = 0
-        self.epochs: dict[int, Mapping[str, Any]] = {}
-        self.result: Mapping[str, Any] | None = None
+        self.epochs: dict[int, EpochEvent] = {}
+        self.result: ResultEvent | None = None
         self._last_epoch = self._last_steps = 0
 
-    def read(self, file: Path, *, cut_off: bool) -> None:
-        """Who is killed in the middle of a line leaves it half: the last of a run that ended so, or was resumed."""
+    def read(self, file: Path, *, killed: bool) -> None:
+        """Read a file. A process that is killed while it writes leaves half a line: at the end, or before a resume."""
         half: int | None = None
         try:
             with file.open(encoding="utf-8", errors="replace") as stream:
                 for number, line in enumerate(stream, start=1):
                     if not line.strip():
                         continue
-                    event = self._parsed(line)
-                    if half is not None and (event is None or not _begins(event)):
-                        self._say_half(file, half)
-                    half = number if event is None else None
-                    if event is not None:
-                        self._take(event, f"{file.name}, line {number}")
+                    is_object, event = self._parse(line, f"{file.name}, line {number}")
+                    if half is not None and not (event is not None and _starts(event)):
+                        self._report_half(file, half)
+                    half = None if is_object else number
         except OSError as error:
             self._problems.append(f"{file.name} cannot be read: {error.strerror}")
-        if half is not None and not cut_off:
-            self._say_half(file, half)
+        if half is not None and not killed:
+            self._report_half(file, half)
 
-    def _say_half(self, file: Path, number: int) -> None:
-        self._say("broken", f"{file.name}, line {number} is no event: it was cut off or altered")
-
-    @staticmethod
-    def _parsed(line: str) -> Mapping[str, Any] | None:
+    def _parse(self, line: str, where: str) -> tuple[bool, Event | None]:
+        """Take the event of a line; whether the line is a JSON object at all, and its event if it is a valid one."""
         try:
-            event = json.loads(line.removeprefix(PREFIX))
-        except (ValueError, RecursionError):
-            return None
-        return event if isinstance(event, dict) else None
+            event = self._validator.validate_json(line.removeprefix(PREFIX))
+        except ValidationError as error:
+            if error.errors(include_url=False)[0]["type"] in _NO_OBJECT:
+                return False, None
+            self.count += 1
+            for problem in sentences(error, union=True):
+                self._report(problem[:30], f"{where}: the event {problem}")
+            return True, None
+        self.count += 1
+        self._take(event, where)
+        return True, event
 
-    def _say(self, kind: str, problem: str) -> None:
-        self._told[kind] = self._told.get(kind, 0) + 1
-        if self._told[kind] <= _MOST:
+    def _report_half(self, file: Path, number: int) -> None:
+        self._report("half", f"{file.name}, line {number} is not an event: it was cut off or altered")
+
+    def _report(self, kind: str, problem: str) -> None:
+        self._reported[kind] = self._reported.get(kind, 0) + 1
+        if self._reported[kind] <= _MOST:
             self._problems.append(problem)
-        elif self._told[kind] == _MOST + 1:
+        elif self._reported[kind] == _MOST + 1:
             self._problems.append("… and more of this kind")
 
-    def _take(self, event: Mapping[str, Any], where: str) -> None:
-        self.count += 1
-        wrong = schema.EVERY_EVENT.wrong(event)
-        kind = event.get("kind")
-        if isinstance(kind, str) and kind not in schema.EVENTS:
-            wrong.append(f"is of the unknown kind {kind!r}")
-        elif isinstance(kind, str):
-            wrong += schema.EVENTS[kind].wrong(event)
-        for problem in wrong:
-            self._say(f"{kind} {problem[:20]}", f"{where}: the event {problem}")
-        if wrong:
-            return
-        if _begins(event):
-            self._last_epoch = self._last_steps = 0  # a run that is resumed says its last epoch again
-        elif kind == "epoch":
+    def _take(self, event: Event, where: str) -> None:
+        if isinstance(event, HelloEvent) and (event.schema_version or 0) > SCHEMA_VERSION:
+            self._report("schema", f"{where}: {_newer(event.schema_version)}")
+        if _starts(event):
+            self._last_epoch = self._last_steps = 0  # a resumed run reports its last epoch again
+        elif isinstance(event, EpochEvent):
             self._take_epoch(event, where)
-        elif kind == "result":
+        elif isinstance(event, ResultEvent):
             self.result = event
 
-    def _take_epoch(self, event: Mapping[str, Any], where: str) -> None:
-        epoch, steps = event["epoch"], event["steps"]
-        if epoch <= self._last_epoch:
-            self._say("order", f"{where}: epoch {epoch} comes after epoch {self._last_epoch}")
-        if steps < self._last_steps:
-            self._say("steps", f"{where}: {steps} steps were done after {self._last_steps}")
-        self._last_epoch, self._last_steps = epoch, steps
-        self.epochs[epoch] = event
+    def _take_epoch(self, event: EpochEvent, where: str) -> None:
+        if event.epoch <= self._last_epoch:
+            self._report("order", f"{where}: epoch {event.epoch} comes after epoch {self._last_epoch}")
+        if event.steps < self._last_steps:
+            self._report("steps", f"{where}: {event.steps} steps were done after {self._last_steps}")
+        self._last_epoch, self._last_steps = event.epoch, event.steps
+        self.epochs[event.epoch] = event
 
 
-def _read_result(path: Path, problems: list[str]) -> Mapping[str, Any] | None:
+def _newer(version: int | None) -> str:
+    return f"schema {version} is newer than {SCHEMA_VERSION}, which this version of Velodrome writes"
+
+
+def _check_result(path: Path, problems: list[str]) -> RunResult | None:
+    """Read the result, if its fields are as documented."""
     try:
-        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        text = (path / "result.json").read_text(encoding="utf-8")
+        result = RunResult.model_validate(json.loads(text))
     except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        problems += [f"result.json {problem}" for problem in sentences(error)]
         return None
     except (OSError, ValueError) as error:
         problems.append(f"result.json cannot be read: {error}")
         return None
-    if not isinstance(result, dict):
-        problems.append("result.json holds no object")
-        return None
+    if result.schema_version > SCHEMA_VERSION:
+        problems.append(f"result.json: {_newer(result.schema_version)}")
+    if result.status == "finished" and result.test is None:
+        problems.append("result.json has status finished and no test")
+    if result.status != "finished" and result.error is None:
+        problems.append("result.json does not say why the run ended")
     return result
-
-
-def _check_result(
-    result: Mapping[str, Any], job: Mapping[str, Any], events: _Events, problems: list[str]
-) -> None:
-    wrong = list(_wrong_in_result(result))
-    problems += [f"result.json {problem}" for problem in wrong]
-    if wrong:
-        return  # what follows trusts the fields
-    for name in ("dataset", "model", "engine", "strategy", "workers", "batch_size", "seed"):
-        if name in job and name in result and job[name] != result[name]:
-            problems.append(f"result.json says {name} {result[name]!r}, and job.yaml {job[name]!r}")
-    problems += [f"result.json: {problem}" for problem in _sums(result)]
-    problems += _against_events(result, events)
-
-
-def wrong_fields(result: Mapping[str, Any]) -> Iterator[str]:
-    """What does not fit in a result and in its parts, each as the end of a sentence."""
-    yield from schema.RESULT.wrong(result)
-    parts: list[tuple[str, Any, schema.Fields]] = [
-        ("test", result.get("test"), schema.TEST), ("seconds", result.get("seconds"), schema.SECONDS_PARTS),
-        ("throughput", result.get("throughput"), schema.THROUGHPUT),
-    ]
-    for name, fields in (("history", schema.HISTORY), ("nodes", schema.NODE)):
-        rows = result.get(name)
-        parts += [(f"{name}[{place}]", row, fields) for place, row in enumerate(rows if isinstance(rows, list) else ())]
-    for name, value, fields in parts:
-        if isinstance(value, Mapping):
-            yield from (f"{name} {problem}" for problem in fields.wrong(value))
-        elif value is not None or name.endswith("]"):
-            yield f"{name} is no object"
-
-
-def _wrong_in_result(result: Mapping[str, Any]) -> Iterator[str]:
-    yield from wrong_fields(result)
-    if result.get("status") == "finished" and result.get("test") is None:
-        yield "says finished and has no test"
-    if result.get("status") != "finished" and "error" not in result:
-        yield "does not say why the run ended"
-
-
-def _near(one: float, other: float, share: float = 1e-6, least: float = 1e-9) -> bool:
-    return math.isclose(one, other, rel_tol=share, abs_tol=least)
-
-
-def _sums(result: Mapping[str, Any]) -> Iterator[str]:
-    """What can be recomputed from the result alone."""
-    test, seconds, history = result["test"], result["seconds"], result["history"]
-    if test and isinstance(test.get("correct"), int):
-        if test["correct"] > test["total"]:
-            yield f"test has {test['correct']} correct of {test['total']}"
-        elif test.get("accuracy") is not None and not _near(test["accuracy"], test["correct"] / test["total"]):
-            yield f"test accuracy {test['accuracy']} is not {test['correct']} of {test['total']}"
-    perplexity, loss = (test.get("perplexity"), test["loss"]) if test else (None, None)
-    if perplexity is not None and loss is not None and not _near(perplexity, math.exp(min(loss, 700.0)), 1e-4):
-        yield f"test perplexity {perplexity} is not exp of the loss {loss}"
-    epochs = [row["epoch"] for row in history]
-    if epochs != sorted(set(epochs)):
-        yield f"the epochs of history are {epochs}, and should count up"
-    if result["epochs"] != len(history):
-        yield f"it says {result['epochs']} epochs, and history has {len(history)}"
-    if not _near(seconds["train"], sum(row["seconds"] for row in history), 1e-3, 1e-2):
-        yield f"seconds.train {seconds['train']} is not the sum of history"
-    if result["ended"] < result["started"]:
-        yield "it ended before it started"
-    confusion = result.get("confusion")
-    if test and confusion:
-        yield from _confusion(confusion, test, result.get("class_names", []))
-    rate, batches = (result["throughput"][name] for name in ("examples_per_second", "batches_per_second"))
-    batch = result.get("batch_of_step")
-    if rate and batches and batch and not _near(rate / batch, batches, 1e-3, 1e-3):
-        yield f"{batches} batches a second of {batch} are not {rate} examples a second"
-
-
-def _confusion(confusion: Sequence[Any], test: Mapping[str, Any], names: Sequence[Any]) -> Iterator[str]:
-    square = all(isinstance(row, list) and len(row) == len(confusion) for row in confusion)
-    if not square or not all(schema.COUNT.fits(cell) for row in confusion for cell in row):
-        yield "confusion is no square of counts"
-        return
-    total, right = sum(map(sum, confusion)), sum(row[place] for place, row in enumerate(confusion))
-    if total != test["total"] or right != test.get("correct"):
-        yield f"confusion counts {right} of {total}, and test {test.get('correct')} of {test['total']}"
-    if names and (len(names) != len(confusion) or not all(isinstance(name, str) for name in names)):
-        yield f"class_names are not the names of {len(confusion)} classes"
-
-
-def _against_events(result: Mapping[str, Any], events: _Events) -> Iterator[str]:
-    """What the result and the events both say."""
-    test, said = result["test"], events.result
-    if test and said is None:
-        yield "result.json has a test, and no event says a result"
-    if test and said is not None:
-        counted = said["test"]
-        right = counted.get("correct")
-        if counted["total"] != test["total"] or test.get("correct") not in (None, right):
-            said_right = "no count of correct ones" if right is None else right
-            yield (f"result.json has {test.get('correct')} of {test['total']} in test, and the events "
-                   f"{said_right} of {counted['total']}")
-    for row in result["history"]:
-        event = events.epochs.get(row["epoch"])
-        if event is None:
-            yield f"epoch {row['epoch']} is in result.json and not in the events"
-            continue
-        for part in ("train", "validation"):
-            told, right, total = row.get(f"{part}_accuracy"), event[part].get("correct"), event[part]["total"]
-            if told is not None and right is None:
-                yield f"epoch {row['epoch']}: {part}_accuracy is {told}, and the event counts no correct ones"
-            elif told is not None and total and not _near(told, right / total):
-                yield f"epoch {row['epoch']}: {part}_accuracy {told} is not {right} of {total}"

@@ -17,7 +17,7 @@ from velodrome.cluster.launcher import Launch
 from velodrome.cluster.local import cold as local
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.check import wrong_fields
+from velodrome.events.problems import result_problems
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
@@ -99,7 +99,7 @@ class RaceFolder:
             result = run.result()
             if result is None or result["status"] != "finished":
                 continue
-            if next(wrong_fields(result), None) is None:
+            if not result_problems(result):
                 found[run.name] = result
         return found
 

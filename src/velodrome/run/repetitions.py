@@ -8,7 +8,7 @@ from typing import Any
 
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.check import wrong_fields
+from velodrome.events.problems import result_problems
 from velodrome.run.listing import ASIDE, glance, locate, scan
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
@@ -25,8 +25,8 @@ def read(path: Path) -> dict[str, Any]:
     result = folder.result()
     if result is None:
         raise VelodromeError("its result cannot be read")
-    if problem := next(wrong_fields(result), None):
-        raise VelodromeError(f"its result.json {problem}")
+    if problems := result_problems(result):
+        raise VelodromeError(f"its result.json {problems[0]}")
     try:
         job = folder.job().model_dump()
     except VelodromeError:

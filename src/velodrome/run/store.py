@@ -16,7 +16,8 @@ import yaml
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.lines import to_line
+from velodrome.events.lines import read_events, to_line
+from velodrome.events.models import Event, EventBase
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name
 from velodrome.spec.read import parse_yaml
@@ -60,14 +61,9 @@ class RunFolder:
             return status
         return "running" if locked else "interrupted"
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Every whole event; a line that was cut off is passed over."""
-        with suppress(OSError), (self.path / "events.jsonl").open(encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                with suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and "kind" in event:
-                        yield event
+    def events(self) -> Iterator[Event]:
+        """Yield every complete event; lines that were cut off are skipped."""
+        return read_events(self.path / "events.jsonl")
 
     def is_locked(self) -> bool:
         """Whether a controller is writing this run or race."""
@@ -97,7 +93,7 @@ class OpenRun(RunFolder):
         if self._events.tell():
             self._events.write("\n")  # whatever a killed controller left half written ends here
 
-    def add_event(self, event: dict[str, Any]) -> None:
+    def add_event(self, event: EventBase | dict[str, Any]) -> None:
         assert self._events is not None
         self._events.write(to_line(event) + "\n")
         self._events.flush()

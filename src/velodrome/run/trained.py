@@ -1,22 +1,25 @@
-"""How much a run trained on, counted from its events: what its result leaves out and the theses' formula needs."""
+"""How much a run trained on, counted from its events: its result leaves this out, and the theses' formula needs it."""
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from pathlib import Path
+
+from velodrome.events.lines import event_files, parse_stored
+from velodrome.events.models import EpochEvent
 
 
 def examples_trained(folder: Path) -> int | None:
-    """Examples (words of a text) that all workers trained on together, over all epochs; None if nothing says so."""
+    """Examples (words of a text) that all workers together trained on over all epochs; None if no event counts them."""
     trained: dict[int, int] = {}
-    # A run that was started by hand has a file for each process.
-    for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))):
-        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as stream:
-            for line in stream:
-                if '"epoch"' in line and '"validation"' in line:
-                    with suppress(ValueError, KeyError, TypeError):
-                        event = json.loads(line[line.index("{"):])
-                        if event["kind"] == "epoch":
-                            trained[event["epoch"]] = int(event["train"]["total"])
+    for path in event_files(folder):
+        try:
+            with path.open(encoding="utf-8", errors="replace") as stream:
+                for line in stream:
+                    # Most lines are not worth parsing.
+                    if '"epoch"' in line and '"validation"' in line:
+                        event = parse_stored(line)
+                        if isinstance(event, EpochEvent):
+                            trained[event.epoch] = event.train.total
+        except OSError:
+            continue
     return sum(trained.values()) or None

@@ -18,6 +18,7 @@ import psutil
 from pydantic import ValidationError
 
 from velodrome.errors import BadRequest
+from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.machine import cores
 from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
@@ -31,6 +32,7 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")
 def describe_process(job: str | None) -> dict[str, Any]:
     """The fields of the `hello` event of this process, which trains a job (as JSON)."""
     return {
+        "schema": SCHEMA_VERSION,
         "host": socket.gethostname(),
         "clock": round(time.time(), 4),
         "interpreter": sys.executable,
