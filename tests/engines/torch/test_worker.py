@@ -67,7 +67,7 @@ def test_a_worker_that_does_not_come_is_named(data, tmp_path, strategy):
     ran = finish(start(job, data, tmp_path, only=[0, 2]), tmp_path)
     for process in ran.processes:
         assert process.code == 1
-        assert "worker 1 on 127.0.0.1 did not come" in process.of_kind("error")[-1]["message"]
+        assert "worker 1 on 127.0.0.1 did not join" in process.of_kind("error")[-1]["message"]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])

@@ -91,7 +91,7 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
         )
     except (distributed.DistError, RuntimeError) as error:
         raise RunFailed(
-            f"{world.peers[0]} did not come: nobody answered at {host}:{port} within {seconds:g} s"
+            f"{world.peers[0]} did not join: nobody answered at {host}:{port} within {seconds:g} s"
         ) from error
     _meet(store, world, seconds)
     with losing_peers():
@@ -122,7 +122,7 @@ def _meet(store: distributed.TCPStore, world: World, seconds: float) -> None:
         if rank == 0:  # the store lives here, and those who came must be able to read it
             _arrive(store, [f"told/{other}" for other in range(size) if str(other) not in missing.split(",")], 5)
         absent = ", ".join(str(world.peers[int(other)]) for other in missing.split(","))
-        raise RunFailed(f"{absent} did not come within {seconds:g} s")
+        raise RunFailed(f"{absent} did not join within {seconds:g} s")
 
 
 def _arrive(store: distributed.TCPStore, keys: list[str], seconds: float) -> bool:
