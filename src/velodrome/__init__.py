@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from velodrome.api import runs, study
     from velodrome.api.engines import list_engines
+    from velodrome.api.plan import plan
     from velodrome.api.race import race
     from velodrome.api.recommend import recommend
     from velodrome.api.report import report
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from velodrome.spec.race import Race
 
 __all__ = [
-    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "list_engines", "race", "recommend", "report", "resume",
-    "runs", "study", "train",
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "list_engines", "plan", "race", "recommend", "report",
+    "resume", "runs", "study", "train",
 ]
 
 #: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
@@ -33,6 +34,7 @@ _LAZY_EXPORTS = {
     "RunFailed": "velodrome.errors:RunFailed",
     "VelodromeError": "velodrome.errors:VelodromeError",
     "list_engines": "velodrome.api.engines:list_engines",
+    "plan": "velodrome.api.plan:plan",
     "race": "velodrome.api.race:race",
     "recommend": "velodrome.api.recommend:recommend",
     "report": "velodrome.api.report:report",

@@ -138,3 +138,19 @@ def test_help_loads_no_command_and_a_misspelled_one_is_told_the_right_name(velod
     wrong = velodrome("trian")
     assert wrong.code == 2
     assert "train" in wrong.err
+
+
+def test_every_field_of_a_job_belongs_to_one_group_of_the_help() -> None:
+    from velodrome.spec.job import GROUPS, Job
+
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(Job.model_fields)
+
+
+@pytest.mark.parametrize(("command", "own"), [("train", []), ("race", ["Race"]), ("plan", ["Hosts"])])
+def test_help_groups_the_options_of_a_job(velodrome, command: str, own: list[str]) -> None:
+    lines = velodrome(command, "--help").out.splitlines()
+    panels = [line.split()[1] for line in lines if line.startswith("╭─")]
+    assert panels == ["Arguments", *own, "Data", "Model", "Distribution", "Optimization", "Limits", "Output"]
+    output = lines.index(next(line for line in lines if line.startswith("╭─ Output")))
+    assert all(any(option in line for line in lines[output:]) for option in ("--runs", "--json", "--help"))

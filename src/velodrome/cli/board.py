@@ -1,4 +1,4 @@
-"""The live table of a race: what is done, what runs, what is to come, and when it will be over."""
+"""The live table of a race: finished, running and waiting jobs, and the expected end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from velodrome.run.race_jobs import RaceObserver
 from velodrome.spec.race import Entry
 from velodrome.tasks.quality import value_of
 
-#: Rows that are shown of jobs before and after the one that runs.
+#: Rows that are shown before and after the running job.
 BEFORE, AFTER = 12, 6
 
 

@@ -1,4 +1,4 @@
-"""The subcommands of `velodrome`. The code of one is loaded when it is called: its name and a sentence list it."""
+"""The subcommands of `velodrome`, each with the sentence that lists it. Its code is imported when it is called."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-#: Name and, as its help begins, what it does. `train` is in `cli/train.py`, and so on.
+#: Name and the first sentence of its help. `train` is in `cli/train.py`, and so on.
 COMMANDS = {
-    "train": "Train one network under one strategy, and measure it.",
+    "train": "Train one model with one strategy, and measure it.",
     "resume": "Continue an interrupted or failed run from its newest checkpoint.",
-    "race": "Race strategies, engines, batch and cluster sizes against each other; compare them and say which to use.",
-    "report": "Write a race down: verdict, figures and tables on one page that needs nothing else, or the tables "
-    "alone.",
-    "recommend": 'Say which configuration to use, why, and what to try next; "do not distribute this" is a possible '
-    "answer.",
-    "plan": "Print, for each host, the exact command and environment that starts its part of a job.",
+    "race": "Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.",
+    "report": "Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.",
+    "recommend": 'Recommend a configuration of a race, with the reason and what to try next; "do not distribute this" '
+    "is a possible answer.",
+    "plan": "Print the exact command and environment that starts each process of a job, host by host.",
     "engines": "List engines and strategies, and whether each can run here.",
-    "data": "List, fetch, look at and check data sets.",
+    "data": "List, fetch, show, verify and shard data sets.",
     "runs": "List, show, compare, check, remove and export stored runs and races.",
-    "study": "Run published studies again and see ours beside theirs.",
+    "study": "Reproduce published studies and compare the results.",
 }
 
 
 def loaded(name: str) -> typer.Typer:
-    """A subcommand with its code: one function, or a group of several."""
+    """A subcommand with its code imported: one function, or a group of several."""
     module = import_module(f"velodrome.cli.{name}")
     if hasattr(module, "app"):
         return module.app  # type: ignore[no-any-return]
-    alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    alone.command(name)(module.command)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    alone.command(name, cls=getattr(module, "CLASS", None))(module.command)
     return alone
 
 
 class Commands(TyperGroup):
-    """Holds placeholders that help can list, and puts the real command in the place of the one that is called."""
+    """Holds placeholders for `--help`, and replaces the one that is called by the real command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS:

@@ -1,4 +1,4 @@
-"""Configurations side by side in a terminal, the best of each column marked; narrow terminals get fewer columns."""
+"""Configurations as a table for the terminal, the best of each column marked; narrow terminals get fewer columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Column = tuple[str, Callable[[Row], str]]
 def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
     """Speedup is over the engine's `single`, scaling over the strategy's own one-worker run.
 
-    Columns are left out from the right until the table is no wider than `width`: half a number tells nothing.
+    Columns are left out from the right until the table fits into `width`: no number is cut in half.
     """
     columns = _columns(rows)
     measure = Console(width=10_000)
@@ -41,7 +41,7 @@ def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
-    """What there is to show, the most telling first."""
+    """The columns that have values, the most important first."""
     found: list[Column] = []
     for name in (*(measure.name for measure in qualities_of(rows)), *_ORDER):
         if name in _PLACES:

@@ -1,4 +1,4 @@
-"""What a person sees while a job runs and when it is done. Progress goes to stderr; stdout stays for results."""
+"""Progress of one job on stderr and its result on stdout."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ class JobProgress:
 
 
 def _announce(plan: Plan, run: OpenRun) -> str:
-    """Everything that was decided, the defaults included."""
+    """The configuration of a run, defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
     form = f"{strategy.consistency}, stock" if job.implementation == "stock" else strategy.consistency
     who = _counted(job.workers, "worker") + (f", {_counted(job.servers, 'server')}" if job.servers else "")
-    threads = f"{job.threads} per process" if job.threads else "cores divided fairly"
+    threads = f"{job.threads} per process" if job.threads else "cores divided evenly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
     return (
@@ -182,25 +182,25 @@ def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -
 
 
 def show_failure(error: JobFailed) -> None:
-    """The user's own traceback or the stalled rank's stack, once; the sentence itself is printed with the exit code."""
+    """Print the user's traceback or the stack of the stalled rank; the message itself is printed with the exit code."""
     failure = error.failure
     if failure.traceback:
         print(failure.traceback.rstrip(), file=sys.stderr)
     if failure.stack:
         print(f"stack of {failure.role} {failure.rank}:\n{failure.stack}", file=sys.stderr)
-    print(f"what happened is stored in {error.result['path']}", file=sys.stderr)
+    print(f"details are stored in {error.result['path']}", file=sys.stderr)
 
 
 def mention_interrupted(store: Store) -> None:
-    """Tell of runs whose controller was killed, so that nobody wonders what became of them."""
-    # A look for the file is enough for the many that ended; only the others are asked.
+    """Print how to resume runs whose controller was killed."""
+    # Whether the file exists is enough for the many that ended; only the others are opened.
     without = [run for run in store.runs() if not (run.path / "result.json").exists()]
     names = [run.name for run in without if run.status() == "interrupted"]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         where = "" if store.path == default_runs() else f" --runs {store.path}"
         error_console.print(
-            f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}{where}` continues it",
+            f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}{where}` resumes it",
             soft_wrap=True, markup=False,
         )
 

@@ -1,4 +1,4 @@
-"""`velodrome data`: lists and prepares data sets; what else can be done with them has files of its own."""
+"""`velodrome data`: lists and prepares data sets; showing, verifying and sharding have files of their own."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from velodrome.cli.options import Json
 if TYPE_CHECKING:
     from velodrome.data.base import Description
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch, look at and check data sets.")
+app = typer.Typer(no_args_is_help=True, help="List, fetch, show, verify and shard data sets.")
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the data set, as --dataset takes it: your own data too.")
+    str, typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset; also your own data.")
 ]
 
 
@@ -46,8 +46,8 @@ def list_data(json: Json = False) -> None:
         size = _size(about.bytes)
         where = "?" if here is None else "yes" if here else "no"
         console.print(line.format(about.name, counts, shape, _number(about.classes), size, where))
-        told = f"{about.title}; licence {about.licence}" if here is not None else about.notes[0]
-        console.print(f"  {told}", style="dim", soft_wrap=True)
+        about_line = f"{about.title}; licence {about.licence}" if here is not None else about.notes[0]
+        console.print(f"  {about_line}", style="dim", soft_wrap=True)
 
 
 def _looked_at(name: str) -> tuple[Description, bool | None]:
@@ -79,14 +79,14 @@ def _size(count: int | None) -> str:
 def prepare(
     name: Name,
     mirror: Annotated[
-        str | None, typer.Option("--mirror", metavar="DIR|URL", help="Folder or address with the publisher's files.")
+        str | None, typer.Option("--mirror", metavar="DIR|URL", help="Folder or URL with the publisher's files.")
     ] = None,
     bad_data: data_show.BadDataOption = "fail",
     json: Json = False,
 ) -> None:
-    """Bring a data set to this machine, check and decode it, so that training never waits for it.
+    """Download a data set to this machine, verify and decode it, so that training never waits for it.
 
-    A download that broke off goes on where it stopped; several of these at once are safe.
+    An interrupted download resumes where it stopped. Several of these commands may run at once.
 
     Example: `velodrome data prepare fashion-mnist --mirror /data/mirror`
     """

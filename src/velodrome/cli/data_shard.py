@@ -14,15 +14,16 @@ def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set.")],
     to: Annotated[str, typer.Option("--to", metavar="URL", help="A folder, hdfs://host:port/path, webhdfs://… or "
                                     "s3://bucket/path.")],
-    shards: Annotated[int, typer.Option("--shards", help="Files of the training part; the others have as many in "
-                                        "proportion.")] = 16,
+    shards: Annotated[
+        int, typer.Option("--shards", help="Files of the training part; the other parts in proportion.")
+    ] = 16,
     encoding: Annotated[str, typer.Option("--encoding", help="Images as png, jpeg (loses detail) or raw.")] = "png",
-    part: Annotated[str, typer.Option("--part", help="Parts to write, with commas between.")] = "train,validation,test",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides which examples are for validation.")] = 1,
-    validation: Annotated[float, typer.Option("--validation", help="Share of the training set kept apart for "
+    part: Annotated[str, typer.Option("--part", help="Parts to write, separated by commas.")] = "train,validation,test",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the validation split.")] = 1,
+    validation: Annotated[float, typer.Option("--validation", help="Fraction of the training set held out for "
                                               "validation.")] = 0.1,
     bad_data: BadDataOption = "fail",
-    force: Annotated[bool, typer.Option("--force", help="Replace a set that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing set.")] = False,
     json: Json = False,
 ) -> None:
     """Write a data set as TFRecord files, with an index that holds counts and checksums.
@@ -44,7 +45,7 @@ def command(
 
     chosen = [known for known in PARTS if known in part.split(",")]
     if not chosen or set(part.split(",")) - set(PARTS):
-        raise BadRequest(f"--part {part!r}: give some of {','.join(PARTS)}, with commas between")
+        raise BadRequest(f"--part {part!r}: give some of {','.join(PARTS)}, separated by commas")
     policy = checked(bad_data)
     store = open_store(to)
     progress = JobProgress()

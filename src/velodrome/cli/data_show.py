@@ -1,4 +1,4 @@
-"""`velodrome data show`: what is in a data set, as a picture and as counts."""
+"""`velodrome data show`: a data set as a contact sheet and as counts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from velodrome.data.base import BadData
 
 BadDataOption = Annotated[
-    str, typer.Option("--bad-data", help="Whether examples that cannot be used are left out (skip) or refused (fail).")
+    str, typer.Option("--bad-data", help="Whether unusable examples are left out (skip) or an error (fail).")
 ]
-#: Of more classes, the terminal shows the largest.
+#: The terminal shows at most this many classes, the largest ones.
 _MOST_ROWS = 40
 
 
@@ -31,18 +31,18 @@ def checked(word: str) -> BadData:
 
 def command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the data set, as --dataset takes it: your own data too.")
+        str, typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset; also your own data.")
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The PNG to write; NAME.png unless said.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="PNG file to write; by default NAME.png.")] = None,
     columns: Annotated[int, typer.Option("--columns", help="Examples of each class.", min=1, max=50)] = 12,
-    seed: Annotated[int, typer.Option("--seed", help="Decides what is drawn for validation and test.")] = 1,
-    validation: Annotated[float, typer.Option("--validation", help="Share kept apart for validation.")] = 0.1,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the validation and test splits.")] = 1,
+    validation: Annotated[float, typer.Option("--validation", help="Fraction held out for validation.")] = 0.1,
     bad_data: BadDataOption = "fail",
     json: Json = False,
 ) -> None:
     """Draw a contact sheet of a data set, and count its classes.
 
-    Of a text, the words are counted and the most frequent ones shown.
+    For a text, count the words and show the most frequent ones.
 
     Examples:
 
@@ -63,7 +63,7 @@ def command(
         progress.end()
     if catalogue.describe(name, bad_data=policy).kind == "text":
         shown = _text(name, policy)
-        print(json_module.dumps(shown) if json else _told_text(shown))
+        print(json_module.dumps(shown) if json else _text_summary(shown))
         return
     from velodrome.data.images.contact_sheet import class_counts, draw, write
 
@@ -123,7 +123,7 @@ def _text(name: str, policy: BadData) -> dict[str, Any]:
     }
 
 
-def _told_text(found: dict[str, Any]) -> str:
+def _text_summary(found: dict[str, Any]) -> str:
     frequent = ", ".join(f"{word['word']} {word['count']:,}" for word in found["most_frequent"])
     return "\n".join([
         f"{found['name']}: {found['train']:,} words to train on, {found['validation']:,} for validation, "

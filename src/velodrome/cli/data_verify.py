@@ -1,4 +1,4 @@
-"""`velodrome data verify`: whether what is stored is still what was stored."""
+"""`velodrome data verify`: whether stored files still match their checksums."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from velodrome.cli.options import Json
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set, as --dataset takes it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset.")],
     json: Json = False,
 ) -> None:
-    """Read everything that is stored of a data set, and compare it with its checksums.
+    """Verify the stored files of a data set against their checksums.
 
     Exit code 1 if anything is damaged or missing; `velodrome data prepare NAME` repairs it.
 

@@ -1,4 +1,4 @@
-"""The command `velodrome`: its subcommands, and what every one of them does with errors."""
+"""The command `velodrome`: its subcommands, and how errors and signals end every one of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Race distributed-training strategies on your model and data, and learn which one to use.",
-    epilog="Begin with:  velodrome train --dataset digits --engine torch --strategy ddp --workers 2",
+    help="Race distributed-training strategies on your model and data, and find out which one to use.",
+    epilog="Start with:  velodrome train --dataset digits --engine torch --strategy ddp --workers 2",
 )
 
 
@@ -53,7 +53,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 class _Interrupt:
-    """What Ctrl-C does: the first one ends the command; those after it do not disturb the putting in order."""
+    """The handler of Ctrl-C: the first one ends the command; later ones do not disturb the clean-up."""
 
     came = False
 
@@ -64,10 +64,10 @@ class _Interrupt:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run a command; its exit code is 0, 1 for a failed run, 2 for a bad request, 130 for Ctrl-C."""
+    """Run a command; its exit code is 0, 1 for a failed run, 2 for an invalid request, 130 for Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
-    # A shell that starts us in the background may have us ignore Ctrl-C; whoever sends it means it.
+    # A shell that starts us in the background may make us ignore SIGINT; whoever sends it wants us to end.
     signal.signal(signal.SIGINT, _Interrupt())
     try:
         app(words, standalone_mode=True)
@@ -78,7 +78,7 @@ def main(words: list[str] | None = None) -> None:
     except SystemExit as end:
         # Typer has turned Ctrl-C into this code already.
         if end.code in _ENDING:
-            # Python gives signals back to the system when it ends: one that came then would change our exit code.
+            # Python restores default handlers when it ends: a signal at that moment would change our exit code.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             print(f"velodrome: {_ENDING[end.code]}; nothing is left running", file=sys.stderr)

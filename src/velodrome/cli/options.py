@@ -1,20 +1,26 @@
-"""Options of a job on the command line, made from the job itself so that names, types and help are said once."""
+"""Options of a job on the command line, generated from the fields of `Job`: names, types, help and groups."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
+from velodrome.spec.job import GROUPS, Job
+
+#: The panel of `--help` for options that belong to no field of a job.
+OUTPUT = "Output"
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the run; made from job and time unless said.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run; by default made from the job and the time.")]
 JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]
@@ -23,7 +29,7 @@ _FLAGS = {"keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkp
 
 
 def _plain_type(annotation: Any) -> Any:
-    """The type a shell word is turned into, without None and without limits: the job checks those."""
+    """The type that a word of the command line is parsed into, without None and limits: the job checks those."""
     if get_origin(annotation) is Annotated:
         return _plain_type(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
@@ -33,19 +39,19 @@ def _plain_type(annotation: Any) -> Any:
 
 
 def _number(kind: type) -> Callable[[str], Any]:
-    """Turns a word into a number; its refusal quotes the word, which typer's own does not."""
+    """A parser of numbers whose error quotes the word, which typer's own does not."""
 
     def parse(word: str) -> Any:
         try:
             return kind(word)
         except ValueError:
-            raise typer.BadParameter(f"{word!r} is no {'whole number' if kind is int else 'number'}") from None
+            raise typer.BadParameter(f"{word!r} is not a {'whole number' if kind is int else 'number'}") from None
 
     return parse
 
 
 def _choices(name: str, annotation: Any) -> list[str]:
-    """What the shell may offer for a field."""
+    """Values of a field for shell completion."""
     if name == "dataset":
         from velodrome.data import catalogue
 
@@ -72,9 +78,14 @@ def _completion(name: str, annotation: Any) -> Callable[[str], list[str]]:
     return complete
 
 
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+
+
 def _parameters() -> list[inspect.Parameter]:
+    """An option for every field of a job, in the order of the groups."""
     found = []
-    for name, field in Job.model_fields.items():
+    order = [name for names in GROUPS.values() for name in names]
+    for name, field in sorted(Job.model_fields.items(), key=lambda item: order.index(item[0])):
         about = field.description or name
         about = about if about.startswith("sgd") else f"{about[0].upper()}{about[1:]}"
         more: dict[str, Any] = {}
@@ -83,15 +94,30 @@ def _parameters() -> list[inspect.Parameter]:
             about = "Argument of your own model's function, as key=value; repeat it for more"
         else:
             kind, flag = _plain_type(field.annotation), _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            if field.default is not None and "unless said" not in about:
+            if field.default is not None and "by default" not in about:
                 about += f" [default: {field.default}]"
             if kind in (int, float):
                 more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>"}
             elif kind is str:
                 more = {"autocompletion": _completion(name, field.annotation)}
-        annotation = Annotated[kind | None, typer.Option(flag, help=about, show_default=False, **more)]  # type: ignore[valid-type]
+        option = typer.Option(flag, help=about, show_default=False, rich_help_panel=_GROUP_OF[name], **more)
+        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
         found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     return found
+
+
+def _in_panels(own: list[inspect.Parameter], of_job: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """A command's parameters in the order of its help: what it puts into a panel itself, the job's, its output's."""
+    first, last = [], []
+    for parameter in own:
+        kind, info = get_args(parameter.annotation)
+        if isinstance(info, OptionInfo) and info.rich_help_panel is None:
+            info = copy(info)
+            info.rich_help_panel = OUTPUT
+            last.append(parameter.replace(annotation=Annotated[kind, info]))
+        else:
+            first.append(parameter)
+    return [*first, *of_job, *last]
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,7 +129,7 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
         mine = {parameter.name: words.pop(parameter.name) for parameter in own}
         command(**mine, fields={name: value for name, value in words.items() if value is not None})
 
-    parameters = [*own, *_parameters()]
+    parameters = _in_panels(own, _parameters())
     wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     )
@@ -113,8 +139,18 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+class JobCommand(TyperCommand):
+    """A command with the options of a job, whose `--help` is not alone in a panel of its own."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.rich_help_panel = OUTPUT  # type: ignore[attr-defined]
+        return option
+
+
 def parse_model_args(words: list[str]) -> dict[str, Any]:
-    """`key=value` words as arguments; values are read as YAML, so numbers and truth values are what they look like."""
+    """`key=value` words as arguments; values are parsed as YAML, so numbers and booleans keep their type."""
     from velodrome.spec.read import parse_yaml
 
     found: dict[str, Any] = {}

@@ -7,25 +7,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import Json, Runs, with_job_options
+from velodrome.cli.options import JobCommand, Json, Runs, with_job_options
 
 if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace, PlannedRace
 
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
 Name = Annotated[
-    str | None, typer.Option("--name", help="Name of the race; its file's, or made from what is raced, unless said.")
+    str | None,
+    typer.Option("--name", help="Name of the race; by default that of its file, or one made from what is raced."),
 ]
-Vary = Annotated[list[str] | None, typer.Option("--vary", help="A field and its values, as workers=1,2; repeat it.")]
-Repeat = Annotated[int | None, typer.Option("--repeat", help="How often each configuration runs. [default: 1]")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and how long it will take, and stop there.")]
+_PANEL = "Race"
+Vary = Annotated[
+    list[str] | None,
+    typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL),
+]
+Repeat = Annotated[
+    int | None, typer.Option("--repeat", help="Runs of each configuration. [default: 1]", rich_help_panel=_PANEL)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the plan and its expected duration, and exit.", rich_help_panel=_PANEL)
+]
 Naming = Annotated[
     str | None,
-    typer.Option("--naming", help="What runs are called: plain, or published, as MWM001-33000d-artType-2i-128b-…"),
+    typer.Option("--naming", help="How runs are named: plain, or published, as MWM001-33000d-artType-2i-128b-…",
+                 rich_help_panel=_PANEL),
 ]
 Warm = Annotated[
-    bool, typer.Option("--warm/--cold", help="Fork processes from one that has imported the engine, or start anew.")
+    bool,
+    typer.Option("--warm/--cold", help="Fork processes from one that has imported the engine, or start new "
+                 "interpreters.", rich_help_panel=_PANEL),
 ]
+
+CLASS = JobCommand
 
 
 @with_job_options
@@ -33,10 +47,10 @@ def command(
     file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
     naming: Naming = None, dry_run: DryRun = False, warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
-    """Race strategies, engines, batch and cluster sizes against each other; compare them and say which to use.
+    """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
-    The jobs run in an order that is random but follows from the seed. A job that fails is told and the others go on.
-    The same command again runs only what is missing.
+    The jobs run in a random order that depends on the seed only. A job that fails is reported and the others run. The
+    same command again runs only what is missing.
 
     Examples:
 

@@ -16,24 +16,25 @@ def command(
         str | None,
         typer.Option(
             "--objective",
-            help="time-to-accuracy, accuracy, throughput or cost; time-to-accuracy if the race has a target, else "
-            "throughput.",
+            help="time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if the race has a "
+            "target, else throughput.",
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help='As "accuracy>=0.97"; time-to-accuracy takes the race\'s own unless said.'),
+        typer.Option("--target", help='As "accuracy>=0.97"; for time-to-accuracy by default the race\'s own.'),
     ] = None,
     price_per_hour: Annotated[
-        float | None, typer.Option("--price-per-hour", help="What one instance costs for an hour.")
+        float | None, typer.Option("--price-per-hour", help="Price of one instance for an hour.")
     ] = None,
     price_of: Annotated[
-        str, typer.Option("--price-of", help="What an instance is: each process of a run, or each host.")
+        str, typer.Option("--price-of", help="What counts as an instance: process or host.")
     ] = "process",
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Say which configuration to use, why, and what to try next; "do not distribute this" is a possible answer.
+    """Recommend a configuration of a race, with the reason and what to try next; "do not distribute this" is a
+    possible answer.
 
     Examples:
 

@@ -11,24 +11,24 @@ from velodrome.cli.options import Json, Runs
 
 RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.")]
 Target = Annotated[
-    str | None, typer.Option("--target", help="Target for time-to-accuracy; the race's own unless said.")
+    str | None, typer.Option("--target", help="Target for time-to-accuracy; by default the race's own.")
 ]
 
 
 def command(
     race: RaceName,
     runs: Runs = Path("runs"),
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; beside the runs unless said.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; by default in the race's folder.")] = None,
     form: Annotated[str, typer.Option("--format", help="html, markdown, csv or latex.")] = "html",
     figures: Annotated[Path | None, typer.Option("--figures", help="Folder for every figure as SVG and PNG.")] = None,
     objective: Annotated[
         str | None,
-        typer.Option("--objective", help="What the verdict is by: time-to-accuracy, accuracy, throughput or cost."),
+        typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost."),
     ] = None,
     target: Target = None,
     json: Json = False,
 ) -> None:
-    """Write a race down: verdict, figures and tables on one page that needs nothing else, or the tables alone.
+    """Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.
 
     Prints the path of the file it wrote.
 

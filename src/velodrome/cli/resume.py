@@ -17,7 +17,7 @@ def command(
 ) -> None:
     """Continue an interrupted or failed run from its newest checkpoint.
 
-    Synchronous strategies end with the weights of an undisturbed run.
+    Synchronous strategies end with the same weights as an uninterrupted run.
 
     Example: `velodrome resume torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """

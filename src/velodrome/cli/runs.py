@@ -1,4 +1,4 @@
-"""`velodrome runs`: what is stored. Listing and showing live here, comparing and keeping beside."""
+"""`velodrome runs`: lists and shows what is stored; comparing, checking, removing and exporting have own files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ app = typer.Typer(no_args_is_help=True, help="List, show, compare, check, remove
 @app.command("list")
 def list_runs(
     runs: Runs = Path("runs"),
-    every: Annotated[bool, typer.Option("--all", help="Show the runs within races too.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List the runs within races, too.")] = False,
     status: Annotated[
-        str | None, typer.Option("--status", help="Only running, finished, failed, interrupted or unreadable ones.")
+        str | None, typer.Option("--status", help="Only running, finished, failed, interrupted or unreadable runs.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """List stored runs and races with how they ended.
+    """List stored runs and races with their status.
 
-    A run whose files are broken is listed as unreadable, with what is wrong, and hides no other.
+    A run whose files are broken is listed as unreadable with the reason.
 
     Examples:
 
@@ -53,7 +53,7 @@ def list_runs(
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    """Columns by hand: a drawn table of ten thousand rows would take longer than reading them."""
+    """Print aligned columns; a rich table of ten thousand rows would take longer than reading the runs."""
     lines = [("run", "status", "test", "examples/s", "seconds")]
     for row in rows:
         if row["kind"] == "race":
@@ -80,7 +80,7 @@ def show(
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Show one run: its result, or what became of it. Of a race, its runs.
+    """Show the result of a run, or its status if it has none; of a race, its runs.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`velodrome runs compare`: two runs side by side, with what differs and what can be said from repetitions."""
+"""`velodrome runs compare`: two runs side by side, with what differs and what their repetitions show."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def command(
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:
-    """Put two runs side by side: what was asked of each, what each measured, and what differs.
+    """Compare two runs: their configuration, their measurements, and what differs.
 
-    Runs beside A and B that differ from them in their seed only count as their repetitions. Whether A beats B is
-    said only where both have repetitions and the 95 % interval of the ratio excludes 1.
+    Runs in the same folder that differ from A or B in the seed only count as repetitions. A is reported to beat B only
+    if both have repetitions and the 95 % interval of the ratio excludes 1.
 
     Examples:
 

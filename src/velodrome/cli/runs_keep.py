@@ -1,4 +1,4 @@
-"""`velodrome runs check`, `rm` and `export`: what is stored stays whole, goes, or travels."""
+"""`velodrome runs check`, `rm` and `export`: validates, removes and packs what is stored."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from velodrome.cli.options import Json, Runs
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs, races or folders; everything unless said.")
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs, races or folders; by default everything.")
     ] = None,
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:
     """Check run folders against the documented schema: files, events, epochs in order, counts that add up.
 
-    Takes names, RACE/RUN, and paths of folders that came from elsewhere. Exit code 1 if something is wrong. Attempts
-    that a race put aside are checked only by their own names.
+    Takes names, RACE/RUN, and paths of folders that came from elsewhere. Exit code 1 if there are problems. Archived
+    attempts of a race are checked only if they are named.
 
     Examples:
 
@@ -50,10 +50,10 @@ def check(
 def remove(
     names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs or races, or RACE/RUN.")],
     runs: Runs = Path("runs"),
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove runs or whole races for good. Asks first; what is running is never removed, and no link is followed.
+    """Remove runs or whole races permanently. Asks first; what is running is never removed, and no link is followed.
 
     Examples:
 
@@ -70,8 +70,8 @@ def remove(
     what = ", ".join(f"{one.kind} {one.path.relative_to(runs)}" for one in api.removable(names, runs))
     if not yes:
         if not sys.stdin.isatty():
-            raise BadRequest(f"this would remove {what}: give --yes, because nobody can be asked here")
-        typer.confirm(f"Remove {what} for good?", abort=True)
+            raise BadRequest(f"this would remove {what}: give --yes, because this is no terminal to confirm on")
+        typer.confirm(f"Remove {what} permanently?", abort=True)
     removed = api.remove(*names, runs=runs)
     print(json_module.dumps(removed) if json else f"removed {what}")
 
@@ -79,12 +79,14 @@ def remove(
 def export(
     name: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run or race, or RACE/RUN.")],
     runs: Runs = Path("runs"),
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; NAME.zip here unless said.")] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="zip, tar.gz or csv (results only); as --out says, else zip.")
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write; by default NAME.zip in the current folder.")
     ] = None,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Pack the checkpoints too.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    form: Annotated[
+        str | None, typer.Option("--format", help="zip, tar.gz or csv (results only); by default from --out, else zip.")
+    ] = None,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Include the checkpoints.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     json: Json = False,
 ) -> None:
     """Pack a run or a race into one file without its checkpoints, or write its results as a CSV table.

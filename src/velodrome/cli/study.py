@@ -1,4 +1,4 @@
-"""`velodrome study`: published studies, run again, ours beside theirs."""
+"""`velodrome study`: reproduces published studies and prints our figures beside the published ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from velodrome.api.study import FinishedStudy
     from velodrome.studies.plan import StudyPlan
 
-app = typer.Typer(no_args_is_help=True, help="Run published studies again and see ours beside theirs.")
+app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
 
 StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.")]
 ScaleOption = Annotated[
     str, typer.Option("--scale", help="smoke (minutes), small (half an hour on two cores) or full, as published.")
 ]
 DataSet = Annotated[
-    str | None, typer.Option("--dataset", help="Another data set in place of the published one; it is told.")
+    str | None, typer.Option("--dataset", help="Another data set in place of the published one; the output says so.")
 ]
 DataUrl = Annotated[
     str | None,
@@ -31,7 +31,7 @@ DataUrl = Annotated[
 
 @app.command("list")
 def list_studies(json: Json = False) -> None:
-    """List the published studies that can be run again.
+    """List the published studies that can be reproduced.
 
     Example: `velodrome study list`
     """
@@ -87,22 +87,22 @@ def run(
     scale: ScaleOption = "smoke",
     runs: Runs = Path("runs"),
     race_name: Annotated[
-        str | None, typer.Option("--name", help="Name of the race; the study's and the scale's unless said.")
+        str | None, typer.Option("--name", help="Name of the race; by default the study's and the scale's.")
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="How often each configuration runs.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each configuration.")] = 1,
     dataset: DataSet = None,
     data_url: DataUrl = None,
     bad_data: BadDataOption = "fail",
     naming: Annotated[
-        str | None, typer.Option("--naming", help="What runs are called: plain or published; as the study says.")
+        str | None, typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and stop there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a study again at a scale and print our figures beside the published ones, with what differs.
+    """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
-    What is not installed or not there is told with the command that adds it, and the rest runs. Jobs that do not fit
-    this machine get fewer workers, and that is told too. The same command again runs only what is missing.
+    What is not installed is reported with the command that adds it, and the rest runs. Jobs that do not fit this
+    machine get fewer workers, and that is reported, too. The same command again runs only what is missing.
 
     Examples:
 

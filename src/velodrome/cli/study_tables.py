@@ -1,4 +1,4 @@
-"""A study in a terminal: published figures above ours, and everything that differs in sentences."""
+"""A study as a table for the terminal, published figures above ours, and what differs as sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from velodrome.studies.plan import StudyPlan, size_of
 
 
 def plan_lines(plan: StudyPlan) -> list[str]:
-    """What cannot run here and what was made smaller, before anything starts."""
+    """What cannot run here and what was reduced, a sentence each."""
     lines = [f"missing for {_counted(count)}: {reason}" for reason, count in plan.missing.items()]
     lines += [f"reduced: {reduction}" for reduction in plan.reductions]
     if plan.left_out:
@@ -28,8 +28,8 @@ def _counted(count: int) -> str:
 
 
 def differences(plan: StudyPlan, cores: int) -> list[str]:
-    """What a reader must know before comparing."""
-    lines = [f"Machines: theirs {plan.study.machines}; ours one machine with {cores} cores."]
+    """What differs from the published study, a sentence each."""
+    lines = [f"Machines: published {plan.study.machines}; ours one machine with {cores} cores."]
     changes = Counter(change for setting in plan.settings for change in setting.changes)
     if changes:
         ran = sum(setting.ours is not None for setting in plan.settings)
@@ -40,7 +40,7 @@ def differences(plan: StudyPlan, cores: int) -> list[str]:
 
 
 def comparison(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
-    """A row for each configuration, with theirs above ours; of the configuration, what differs between the rows."""
+    """A row for each configuration, published figures above ours, labelled by the fields that differ between rows."""
     names = quantities_of(plan.study) if ours or plan.study.figures else []
     fields = [field for field in _FIELDS if len({_FIELDS[field](row.setting.published) for row in rows}) > 1]
     same = ", ".join(_FIELDS[field](rows[0].setting.published) for field in _FIELDS if field not in fields)
@@ -54,7 +54,7 @@ def comparison(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
     seen: list[object] = []
     without = 0
     for row in rows:
-        # Nothing published of it and nothing of ours: what is missing or made smaller is told in sentences.
+        # No published figures and none of ours: `plan_lines` reports what is missing or reduced.
         if not row.theirs and ours and (row.setting.missing or row.setting.ours in seen):
             without += 1
             continue
@@ -70,7 +70,7 @@ def comparison(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
         for line in lines:
             table.add_row(*line)
     if without:
-        table.add_row(f"[yellow]and {_counted(without)} without figures, theirs or ours[/yellow]", *([""] * len(names)))
+        table.add_row(f"[yellow]and {_counted(without)} without any figures[/yellow]", *([""] * len(names)))
     return table
 
 
@@ -85,10 +85,10 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _state(row: Beside, seen: Sequence[object]) -> str:
-    """What stands below a published configuration."""
+    """The label of our row below a published one."""
     setting = row.setting
     if setting.ours is None:
-        return "not here"
+        return "not available here"
     if setting.ours in seen:
         return f"ours is the run with {size_of(setting.ours)} above"
     smaller = size_of(setting.ours) != size_of(setting.published)

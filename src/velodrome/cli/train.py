@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from velodrome.cli.options import JobFile, Json, Name, Runs, job_from, with_job_options
+from velodrome.cli.options import JobCommand, JobFile, Json, Name, Runs, job_from, with_job_options
+
+CLASS = JobCommand
 
 
 @with_job_options
 def command(
     file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), json: Json = False, *, fields: dict[str, Any]
 ) -> None:
-    """Train one network under one strategy, and measure it.
+    """Train one model with one strategy, and measure it.
 
     Examples:
 
@@ -22,7 +24,7 @@ def command(
 
     `velodrome train job.yaml --seed 7 --json`
 
-    Exit codes: 0 finished, 1 the run failed, 2 it cannot be done as asked, 130 Ctrl-C.
+    Exit codes: 0 finished, 1 the run failed, 2 the request is not valid, 130 Ctrl-C.
     """  # noqa: E501
     from velodrome.api.train import train
     from velodrome.cli.console import run_visibly

@@ -1,4 +1,4 @@
-"""A job: one training run as asked for. Only what the user may say lives here; what follows from it is the plan's."""
+"""A job: one training run as requested. Only what a user may choose lives here; what follows from it is the plan's."""
 
 from __future__ import annotations
 
@@ -28,54 +28,57 @@ class Job(BaseModel):
     )
 
     dataset: str = Field("digits", description="name of a data set; `velodrome data list` shows them")
-    model: str = Field("dense-128", description="a model of the zoo, or `module:function` of your own")
+    model: str = Field("dense-128", description="a built-in model, or `module:function` of your own")
     model_args: dict[str, Any] = Field(default_factory=dict, description="arguments passed to the model's function")
     engine: str = Field(
-        "torch", description="the framework that trains, `velodrome engines` shows them; where nobody names one, that "
-        "of a strategy which only one has"
+        "torch", description="the framework that trains; `velodrome engines` lists them. If none is given, a strategy "
+        "that only one engine has selects that engine"
     )
-    strategy: str = Field("single", description="how the engine splits the work; `velodrome engines` shows them")
+    strategy: str = Field("single", description="how the engine distributes training; `velodrome engines` lists them")
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
         "with the framework's own parts only (stock), to see what the difference is worth"
     )
-    workers: Positive = Field(1, description="processes that train (logical devices for mirrored and central-storage)")
-    servers: int = Field(0, ge=0, description="parameter servers, for strategies that have them (1 unless said)")
-    batch_size: Positive = Field(128, description="examples in a batch")
+    workers: Positive = Field(1, description="training processes (logical devices for mirrored and central-storage)")
+    servers: int = Field(0, ge=0, description="parameter servers, for strategies that have them (1 by default)")
+    batch_size: Positive = Field(128, description="examples per batch")
     batch_scope: BatchScope | None = Field(
-        None, description="whether the batch is split over the workers (global) or each has its own (per-worker); "
-        "global for synchronous and per-worker for asynchronous strategies unless said"
+        None, description="whether the batch is divided among the workers (global) or each worker has a batch of this "
+        "size (per-worker); by default global for synchronous and per-worker for asynchronous strategies"
     )
     epochs: Positive = Field(5, description="passes over the training set, by all workers together")
-    steps: Positive | None = Field(None, description="stop after so many training steps, even within an epoch")
-    optimizer: Optimizer = Field("adam", description="sgd, momentum (0.9) or adam")
+    steps: Positive | None = Field(None, description="stop after this many training steps, even within an epoch")
+    optimizer: Optimizer = Field("adam", description="sgd, momentum (SGD with momentum 0.9) or adam")
     learning_rate: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="0.001 for adam, 0.1 for sgd, 0.05 for momentum unless said"
+        None, gt=0, allow_inf_nan=False, description="learning rate; by default 0.001 for adam, 0.1 for sgd, 0.05 for "
+        "momentum"
     )
     decay: float | None = Field(
-        None, gt=0, le=1, description="what the learning rate is multiplied with in each epoch beyond --decay-after"
+        None, gt=0, le=1, description="factor applied to the learning rate in each epoch after --decay-after"
     )
-    decay_after: int = Field(0, ge=0, description="epochs with the full learning rate, if it decays at all")
+    decay_after: int = Field(0, ge=0, description="epochs with the full learning rate before the decay begins")
     clip_norm: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="largest norm of a step's gradient; longer are shortened"
+        None, gt=0, allow_inf_nan=False, description="clip the gradient of a step to this global norm"
     )
-    unroll: Positive = Field(20, description="words that a language model sees at a time")
+    unroll: Positive = Field(20, description="time steps of truncated backpropagation, for language models")
     sharding: Sharding = Field(
-        "auto", description="who reads what: whole files to each worker (file), every n-th example (data), everything "
-        "to everybody (off), or file where there are enough files and data otherwise (auto)"
+        "auto", description="how data is sharded over workers: whole files (file), every n-th example (data), all data "
+        "to every worker (off), or file if there are enough files and data otherwise (auto)"
     )
-    seed: int = Field(1, ge=0, lt=2**32, description="decides initial weights, splits and the order of examples")
-    validation: float = Field(0.1, ge=0, lt=1, description="share of the training set kept apart for validation")
+    seed: int = Field(1, ge=0, lt=2**32, description="random seed of initial weights, splits and the order of examples")
+    validation: float = Field(0.1, ge=0, lt=1, description="fraction of the training set held out for validation")
     bad_data: Literal["skip", "fail"] = Field(
-        "fail", description="whether examples of your own data that cannot be used are left out with a warning (skip) "
-        "or end the job (fail)"
+        "fail", description="whether unusable examples of your own data are left out with a warning (skip) or fail the "
+        "job (fail)"
     )
-    target: str | None = Field(None, description='stop after the epoch that reaches it on validation: "accuracy>=0.97"')
-    dtype: Literal["float32", "float64"] = Field("float32", description="numbers the network computes with")
-    threads: Positive | None = Field(None, description="threads per process; cores are divided fairly unless said")
-    start_timeout: float = Field(120.0, gt=0, description="seconds until every process must have connected")
-    stall_timeout: float = Field(300.0, gt=0, description="seconds without progress after which a run is ended")
-    keep_going: bool = Field(False, description="let a parameter-server run go on when it loses a worker")
+    target: str | None = Field(
+        None, description='stop after the epoch that reaches this on validation, as "accuracy>=0.97"'
+    )
+    dtype: Literal["float32", "float64"] = Field("float32", description="floating-point type of weights and arithmetic")
+    threads: Positive | None = Field(None, description="threads per process; by default cores are divided evenly")
+    start_timeout: float = Field(120.0, gt=0, description="seconds within which every process must have connected")
+    stall_timeout: float = Field(300.0, gt=0, description="seconds without progress after which a run is stopped")
+    keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     checkpoints: bool = Field(True, description="write a checkpoint after every epoch")
 
     @field_validator("target")
@@ -95,6 +98,22 @@ class Job(BaseModel):
         return self.rate if self.decay is None else self.rate * self.decay ** max(0, epoch - self.decay_after)
 
 
+#: The fields of a job by topic, as help and reference show them. Every field belongs to one group.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Data": ("dataset", "validation", "sharding", "bad_data"),
+    "Model": ("model", "model_args", "unroll", "dtype"),
+    "Distribution": (
+        "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",
+        "stall_timeout",
+    ),
+    "Optimization": (
+        "batch_size", "batch_scope", "optimizer", "learning_rate", "decay", "decay_after", "clip_norm", "seed",
+    ),
+    "Limits": ("epochs", "steps", "target"),
+    "Output": ("checkpoints",),
+}
+
+
 class Target(BaseModel):
     """A condition on a validation metric that ends training early, such as ``accuracy>=0.97``."""
 
@@ -112,7 +131,7 @@ class Target(BaseModel):
         except ValueError:
             value = math.nan
         if match is None or not math.isfinite(value):
-            raise ValueError(f"{text!r} is no target: write one such as 'accuracy>=0.97' or 'loss<=0.1'")
+            raise ValueError(f"{text!r} is not a target: write one such as 'accuracy>=0.97' or 'loss<=0.1'")
         return cls(metric=match[1], comparison=match[2], value=value)  # type: ignore[arg-type]
 
     def reached(self, accuracy: float, loss: float) -> bool:
