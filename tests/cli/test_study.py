@@ -81,7 +81,7 @@ def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodr
     assert done.code == 0, done.err
     assert "92.45" in done.out
     assert "steps 1000 → 120" in done.out
-    assert "Machines: theirs one node for each worker and server; ours one machine" in done.out
+    assert "Machines: published one node for each worker and server; ours one machine" in done.out
     assert "all jobs are done" in done.err
     assert "all jobs are done" not in done.out
     again = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs, "--json")

@@ -46,7 +46,7 @@ def test_after_a_kill_of_the_controller_nothing_runs_and_the_next_command_tells(
     assert "interrupted" in velodrome("runs", "show", "a", "--runs", scene.runs).out
     following = velodrome("train", "--runs", scene.runs, "--name", "a")
     assert following.code == 2
-    assert f"run a was interrupted: `velodrome resume a --runs {scene.runs}` continues it" in following.err
+    assert f"run a was interrupted: `velodrome resume a --runs {scene.runs}` resumes it" in following.err
 
 
 @pytest.mark.parametrize(
