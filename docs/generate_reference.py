@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from reference_words import EVENTS, FOLDER, RESULT
+from record_tables import field_rows
+from reference_words import FOLDER
 
 from velodrome.cli.commands import COMMANDS, loaded
-from velodrome.cluster.plan import make_plan
-from velodrome.events.lines import KINDS, PREFIX
+from velodrome.events.fields import SCHEMA_VERSION
+from velodrome.events.lines import PREFIX
+from velodrome.events.models import MODELS as EVENT_MODELS
+from velodrome.events.models import EventBase
+from velodrome.events.result import RunResult
 from velodrome.offers.base import Engine
 from velodrome.offers.models import MODELS
 from velodrome.offers.registry import engines
-from velodrome.run.outcome import Failure, make_result
 from velodrome.spec.job import Job
 from velodrome.spec.published import abbreviations
 from velodrome.spec.race import Race
-from velodrome.spec.resolve import resolve
 
 FOLDER_OF_PAGES = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py: change the code, then run `make docs`. -->\n"
@@ -35,14 +37,6 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     lines = [headings, ["---"] * len(headings), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def same_names(what: str, code: set[str], words: set[str]) -> None:
-    """The code and the words beside it must speak of the same things."""
-    if code != words:
-        raise SystemExit(
-            f"{what}: docs/reference_words.py lacks {sorted(code - words)} and has {sorted(words - code)} too many"
-        )
 
 
 # Commands
@@ -180,74 +174,37 @@ def engines_page() -> str:
 
 
 def events_page() -> str:
-    same_names("events", set(KINDS), set(EVENTS))
+    common = frozenset(EventBase.model_fields)
+    headings = ["field", "type", "meaning"]
     parts = [
         NOTE,
         "# Events\n",
-        "A training process says what happens as events: JSON objects, one a line, kept in a run's `events.jsonl`.\n"
-        f"On the process's standard output each line begins with `{PREFIX}`; whatever else a process prints is its\n"
-        "log. Every event has `time` (Unix seconds), `role`, `rank` and `kind`. A number that is not finite is null.\n",
+        "A training process reports what happens as events: JSON objects, one per line, kept in a run's\n"
+        f"`events.jsonl`. On the process's standard output each line begins with `{PREFIX}`; whatever else a process\n"
+        "prints is its log. A number that is not finite is null. The models are in `velodrome.events.models`; readers\n"
+        f"ignore fields that they do not know. The schema has version {SCHEMA_VERSION}, which every process states in\n"
+        "its `hello`; events of processes without a `hello` are from before versions were written.\n",
+        "Every event has `kind`, one of the headings below, and:\n",
+        table(headings, list(field_rows(EventBase))),
     ]
-    for kind in KINDS:
-        about, fields = EVENTS[kind]
-        parts += [f"## `{kind}`\n\n{about}\n", table(["field", "meaning"], [[f"`{k}`", v] for k, v in fields.items()])]
+    for kind, model in EVENT_MODELS.items():
+        rows = list(field_rows(model, leave_out=common | {"kind"}))
+        parts += [f"## `{kind}`\n\n{inspect.cleandoc(model.__doc__ or '')}\n", table(headings, rows)]
     return "\n".join(parts)
 
 
-def sample_result(model: str) -> dict[str, Any]:
-    """A result with everything in it that one can have, made by the function that makes them all."""
-    job = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=1)).model_copy(update={"model": model})
-    counts = {"correct": 1, "total": 2, "loss_sum": 1.0}
-    worker: dict[str, Any] = {"time": 1.0, "role": "worker", "rank": 0}
-    chief = {**worker, "role": "chief"}
-    pace = {"seconds": 2.0, "examples": 2, "steps": 2, "warmup": {"steps": 1, "examples": 1, "seconds": 1.0}}
-    network = {"in": 0, "out": 0, "loopback": 0}
-    events = [
-        {**worker, "kind": "resources", "cpu_percent": 1.0, "memory_bytes": 1, "network": network},
-        {**worker, "kind": "staleness", "mean": 1.0, "max": 1},
-        {**worker, "kind": "shares", "train_seconds": 1.0, "collective_seconds": 0.5},
-        {**chief, "kind": "epoch", "epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0, "train": counts,
-         "validation": counts},
-        {**chief, "kind": "result", "test": counts, "test_seconds": 1.0, "pace": pace, "confusion": [[1]],
-         "class_names": ["cat"], "implementation": {"kind": "velodrome", "own": [], "framework": [], "path": None}},
-    ]
-    failure = Failure("why", role="worker", rank=0, host="127.0.0.1", traceback="…", stack="…")
-    plan = make_plan("name", job, port=lambda: 1)
-    return make_result(plan, "path", "failed", events, started=0.0, ended=1.0, failure=failure)
-
-
-#: Objects whose keys are said in the words of the field itself.
-_SAID_IN_ONE = {
-    "versions", "machine", "implementation", "staleness", "shares", "confusion", "class_names", "nodes[].cpu_percent",
-    "nodes[].memory_bytes", "nodes[].network_bytes", "nodes[].phases",
-}
-
-
-def field_names(value: Any, above: str = "") -> Iterator[str]:
-    if isinstance(value, list):
-        value, above = (value[0], f"{above}[]") if value else ({}, above)
-    if isinstance(value, dict) and above not in _SAID_IN_ONE:
-        for key, below in value.items():
-            name = f"{above}.{key}" if above else key
-            yield name
-            yield from field_names(below, name)
-
-
 def run_page() -> str:
-    names = {name for model in MODELS for name in field_names(sample_result(model.name))}
-    # Only language models have a perplexity, and the zoo may have none.
-    words = {name: text for name, text in RESULT.items() if name in names or "perplexity" not in name}
-    same_names("result.json", names, set(words))
     return "\n".join([
         NOTE,
         "# The run folder\n",
-        "A run is a folder, `runs/NAME` unless `--runs` says otherwise. A race is a folder of runs with `race.yaml`\n"
-        "and the figure `race.png`. Files are written beside and moved into place, so none is ever half there; a\n"
-        "finished run is never overwritten.\n",
+        "A run is a folder, `runs/NAME` by default (`--runs` chooses another place). A race is a folder of runs with\n"
+        "`race.yaml` and the figure `race.png`. Files are written under another name and then renamed, so none is\n"
+        "ever incomplete; a finished run is never overwritten.\n",
         table(["file", "what it holds"], [[f"`{name}`", text] for name, text in FOLDER.items()]),
         "## `result.json`\n",
-        "The same object is the last line of `velodrome train --json` and what `velodrome.train` returns.\n",
-        table(["field", "meaning"], [[f"`{name}`", text] for name, text in words.items()]),
+        "The same object is the last line of `velodrome train --json` and what `velodrome.train` returns. Its model\n"
+        "is `velodrome.events.result.RunResult`; readers ignore fields that they do not know.\n",
+        table(["field", "type", "meaning"], list(field_rows(RunResult))),
     ])
 
 

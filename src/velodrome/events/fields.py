@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 #: Version of the events and of the result. Raised when a field changes its meaning or goes away; readers accept every
 #: version up to this one, and a record without a version is from before versions were written (0).
@@ -19,6 +20,17 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 #: A number that starts at 1, such as an epoch.
 Positive = Annotated[int, Field(ge=1)]
+
+
+
+def _refuse_null(value: Any) -> Any:
+    if value is None:
+        raise PydanticCustomError("null", "null")
+    return value
+
+
+#: Marks a field that may be missing (None in Python) and, if it is there, is not null.
+NOT_NULL = BeforeValidator(_refuse_null)
 
 
 class Record(BaseModel):

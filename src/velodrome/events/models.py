@@ -9,7 +9,18 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from velodrome.events.fields import Amount, Count, Counts, HistoryRow, Implementation, Network, Number, Positive, Record
+from velodrome.events.fields import (
+    NOT_NULL,
+    Amount,
+    Count,
+    Counts,
+    HistoryRow,
+    Implementation,
+    Network,
+    Number,
+    Positive,
+    Record,
+)
 
 Phase = Literal["import", "connect", "data", "build", "train", "evaluate", "save"]
 PHASES: tuple[str, ...] = get_args(Phase)
@@ -25,7 +36,7 @@ class EventBase(Record):
     time: Number = Field(description="Unix seconds, by the clock of the process's own host")
     role: str | None = Field(None, description="role of the process: worker, server, chief …; null for the controller")
     rank: Count | None = Field(None, description="rank of the process within its role, counted from 0")
-    received: Number | None = Field(
+    received: Annotated[Number | None, NOT_NULL] = Field(
         None, description="Unix seconds, by the controller's clock, when the controller read the event"
     )
 
@@ -47,7 +58,7 @@ class HelloEvent(EventBase):
     cores: Count = Field(description="cores that the process may use")
     memory_bytes: Count = Field(description="memory of the host")
     gpus: list[str] = Field(default_factory=list, description="names of the GPUs that the process sees")
-    schema_version: Count | None = Field(
+    schema_version: Annotated[Count | None, NOT_NULL] = Field(
         None, alias="schema", description="version of the event schema that the process writes"
     )
 
@@ -58,9 +69,11 @@ class PhaseEvent(EventBase):
     kind: Literal["phase"]
     phase: Phase = Field(description="import, connect, data, build, train, evaluate or save")
     state: Literal["begin", "end"] = Field(description="begin or end")
-    seconds: Amount | None = Field(None, description="how long the phase took (when it ends)")
-    epoch: Positive | None = Field(None, description="the epoch it belongs to, if any")
-    part: Literal["validation", "test"] | None = Field(None, description="what is evaluated: validation or test")
+    seconds: Annotated[Amount | None, NOT_NULL] = Field(None, description="how long the phase took (when it ends)")
+    epoch: Annotated[Positive | None, NOT_NULL] = Field(None, description="the epoch it belongs to, if any")
+    part: Annotated[Literal["validation", "test"] | None, NOT_NULL] = Field(
+        None, description="what is evaluated: validation or test"
+    )
 
 
 class ProgressEvent(EventBase):
@@ -106,10 +119,10 @@ class StalenessEvent(EventBase):
     """Age, in updates, of the weights from which an asynchronous strategy computed its gradients."""
 
     kind: Literal["staleness"]
-    epoch: Positive | None = Field(None, description="counted from 1")
+    epoch: Annotated[Positive | None, NOT_NULL] = Field(None, description="counted from 1")
     mean: Amount = Field(description="over the updates since the previous staleness event")
     max: Amount = Field(description="largest staleness among them")
-    updates: Count | None = Field(None, description="number of updates")
+    updates: Annotated[Count | None, NOT_NULL] = Field(None, description="number of updates")
 
 
 class SharesEvent(EventBase):
@@ -180,7 +193,7 @@ class ResultEvent(EventBase):
         default_factory=list, description="names of the classes in the order of `confusion`; empty if they have none"
     )
     steps: Count = Field(description="training steps in total")
-    reached_target: bool | None = Field(None, description="whether the target ended training")
+    reached_target: Annotated[bool | None, NOT_NULL] = Field(None, description="whether the target ended training")
     test_seconds: Amount = Field(0.0, description="duration of the evaluation on the test set")
     pace: Pace = Field(description="training alone, and its warm-up")
     implementation: Implementation | None = Field(

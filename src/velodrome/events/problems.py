@@ -20,6 +20,7 @@ _EXPECTED = {
     "finite_number": "not a finite number",
     "list_type": "not a list",
     "dict_type": "not an object",
+    "null": "null instead of a value",
     "model_type": "not an object",
     "model_attributes_type": "not an object",
 }

@@ -5,11 +5,12 @@ The descriptions are the reference (docs/reference/run-folder.md is generated fr
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from velodrome.events.fields import (
+    NOT_NULL,
     Amount,
     Count,
     HistoryRow,
@@ -129,14 +130,14 @@ class RunError(Record):
     """Which process ended the run, and why."""
 
     message: str = Field(description="one sentence")
-    role: str | None = Field(None, description="role of the process that is the cause, if one is")
-    rank: Count | None = Field(None, description="its rank")
-    host: str | None = Field(None, description="its host")
+    role: Annotated[str | None, NOT_NULL] = Field(None, description="role of the process that is the cause, if one is")
+    rank: Annotated[Count | None, NOT_NULL] = Field(None, description="its rank")
+    host: Annotated[str | None, NOT_NULL] = Field(None, description="its host")
     cause: str = Field(
         "engine", description="request, user, peer, port, engine, exit, start, stall, disk, controller or interrupt"
     )
-    traceback: str | None = Field(None, description="of your own code, if it raised")
-    stack: str | None = Field(None, description="of the process that stopped making progress")
+    traceback: Annotated[str | None, NOT_NULL] = Field(None, description="of your own code, if it raised")
+    stack: Annotated[str | None, NOT_NULL] = Field(None, description="of the process that stopped making progress")
 
 
 class RunResult(Record):
@@ -148,29 +149,35 @@ class RunResult(Record):
     run: str = Field(description="name of the run")
     path: str = Field(description="its folder")
     status: Literal["finished", "failed", "interrupted"] = Field(description="finished, failed or interrupted")
-    task: str | None = Field(None, description="what is learned, e.g. `classification` or `language-model`")
+    task: Annotated[str | None, NOT_NULL] = Field(
+        None, description="what is learned, e.g. `classification` or `language-model`"
+    )
     dataset: str = Field(description="as requested")
     model: str = Field(description="as requested")
     engine: str = Field(description="as requested")
     strategy: str = Field(description="as requested")
-    consistency: str | None = Field(
+    consistency: Annotated[str | None, NOT_NULL] = Field(
         None, description="of the strategy: none, bsp (workers wait for one another at each step) or asp (they do not)"
     )
-    implementation: Implementation | None = Field(
-        None, description="how the strategy was implemented; null if the engine did not report it"
+    implementation: Annotated[Implementation | None, NOT_NULL] = Field(
+        None, description="how the strategy was implemented, if the engine reported it"
     )
-    launcher: str | None = Field(None, description="what started the processes, e.g. `local`")
+    launcher: Annotated[str | None, NOT_NULL] = Field(None, description="what started the processes, e.g. `local`")
     workers: Positive = Field(description="as requested")
     servers: Count = Field(description="parameter servers")
     batch_size: Positive = Field(description="as requested")
     batch_scope: Literal["global", "per-worker"] = Field(description="global or per-worker")
-    batch_of_step: Positive | None = Field(None, description="examples behind one update of the weights")
+    batch_of_step: Annotated[Positive | None, NOT_NULL] = Field(
+        None, description="examples behind one update of the weights"
+    )
     epochs: Count = Field(
         description="epochs trained, fewer than requested if a target or `--steps` ended training"
     )
-    optimizer: str | None = Field(None, description="as requested")
-    learning_rate: Number | None = Field(None, description="as requested, or the optimizer's default")
-    seed: Count | None = Field(None, description="as requested")
+    optimizer: Annotated[str | None, NOT_NULL] = Field(None, description="as requested")
+    learning_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="as requested, or the optimizer's default"
+    )
+    seed: Annotated[Count | None, NOT_NULL] = Field(None, description="as requested")
     target: str | None = Field(None, description="as requested")
     reached_target: bool | None = Field(None, description="whether the target ended training")
     steps: Count | None = Field(None, description="training steps in total")
@@ -184,21 +191,25 @@ class RunResult(Record):
     nodes: list[Node] = Field(description="one entry per process")
     hosts: list[Host] = Field(default_factory=list, description="one entry per host that took part")
     versions: dict[str, str] = Field(description="of velodrome, Python, numpy and the engine's packages")
-    machine: Machine | None = Field(
+    machine: Annotated[Machine | None, NOT_NULL] = Field(
         None, description="of the controller: processor, cores it may use, memory_bytes and system"
     )
     started: Number = Field(description="Unix seconds")
     ended: Number = Field(description="Unix seconds")
-    shares: Shares | None = Field(
+    shares: Annotated[Shares | None, NOT_NULL] = Field(
         None, description="of training time over all processes: compute, wait and communicate, where the engine "
         "exposes it"
     )
-    confusion: list[list[Count]] | None = Field(
+    confusion: Annotated[list[list[Count]] | None, NOT_NULL] = Field(
         None, description="confusion matrix over the test set, if it was counted: rows are true classes, columns "
         "predicted ones"
     )
-    class_names: list[str] | None = Field(
+    class_names: Annotated[list[str] | None, NOT_NULL] = Field(
         None, description="names of the classes in the order of `confusion`; empty if they have none"
     )
-    staleness: Staleness | None = Field(None, description="mean and max, if the strategy reported it")
-    error: RunError | None = Field(None, description="only if the run did not finish: which process ended it, and why")
+    staleness: Annotated[Staleness | None, NOT_NULL] = Field(
+        None, description="mean and max, if the strategy reported it"
+    )
+    error: Annotated[RunError | None, NOT_NULL] = Field(
+        None, description="only if the run did not finish: which process ended it, and why"
+    )
