@@ -11,8 +11,8 @@ import pytest
 from velodrome.api.race import title_of
 from velodrome.cluster import preflight
 from velodrome.run.race import RaceFolder, check
+from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.race import parse_race
-from velodrome.spec.read import read_yaml
 
 OWN_MODEL = '''
 from math import prod

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from velodrome.errors import BadRequest
+from velodrome.run.yaml_files import parse_yaml, read_yaml
 from velodrome.spec.job import Job, Target
-from velodrome.spec.read import make_job, parse_yaml, read_yaml
+from velodrome.spec.read import make_job
 from velodrome.spec.resolve import batch_of_step, resolve
 
 pytestmark = pytest.mark.unit

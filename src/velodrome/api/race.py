@@ -19,9 +19,9 @@ from velodrome.machine import cores
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder, check
 from velodrome.run.race_jobs import RaceObserver, Result, run_entries
+from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.job import Job, Target
 from velodrome.spec.race import Entry, Race, parse_race
-from velodrome.spec.read import read_yaml
 
 
 def race(

@@ -151,7 +151,7 @@ class JobCommand(TyperCommand):
 
 def parse_model_args(words: list[str]) -> dict[str, Any]:
     """`key=value` words as arguments; values are parsed as YAML, so numbers and booleans keep their type."""
-    from velodrome.spec.read import parse_yaml
+    from velodrome.run.yaml_files import parse_yaml
 
     found: dict[str, Any] = {}
     for word in words:
@@ -167,7 +167,8 @@ def parse_model_args(words: list[str]) -> dict[str, Any]:
 
 def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
     """The job of a YAML file with options on top."""
-    from velodrome.spec.read import make_job, read_yaml
+    from velodrome.run.yaml_files import read_yaml
+    from velodrome.spec.read import make_job
 
     base = read_yaml(file) if file is not None else {}
     if "model_args" in fields:

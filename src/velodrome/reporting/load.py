@@ -19,9 +19,9 @@ from velodrome.events.problems import result_problems
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
+from velodrome.run.yaml_files import parse_yaml
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, expand
-from velodrome.spec.read import parse_yaml
 
 
 @dataclass(frozen=True)

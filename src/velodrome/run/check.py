@@ -21,7 +21,7 @@ from velodrome.events.problems import sentences
 from velodrome.events.result import RunResult
 from velodrome.run.consistency import contradictions
 from velodrome.run.store import RunFolder
-from velodrome.spec.read import parse_yaml
+from velodrome.run.yaml_files import parse_yaml
 
 #: Nobody reads more lines than this about one kind of mistake.
 _MOST = 5

@@ -22,10 +22,10 @@ from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
+from velodrome.run.yaml_files import parse_yaml
 from velodrome.spec import published
 from velodrome.spec.names import check_name
 from velodrome.spec.race import Entry, Race, combinations, expand, named, refusal
-from velodrome.spec.read import parse_yaml
 
 
 class RaceFolder:

@@ -18,9 +18,9 @@ from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import read_events, to_line
 from velodrome.events.models import Event, EventBase
+from velodrome.run.yaml_files import parse_yaml
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name
-from velodrome.spec.read import parse_yaml
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 
