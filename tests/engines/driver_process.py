@@ -56,10 +56,8 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
         job=Job.model_validate_json(job), world=World.from_json(os.environ[WORLD], role, int(rank)),
         folder=Path(folder), events=events, threads=1, resume=resume == "1",
     )
-    if context.is_text:
-        context.text = read_text(data)
-    else:
-        context.data = read_data(data)
+    read = {"classification": read_data, "language-model": read_text}
+    context.data = read[context.task.name](data)
     if without := os.environ.get("DRIVER_WITHOUT"):
         module, function = without.split(":")
         setattr(import_module(module), function, lambda *_: None)

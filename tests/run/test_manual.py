@@ -35,7 +35,7 @@ def counts(correct: int, total: int, loss: float) -> dict[str, Any]:
     ("lstm-small", "ptb", ["epoch 1: train perplexity 200.00, validation perplexity 150.00",
                            "test perplexity 150.00 (1,000 words)"]),
     ("dense-128", "digits",
-     ["epoch 1: train accuracy 0.5000, validation accuracy 0.2500", "test accuracy 0.2500 (250 of 1000)"]),
+     ["epoch 1: train accuracy 0.5000, validation accuracy 0.2500", "test accuracy 0.2500 (250 of 1,000)"]),
 ])
 def test_epochs_and_the_result_are_printed_in_the_terms_of_the_task(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], model: str, dataset: str, printed: list[str]

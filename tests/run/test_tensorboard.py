@@ -20,6 +20,7 @@ from velodrome.cluster.plan import free_port
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
+from velodrome.tasks.language_model import LanguageModel
 
 
 class TensorBoard:
@@ -129,7 +130,7 @@ def _tags(folder: Path) -> dict[str, list[float]]:
 
 @pytest.mark.unit
 def test_a_language_model_is_shown_by_its_perplexity(tmp_path: Path) -> None:
-    scalars = Scalars(tmp_path, text=True)
+    scalars = Scalars(tmp_path, LanguageModel())
     counts = {"correct": 0, "total": 10, "loss_sum": 20.0}
     scalars.take({"kind": "epoch", "time": 1.0, "epoch": 1, "seconds": 1.0, "train": counts, "validation": counts})
     scalars.take({"kind": "result", "time": 2.0, "test": counts, "history": [{}]})

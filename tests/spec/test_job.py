@@ -95,10 +95,10 @@ def test_a_step_takes_the_batch_of_all_workers_or_of_one(strategy: str, scope: s
 
 
 def test_a_target_is_reached_from_the_right_side() -> None:
-    assert Target.parse("accuracy>=0.97").reached(0.97, 9.0)
-    assert not Target.parse("accuracy >= 0.97").reached(0.969, 0.0)
-    assert Target.parse("loss<=0.1").reached(0.0, 0.1)
-    assert not Target.parse("loss<=0.1").reached(1.0, 0.11)
+    assert Target.parse("accuracy>=0.97").reached({"accuracy": 0.97, "loss": 9.0})
+    assert not Target.parse("accuracy >= 0.97").reached({"accuracy": 0.969, "loss": 0.0})
+    assert Target.parse("loss<=0.1").reached({"accuracy": 0.0, "loss": 0.1})
+    assert not Target.parse("loss<=0.1").reached({"accuracy": 1.0, "loss": 0.11})
 
 
 def test_a_job_file_that_cannot_be_read_is_named(tmp_path) -> None:

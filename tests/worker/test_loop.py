@@ -43,7 +43,7 @@ class NumpyLearner(Learner):
         p = np.exp(logits - logits.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
         loss = -np.log(p[np.arange(len(labels)), labels]).sum()
-        return Counts(int((p.argmax(1) == labels).sum()), len(labels), float(loss)), x, p
+        return Counts(len(labels), float(loss), {"correct": int((p.argmax(1) == labels).sum())}), x, p
 
     def train(self, first: int, last: int) -> Counts:
         total = Counts()
@@ -55,7 +55,7 @@ class NumpyLearner(Learner):
             p[np.arange(len(labels)), labels] -= 1
             self.weights -= self.rate * (x.T @ p) / self.partition.batch[step]
             if self.poison_at is not None and len(self.steps_seen) > self.poison_at:
-                counts = Counts(0, counts.total, float("nan"))
+                counts = Counts(counts.total, float("nan"))
             total += counts
         return total
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import by_data, by_file, evaluation_indices, files_of, off, order_of_epoch
 
 pytestmark = pytest.mark.unit
@@ -83,11 +82,3 @@ def test_the_last_batch_may_leave_a_worker_without_examples() -> None:
 def test_evaluation_counts_each_example_once(workers: int) -> None:
     seen = np.concatenate([evaluation_indices(23, rank, workers) for rank in range(workers)])
     assert sorted(seen) == list(range(23))
-
-
-def test_counts_add_up_exactly_and_travel_as_numbers() -> None:
-    total = Counts(3, 10, 1.5) + Counts(4, 7, 2.0)
-    assert total == Counts(7, 17, 3.5)
-    assert Counts.of(total.vector()) == total
-    assert total.accuracy == 7 / 17
-    assert np.isnan(Counts().accuracy)

@@ -18,9 +18,9 @@ from velodrome.errors import BadRequest
 from velodrome.offers.world import Member, World
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
+from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
-from velodrome.worker.epochs import epochs_of
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ class Worker:
         self.context = Context(
             job=resolve(job), world=World((me,), me), folder=Path(), events=Emitter(write, role, rank), threads=1
         )
-        self.schedule_of = epochs_of(self.context)
+        self.schedule_of = loop.schedules(self.context)
         os.close(write)
 
     def steps(self, epoch: int) -> list[list[int]]:

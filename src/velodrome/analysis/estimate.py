@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from velodrome.offers.models import is_text
-from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step
+from velodrome.tasks.registry import task_of
 
 #: Examples of 28×28 pixels that one core trains in a second, in round numbers.
 _RATE = {"linear": 120_000, "dense-128": 70_000, "dense-300-100": 30_000, "lenet5": 2_500}
@@ -45,9 +43,7 @@ def estimate(
     examples = examples or 50_000
     amount = float(job.epochs * examples)
     if job.steps:
-        # A step of a language model reads several words in each row, and words are what its examples are.
-        step = batch_of_step(job, strategy_of(job)) * (job.unroll if is_text(job.model) else 1)
-        amount = min(amount, job.steps * step)
+        amount = min(amount, job.steps * task_of(job).examples_per_step(job))
     like = [r for r in earlier if _key(r) == _key(job.model_dump()) and r["throughput"]["examples_per_second"]]
     if like:
         rate = median(result["throughput"]["examples_per_second"] for result in like)

@@ -16,11 +16,11 @@ from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
 from velodrome.cli.console import show_failure
-from velodrome.offers.models import is_text
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_jobs import RaceObserver
 from velodrome.spec.race import Entry
-from velodrome.tasks.quality import value_of
+from velodrome.tasks.base import Metric, Task
+from velodrome.tasks.registry import task_of
 
 #: Rows that are shown before and after the running job.
 BEFORE, AFTER = 12, 6
@@ -30,24 +30,23 @@ BEFORE, AFTER = 12, 6
 class _Line:
     entry: Entry
     expected: float
+    task: Task
     state: str = "waiting"
     share: float = 0.0
     #: Steps of a whole epoch: the most that one had, since the last of a job with `steps` may be shorter.
     per_epoch: int = 0
-    #: Whether it is a language model, which has a perplexity and no accuracy.
-    text: bool = False
     quality: float | None = None
     rate: float | None = None
     seconds: float = 0.0
     began: float = 0.0
 
     @property
-    def measure(self) -> str:
-        return "perplexity" if self.text else "accuracy"
+    def metric(self) -> Metric:
+        return self.task.metric
 
     @property
     def shown(self) -> str:
-        return "" if self.quality is None else format(self.quality, ",.2f" if self.text else ".4f")
+        return "" if self.quality is None else self.metric.text(self.quality)
 
 
 class Board(RaceObserver):
@@ -55,7 +54,7 @@ class Board(RaceObserver):
 
     def __init__(self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float]) -> None:
         self._console = console
-        self._lines = [_Line(entry, expected[entry.name], text=is_text(entry.job.model)) for entry in entries]
+        self._lines = [_Line(entry, expected[entry.name], task_of(entry.job)) for entry in entries]
         self._by_name = {line.entry.name: line for line in self._lines}
         self._current: _Line | None = None
         self._live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
@@ -94,7 +93,7 @@ class Board(RaceObserver):
             line.share = min(1.0, done / total)
             line.rate = event["examples"] / event["seconds"] if event["seconds"] else None
         elif kind == "epoch":
-            line.quality = value_of(event["validation"], text=line.text)
+            line.quality = line.task.measured(event["validation"])[line.metric.name]
         elif kind in ("warning", "lost"):
             self._console.print(f"{line.entry.name}: {event['message']}", highlight=False, soft_wrap=True, markup=False)
 
@@ -109,14 +108,14 @@ class Board(RaceObserver):
         self._fill(line, result)
         self._current = None
         if self._live is None:
-            quality = f", test {line.measure} {line.shown}" if line.shown else ""
+            quality = f", test {line.metric.name} {line.shown}" if line.shown else ""
             rate = "" if line.rate is None else f", {line.rate:,.0f} examples/s"
             spent = f"{line.state} after {line.seconds:.1f} s"
             self._console.print(f"  {spent}{quality}{rate}; {self._eta()}", highlight=False, soft_wrap=True)
 
     def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
         # What it ended with, not what it had reached on the way.
-        line.quality = (result.get("test") or {}).get(line.measure)
+        line.quality = (result.get("test") or {}).get(line.metric.name)
         line.rate = (result.get("throughput") or {}).get("examples_per_second")
 
     def _eta(self) -> str:
@@ -132,7 +131,7 @@ class Board(RaceObserver):
         place = self._lines.index(self._current) if self._current else len(self._lines)
         first, last = max(0, place - BEFORE), place + AFTER + 1
         table = Table(box=None, pad_edge=False)
-        quality = " / ".join(dict.fromkeys(line.measure for line in self._lines))
+        quality = " / ".join(dict.fromkeys(line.metric.name for line in self._lines))
         for heading in ("", "job", "state", quality, "examples/s", "seconds"):
             table.add_column(heading, justify="left" if heading in ("job", "state") else "right")
         for number, line in enumerate(self._lines[first:last], start=first + 1):

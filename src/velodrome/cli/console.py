@@ -23,13 +23,13 @@ from rich.table import Table
 from velodrome.analysis.estimate import steps_done
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.cluster.plan import Plan
-from velodrome.offers.models import is_text
 from velodrome.offers.registry import strategy_of
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
-from velodrome.tasks.quality import in_words
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of, task_of_result
 
 error_console = Console(stderr=True, highlight=False)
 
@@ -41,7 +41,8 @@ class JobProgress:
         self._label = label
         self._job: Job | None = None
         self._epochs = self._per_epoch = 0
-        self._text, self._reached = False, ""
+        self._learns: Task | None = None
+        self._reached = ""
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
@@ -53,7 +54,7 @@ class JobProgress:
 
     def begin(self, plan: Plan, run: OpenRun) -> None:
         self._job, self._epochs = plan.job, plan.job.epochs
-        self._text = is_text(plan.job.model)
+        self._learns = task_of(plan.job)
         if not self._label:
             error_console.print(_announce(plan, run), soft_wrap=True)
         self._bar.start()
@@ -82,10 +83,10 @@ class JobProgress:
             self._per_epoch = max(self._per_epoch, event["steps"])
             done, total = steps_done(self._job, event, self._per_epoch)
             rate = event["examples"] / event["seconds"] if event["seconds"] else 0.0
-            accuracy = f"  {self._reached}" if self._reached else ""
+            quality = f"  {self._reached}" if self._reached else ""
             label = self._label or f"epoch {event['epoch']} of {self._epochs}"
             self._bar.update(
-                self._task, description=label, total=total, completed=done, note=f"{rate:,.0f} examples/s{accuracy}"
+                self._task, description=label, total=total, completed=done, note=f"{rate:,.0f} examples/s{quality}"
             )
         elif kind == "epoch":
             self._take_epoch(event)
@@ -93,9 +94,10 @@ class JobProgress:
             error_console.print(f"{kind}: {event['message']}", soft_wrap=True, markup=False)
 
     def _take_epoch(self, event: dict[str, Any]) -> None:
-        self._reached = in_words(event["validation"], text=self._text)
+        assert self._learns is not None
+        self._reached = self._learns.in_words(event["validation"])
         if not self._label:
-            trained = in_words(event["train"], text=self._text)
+            trained = self._learns.in_words(event["train"])
             shown = f"  validation {self._reached}" if self._reached else ""
             error_console.print(
                 f"epoch {event['epoch']:>3} of {self._epochs}  train {trained}{shown}  {event['seconds']:.1f} s"
@@ -134,12 +136,10 @@ def summary(result: dict[str, Any]) -> Table:
     table.add_column()
     test, seconds, rate = result["test"], result["seconds"], result["throughput"]
     if test:
-        if test["accuracy"] is None:
-            shown = "not finite" if test["perplexity"] is None else f"{test['perplexity']:.2f}"
-            table.add_row("test perplexity", f"{shown}  ({test['total']:,} words)")
-        else:
-            table.add_row("test accuracy", f"{test['accuracy']:.4f}  ({test['correct']:,} of {test['total']:,})")
-        table.add_row("test loss", "not finite" if test["loss"] is None else f"{test['loss']:.4f}")
+        task = task_of_result(result)
+        for metric in task.metrics:
+            shown = "not finite" if test[metric.name] is None else metric.text(test[metric.name])
+            table.add_row(f"test {metric.name}", f"{shown}  ({task.amount(test)})" if metric is task.metric else shown)
     if lines := implementation_lines(result):
         table.add_row("implementation", "\n".join(lines))
     if pair := _most_confused(result.get("confusion"), result.get("class_names")):

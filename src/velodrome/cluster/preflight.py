@@ -13,10 +13,11 @@ from velodrome.data.base import Description
 from velodrome.errors import BadRequest
 from velodrome.machine import available_memory as available_memory
 from velodrome.models.own import split_name
-from velodrome.offers.models import check_shape, is_own, is_text, zoo_model
+from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import check_batch, check_text, roles_of, sharding_of
+from velodrome.spec.job import Job, Target
+from velodrome.spec.resolve import roles_of
+from velodrome.tasks.registry import task_of
 
 
 def check(job: Job) -> None:
@@ -37,23 +38,11 @@ def check_job(job: Job) -> None:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
-    about = _about(job)
-    if about.kind == "text" and not is_text(job.model):
-        raise BadRequest(f"--dataset {job.dataset!r} is text, and model {job.model!r} takes images: choose lstm-small")
-    if is_text(job.model):
-        if about.kind != "text":
-            raise BadRequest(
-                f"--model {job.model!r} reads text, and {job.dataset!r} is images: choose a text, such as ptb"
-            )
-        if about.train is not None:
-            check_text(job, about.train)
-        return
-    # What only the user's code can tell, the workers check when they have loaded it.
-    if about.input_shape is not None and not is_own(job.model):
-        check_shape(job.model, about.input_shape)
-    if about.train is not None:
-        check_batch(job, about.train)
-        sharding_of(job, about.files, synchronous=strategy_of(job).synchronous)
+    task = task_of(job)
+    task.check_engine(job.engine)
+    if job.target:
+        task.check_target(Target.parse(job.target))
+    task.check(job, _about(job))
 
 
 def _about(job: Job) -> Description:

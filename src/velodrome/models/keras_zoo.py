@@ -87,7 +87,7 @@ def build_text(name: str, vocabulary: int) -> keras.Model:
 
     All weights begin uniform, the biases too, and no gate is favoured, as in the model that Zaremba et al. published.
     """
-    if zoo_model(name).kind != "text":
+    if zoo_model(name).task != "language-model":
         raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
     units = _LSTM_SMALL
 

@@ -164,7 +164,7 @@ def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
 
 def build_text(name: str, vocabulary: int) -> LanguageModel:
     """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name."""
-    if zoo_model(name).kind != "text":
+    if zoo_model(name).task != "language-model":
         raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
     return LanguageModel(vocabulary, units=200, layers=2, limit=0.1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from velodrome.errors import BadRequest
 
@@ -15,8 +15,8 @@ class ZooModel:
     description: str
     #: The smallest height and width it can take.
     smallest: int = 1
-    #: What it learns from.
-    kind: Literal["images", "text"] = "images"
+    #: The task that it is for.
+    task: str = "classification"
     #: Fields of a job that this model brings its own defaults for.
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ MODELS = (
     ),
     ZooModel(
         "lstm-small", "language model: two LSTM layers of 200, as Zaremba et al. (2014) describe the small one",
-        kind="text",
+        task="language-model",
         recipe={
             "optimizer": "sgd", "learning_rate": 1.0, "batch_size": 20, "epochs": 13, "unroll": 20, "decay": 0.5,
             "decay_after": 4, "clip_norm": 5.0,
@@ -41,9 +41,9 @@ MODELS = (
 )
 
 
-def is_text(model: str) -> bool:
-    """Whether a model of the zoo reads text; the user's own models read images."""
-    return not is_own(model) and zoo_model(model).kind == "text"
+def task_of_model(model: str) -> str:
+    """The name of the task that a model is for; the user's own models classify."""
+    return "classification" if is_own(model) else zoo_model(model).task
 
 
 def recipe_of(model: str) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ from velodrome.cluster.plan import Plan, free_port, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed
-from velodrome.offers.models import is_text
 from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, Store
@@ -27,6 +26,7 @@ from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name, default_name
 from velodrome.spec.resolve import resolve
+from velodrome.tasks.registry import task_of
 
 #: How often a port that was taken between planning and start is replaced.
 PORT_TRIES = 5
@@ -92,7 +92,7 @@ def _carry_out(
     resume: bool,
 ) -> dict[str, Any]:
     started = time.time()
-    scalars = Scalars(run.path / "tensorboard", text=is_text(job.model))
+    scalars = Scalars(run.path / "tensorboard", task_of(job))
     failure: Failure | None = None
 
     def take(event: dict[str, Any]) -> None:

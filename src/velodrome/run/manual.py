@@ -26,12 +26,12 @@ from velodrome.cluster.local.interpreter import interpreter_of
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest
 from velodrome.events.lines import parse
-from velodrome.offers.models import is_text
 from velodrome.offers.world import World
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status
 from velodrome.spec.job import Job
-from velodrome.tasks.quality import in_words
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
 
 #: How long a process may take to end after Ctrl-C before it is killed.
@@ -86,18 +86,16 @@ def _prepare(folder: Path) -> None:
         raise BadRequest(f"--folder {str(folder)!r}: cannot write there: {error.strerror}") from None
 
 
-def sentence(event: dict[str, Any], *, text: bool) -> str | None:
+def sentence(event: dict[str, Any], task: Task) -> str | None:
     """An event as a person reads it, or None if it is not worth a line."""
     kind = event["kind"]
     if kind == "phase" and event["state"] == "begin" and "epoch" not in event:
         return f"{event['phase']} …"
     if kind == "epoch":
-        parts = {part: in_words(event[part], text=text) for part in ("train", "validation")}
+        parts = {part: task.in_words(event[part]) for part in ("train", "validation")}
         return f"epoch {event['epoch']}: " + ", ".join(f"{part} {value}" for part, value in parts.items() if value)
     if kind == "result":
-        test = event["test"]
-        counted = f"{test['total']:,} words" if text else f"{test['correct']} of {test['total']}"
-        return f"test {in_words(test, text=text)} ({counted})"
+        return f"test {task.in_words(event['test'])} ({task.amount(event['test'])})"
     if kind in ("error", "warning"):
         return f"{kind}: {event['message']}"
     return None
@@ -111,7 +109,7 @@ def take(part: Part, line: str) -> None:
         return
     with suppress(OSError), part.events_file.open("a", encoding="utf-8") as stream:  # the disk may be full
         stream.write(line)
-    if words := sentence(event, text=is_text(part.plan.job.model)):
+    if words := sentence(event, task_of(part.plan.job)):
         print(f"{part.process.name}: {words}", file=sys.stderr, flush=True)
 
 

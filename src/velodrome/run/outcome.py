@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from velodrome.cluster.plan import Plan
-from velodrome.events.fields import SCHEMA_VERSION, Counts, HistoryRow
+from velodrome.events.fields import SCHEMA_VERSION, HistoryRow
 from velodrome.events.lines import to_event
 from velodrome.events.models import (
     EpochEvent,
@@ -26,9 +25,10 @@ from velodrome.events.models import (
 )
 from velodrome.events.result import Host, Node, RunResult, Seconds, Shares, Throughput
 from velodrome.machine import describe_machine
-from velodrome.offers.models import is_text
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.spec.resolve import batch_of_step
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of
 
 
 @dataclass(frozen=True)
@@ -87,23 +87,6 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": round(sum(values) / len(values), 2), "min": min(values), "max": max(values)}
 
 
-def _rate(counts: Counts | None, *, text: bool) -> dict[str, Any] | None:
-    """Counts as what people read: accuracy and loss, or perplexity and loss of a language model."""
-    if not counts or not counts.total:
-        return None
-    loss = None if counts.loss_sum is None else counts.loss_sum / counts.total
-    if text:
-        perplexity = None if loss is None else math.exp(min(loss, 700.0))
-        return {"perplexity": perplexity, "accuracy": None, "loss": loss, "correct": None, "total": counts.total}
-    correct = counts.correct
-    return {
-        "accuracy": None if correct is None else correct / counts.total,
-        "loss": loss,
-        "correct": correct,
-        "total": counts.total,
-    }
-
-
 def throughput(pace: Pace | None, batch: int) -> Throughput:
     """Examples and batches per second of the training phase, without the warm-up steps."""
     nothing = Throughput(examples_per_second=None, batches_per_second=None, warmup_steps=0)
@@ -140,19 +123,10 @@ def _shares(events: Sequence[SharesEvent]) -> Shares | None:
     )
 
 
-def _history_row(event: EpochEvent, *, text: bool) -> HistoryRow:
-    train, validation = _rate(event.train, text=text), _rate(event.validation, text=text)
-    perplexities = {
-        "train_perplexity": train and train["perplexity"],
-        "validation_perplexity": validation and validation["perplexity"],
-    } if text else {}
+def _history_row(event: EpochEvent, task: Task) -> HistoryRow:
     return HistoryRow.model_validate({
-        **perplexities,
         "epoch": event.epoch,
-        "train_accuracy": train and train["accuracy"],
-        "validation_accuracy": validation and validation["accuracy"],
-        "train_loss": train and train["loss"],
-        "validation_loss": validation and validation["loss"],
+        **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
         "seconds": event.seconds,
         "evaluate_seconds": event.evaluate_seconds,
     })
@@ -185,7 +159,7 @@ class _Summary:
 
     started: float
     nodes: Mapping[tuple[str, int], _NodeSamples]
-    text: bool
+    task: Task
     epochs: dict[int, HistoryRow] = field(default_factory=dict)
     final: ResultEvent | None = None
     staleness: list[StalenessEvent] = field(default_factory=list)
@@ -205,7 +179,7 @@ class _Summary:
                 if event.rank == 0:
                     self.versions |= {"python": event.python, **event.versions}
             case EpochEvent():
-                self.epochs[event.epoch] = _history_row(event, text=self.text)
+                self.epochs[event.epoch] = _history_row(event, self.task)
             case ResultEvent():
                 self.final = event
             case StalenessEvent():
@@ -245,9 +219,9 @@ def build_result(
 ) -> RunResult:
     """Compute the result of a run from its events."""
     job, strategy = plan.job, strategy_of(plan.job)
-    text = is_text(job.model)
+    task = task_of(job)
     nodes = {(p.role, p.rank): _NodeSamples(p.role, p.rank, p.host) for p in plan.processes}
-    summary = _Summary(started, nodes, text)
+    summary = _Summary(started, nodes, task)
     for event in events:
         summary.add(event)
     final, history, batch = summary.final, summary.history, batch_of_step(job, strategy)
@@ -256,7 +230,7 @@ def build_result(
         "run": plan.run,
         "path": path,
         "status": status,
-        "task": "language-model" if text else "classification",
+        "task": task.name,
         **{name: getattr(job, name) for name in ("dataset", "model", "engine", "strategy")},
         "consistency": strategy.consistency,
         "launcher": launcher,
@@ -267,10 +241,10 @@ def build_result(
         "reached_target": final and final.reached_target,
         "steps": final and final.steps,
         "parameters": final and final.parameters,
-        "test": _rate(final.test if final else None, text=text),
+        "test": task.summary(final.test.as_json() if final else None),
         "history": history,
         "seconds": summary.seconds(ended),
-        "throughput": throughput(final.pace if final else None, batch * (job.unroll if text else 1)),
+        "throughput": throughput(final.pace if final else None, task.examples_per_step(job)),
         "nodes": [node.node() for node in nodes.values()],
         "hosts": list(summary.hosts.values()),
         "versions": {**versions(plan), **summary.versions},

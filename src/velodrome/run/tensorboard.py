@@ -14,17 +14,11 @@ from typing import Any
 
 from velodrome.analysis.configuration import NOT_CONFIGURED, text_of
 from velodrome.spec.job import Job
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of_result
 
 #: Where the session that the HParams tab compares lies, within a run's `tensorboard/`.
 SESSION = "hparams"
-
-
-def _rates(counts: Mapping[str, Any], *, text: bool) -> dict[str, float]:
-    """Counts as curves; a loss that is not finite travels as null."""
-    loss = math.nan if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
-    if text:
-        return {"perplexity": math.exp(min(loss, 700.0)), "loss": loss}
-    return {"accuracy": counts["correct"] / counts["total"], "loss": loss}
 
 
 class EventFile:
@@ -65,9 +59,9 @@ class EventFile:
 class Scalars:
     """The curves of a run, in its `tensorboard/` folder."""
 
-    def __init__(self, folder: Path, *, text: bool = False) -> None:
+    def __init__(self, folder: Path, task: Task) -> None:
         self._file = EventFile(folder)
-        self._text = text
+        self._task = task
 
     def take(self, event: dict[str, Any]) -> None:
         """Write what an event says, if it is for a curve."""
@@ -75,9 +69,7 @@ class Scalars:
         if kind == "epoch":
             values = {"time/epoch_seconds": event["seconds"]}
             for part in ("train", "validation"):
-                if event[part]["total"]:
-                    rates = _rates(event[part], text=self._text)
-                    values.update({f"{name}/{part}": value for name, value in rates.items()})
+                values.update(self._curves(part, event[part]))
             self._file.scalars(event["epoch"], event["time"], values)
         elif kind == "resources":
             node = f"{event['role']}-{event['rank']}"
@@ -89,10 +81,14 @@ class Scalars:
                 f"network_bytes/{node}/out": network["out"],
             })
         elif kind == "result" and event["test"]["total"]:
-            rates = _rates(event["test"], text=self._text)
-            self._file.scalars(
-                len(event["history"]), event["time"], {f"{name}/test": value for name, value in rates.items()}
-            )
+            self._file.scalars(len(event["history"]), event["time"], self._curves("test", event["test"]))
+
+    def _curves(self, part: str, counts: Mapping[str, Any]) -> dict[str, float]:
+        """The metrics of a part; one that is not finite is drawn as such."""
+        if not counts["total"]:
+            return {}
+        measured = self._task.measure(counts)
+        return {f"{name}/{part}": math.nan if value is None else value for name, value in measured.items()}
 
     def close(self) -> None:
         self._file.close()
@@ -109,11 +105,11 @@ def hyperparameters(job: Job) -> dict[str, float | bool | str]:
 
 def metrics(result: Mapping[str, Any]) -> dict[str, float]:
     """What runs are compared by: the last word on each."""
-    last = (result.get("history") or [{}])[-1]
+    last, task = (result.get("history") or [{}])[-1], task_of_result(result)
     test, seconds, pace = (result.get(part) or {} for part in ("test", "seconds", "throughput"))
     values = {
-        **{f"{name}/test": test.get(name) for name in ("accuracy", "perplexity", "loss")},
-        **{f"{name}/validation": last.get(f"validation_{name}") for name in ("accuracy", "perplexity")},
+        **{f"{metric.name}/test": test.get(metric.name) for metric in task.metrics},
+        f"{task.metric.name}/validation": last.get(f"validation_{task.metric.name}"),
         "throughput/examples_per_second": pace.get("examples_per_second"),
         "time/train_seconds": seconds.get("train"),
         "time/total_seconds": seconds.get("total"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -119,13 +120,14 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    metric: Literal["accuracy", "loss", "perplexity"]
+    #: A metric of the job's task, which is checked where the task is known.
+    metric: str
     comparison: Literal[">=", "<="]
     value: float
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        match = re.fullmatch(r"\s*(accuracy|loss|perplexity)\s*(>=|<=)\s*([0-9.eE+-]+)\s*", text)
+        match = re.fullmatch(r"\s*([A-Za-z][\w.-]*)\s*(>=|<=)\s*([0-9.eE+-]+)\s*", text)
         try:
             value = float(match[3]) if match else math.nan
         except ValueError:
@@ -134,7 +136,12 @@ class Target(BaseModel):
             raise ValueError(f"{text!r} is not a target: write one such as 'accuracy>=0.97' or 'loss<=0.1'")
         return cls(metric=match[1], comparison=match[2], value=value)  # type: ignore[arg-type]
 
-    def reached(self, accuracy: float, loss: float) -> bool:
-        perplexity = math.exp(min(loss, 700.0))
-        value = {"accuracy": accuracy, "loss": loss, "perplexity": perplexity}[self.metric]
+    def __str__(self) -> str:
+        return f"{self.metric}{self.comparison}{self.value:g}"
+
+    def reached(self, metrics: Mapping[str, float | None]) -> bool:
+        """Whether validation metrics, by name, meet the condition; one that is unknown or not finite does not."""
+        value = metrics.get(self.metric)
+        if value is None:
+            return False
         return value >= self.value if self.comparison == ">=" else value <= self.value

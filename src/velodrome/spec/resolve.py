@@ -58,30 +58,6 @@ def _with_engine(job: Job) -> Job:
     return job.model_copy(update={"engine": having[0]})
 
 
-def check_batch(job: Job, examples: int) -> None:
-    """Refuse a resolved job whose batch is larger than its training set."""
-    batch = batch_of_step(job, strategy_of(job))
-    if batch > examples:
-        raise BadRequest(
-            f"--batch-size {job.batch_size}: a step would need {batch:,} examples, and {job.dataset} has "
-            f"{examples:,} to train on; choose a smaller batch"
-        )
-
-
-def check_text(job: Job, words: int) -> None:
-    """Refuse a resolved job of a language model whose text is too short for one step."""
-    if job.sharding in ("file", "off"):
-        raise BadRequest(f"--sharding {job.sharding}: a text is divided by its rows; leave sharding out")
-    strategy = strategy_of(job)
-    # Workers that do not wait for one another have a batch of rows each, from the first word to the last.
-    rows = batch_of_step(job, strategy) * (1 if strategy.synchronous else job.workers)
-    if words // rows <= job.unroll:
-        raise BadRequest(
-            f"--batch-size {job.batch_size}: {rows:,} rows of more than {job.unroll} words need more than the "
-            f"{words:,} words of {job.dataset}; choose a smaller batch, a smaller --unroll or fewer workers"
-        )
-
-
 def roles_of(job: Job) -> list[tuple[str, int]]:
     """Role and rank of every process of a resolved job, in start order."""
     return strategy_of(job).processes(job.workers, job.servers)

@@ -1,8 +1,9 @@
-"""Metrics as they travel: counts that add up exactly, never means."""
+"""Metrics as they travel: sums that add up exactly over steps and ranks, never means."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,30 +11,32 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Counts:
-    """How many examples were seen, how many of them were right, and the sum of their losses."""
+    """How many examples were counted, the sum of their losses, and the sums that are the task's own, by name."""
 
-    correct: int = 0
     total: int = 0
     loss_sum: float = 0.0
+    own: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(self.correct + other.correct, self.total + other.total, self.loss_sum + other.loss_sum)
+        names = self.own if len(self.own) >= len(other.own) else other.own
+        own = {name: self.own.get(name, 0) + other.own.get(name, 0) for name in names}
+        return Counts(self.total + other.total, self.loss_sum + other.loss_sum, own)
 
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.total if self.total else float("nan")
-
-    @property
-    def loss(self) -> float:
-        return self.loss_sum / self.total if self.total else float("nan")
-
-    def vector(self) -> NDArray[np.float64]:
-        """As three float64 numbers, exact up to 2**53 examples, for a sum over ranks."""
-        return np.array([self.correct, self.total, self.loss_sum], dtype=np.float64)
+    def vector(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """The task's own sums in the order of `names`, then total and loss: float64, exact up to 2**53."""
+        own = [self.own.get(name, 0) for name in names]
+        return np.array([*own, self.total, self.loss_sum], dtype=np.float64)
 
     @classmethod
-    def of(cls, vector: NDArray[np.float64]) -> Counts:
-        return cls(round(float(vector[0])), round(float(vector[1])), float(vector[2]))
+    def of(cls, vector: NDArray[np.float64], names: Sequence[str]) -> Counts:
+        """Counts from what `vector` returned, or from the sum of several."""
+        *own, total, loss_sum = (float(value) for value in vector)
+        return cls(round(total), loss_sum, {name: _plain(value) for name, value in zip(names, own, strict=True)})
 
-    def fields(self) -> dict[str, float]:
-        return {"correct": self.correct, "total": self.total, "loss_sum": self.loss_sum}
+    def fields(self, names: Sequence[str]) -> dict[str, float]:
+        """As events carry them."""
+        return {**{name: self.own.get(name, 0) for name in names}, "total": self.total, "loss_sum": self.loss_sum}
+
+
+def _plain(value: float) -> float:
+    return int(value) if value.is_integer() else value

@@ -128,6 +128,15 @@ def off(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Sched
     return Schedule(indices, per_worker_sizes(batch, workers))
 
 
+def one_queue(schedule: Schedule, batch: int) -> Schedule:
+    """The batches of all workers as one queue, for a chief that gives the next one to whichever worker is free."""
+    workers = [schedule.partition(rank) for rank in range(len(schedule.indices))]
+    batches = [worker.step(step) for step in range(schedule.steps) for worker in workers]
+    # A worker's remainder comes last: earlier, it would shift all batches after it across workers.
+    queue = np.concatenate(sorted(batches, key=lambda indices: len(indices) < batch))
+    return Schedule((queue,), (batch,))
+
+
 def evaluation_indices(examples: int, rank: int, workers: int) -> Indices:
     """The examples of a set that a worker evaluates: over all workers, each example once."""
     return np.arange(rank, examples, workers, dtype=np.int64)

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from velodrome.data.splits import Splits
-from velodrome.data.text import Text
 from velodrome.offers.base import Strategy
-from velodrome.offers.models import check_shape, is_own, is_text
 from velodrome.offers.registry import strategy_of
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import check_batch, sharding_of
-from velodrome.tasks.schedule import files_of
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of
 from velodrome.worker.emitter import Emitter
 
 
@@ -62,54 +60,21 @@ class Context:
         return self.role == self.strategy.chief and self.rank == 0
 
     @cached_property
-    def data(self) -> Splits:
-        """The data set, loaded at first use."""
-        from velodrome.data.catalogue import load, load_files
-
-        with self.events.phase("data"):
-            job = self.job
-            numbers = self._own_files()
-            if numbers is None:
-                data = load(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
-            else:
-                data = load_files(job.dataset, numbers, validation=job.validation, bad_data=job.bad_data)
-        for note in data.notes if self.is_chief else ():
-            self.events.emit("warning", message=note)
-        # The controller may not have known: it never runs the user's code, and does not decode to count.
-        check_batch(job, sum(data.files) or len(data.train))
-        if not is_own(job.model):
-            check_shape(job.model, data.input_shape)
-        return data
-
-    def _own_files(self) -> range | None:
-        """The files that this process alone trains on; None if it needs all of the data."""
-        from velodrome.data.catalogue import files
-
-        job, strategy = self.job, self.strategy
-        if not strategy.synchronous or strategy.one_process or job.workers == 1 or job.sharding in ("data", "off"):
-            return None
-        count = len(files(job.dataset, bad_data=job.bad_data))
-        return files_of(self.rank, count, job.workers) if sharding_of(job, count, synchronous=True) == "file" else None
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the job trains a language model."""
-        return is_text(self.job.model)
+    def task(self) -> Task:
+        return task_of(self.job)
 
     @cached_property
-    def text(self) -> Text:
-        """The text of a language model, loaded at first use."""
-        from velodrome.data.catalogue import load_text
-
+    def data(self) -> Any:
+        """What the task loaded, at first use."""
         with self.events.phase("data"):
-            text = load_text(self.job.dataset, bad_data=self.job.bad_data)
-        for note in text.notes if self.is_chief else ():
+            data = self.task.load(self.job, self.rank)
+        for note in data.notes if self.is_chief else ():
             self.events.emit("warning", message=note)
-        return text
+        return data
 
     @property
     def has_validation(self) -> bool:
-        return len(self.text.validation if self.is_text else self.data.validation) > 0
+        return self.task.has_validation(self.data)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.spec.job import Target
+from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
-from velodrome.worker.epochs import Steps, epochs_of
 from velodrome.worker.learner import Learner
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
@@ -40,10 +42,17 @@ class Pace:
             self.warmup = {"steps": self.steps, "examples": self.examples, "seconds": self.seconds}
 
 
+def schedules(context: Context) -> Callable[[int], Steps]:
+    """The schedule of an epoch, counted from 1; the chief warns of what is special about it."""
+    for message in context.task.schedule_warnings(context.job, context.data) if context.is_chief else ():
+        context.events.emit("warning", message=message)
+    return partial(context.task.schedule, context.job, context.data)
+
+
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and say the result."""
-    job, events = context.job, context.events
-    schedule_of = epochs_of(context)
+    job, task, events = context.job, context.task, context.events
+    schedule_of = schedules(context)
     target = Target.parse(job.target) if job.target else None
     per_epoch = schedule_of(1).steps
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
@@ -54,9 +63,7 @@ def run(context: Context, learner: Learner) -> None:
         history = saved.history
         context.status.steps = saved.steps
 
-    reached = bool(target and history and target.reached(
-        history[-1]["validation_accuracy"], history[-1]["validation_loss"]
-    ))
+    reached = bool(target and history and target.reached(task.recorded(history[-1], "validation")))
     for epoch in range(len(history) + 1, job.epochs + 1):
         left = int(total_steps) - (epoch - 1) * per_epoch
         if left <= 0 or reached:
@@ -69,16 +76,18 @@ def run(context: Context, learner: Learner) -> None:
         with events.phase("evaluate", epoch=epoch, part="validation"):
             start = time.perf_counter()
             with context.waiting():
-                train = learner.total(counts)
+                total = learner.total(counts)
                 learner.average_statistics()
-                validation = learner.evaluate("validation") if context.has_validation else Counts()
+                held_out = learner.evaluate("validation") if context.has_validation else Counts()
             evaluate_seconds = time.perf_counter() - start
-        _refuse_nan(train, epoch)
-        history.append(_entry(epoch, train, validation, seconds, evaluate_seconds))
-        reached = target is not None and target.reached(validation.accuracy, validation.loss)
+        _refuse_nan(total, epoch)
+        train, validation = task.fields(total), task.fields(held_out)
+        history.append({"epoch": epoch, **task.history(train=train, validation=validation), "seconds": seconds,
+                        "evaluate_seconds": evaluate_seconds})
+        reached = target is not None and target.reached(task.measured(validation))
         if context.is_chief:
             events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
-                        steps=context.status.steps, train=train.fields(), validation=validation.fields())
+                        steps=context.status.steps, train=train, validation=validation)
             if job.checkpoints:
                 with events.phase("save", epoch=epoch):
                     path = checkpoint.write(context.folder, epoch, learner.state(), history, context.status.steps)
@@ -94,11 +103,11 @@ def run(context: Context, learner: Learner) -> None:
     if context.is_chief:
         with events.phase("save"):
             learner.save(context.folder / "model")
-        events.emit("result", test=test.fields(), history=history, parameters=learner.parameters,
+        events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),
-                    class_names=[] if learner.confusion is None else list(context.data.class_names),
+                    class_names=[] if learner.confusion is None else list(task.class_names(context.data)),
                     pace={"seconds": pace.seconds, "examples": pace.examples, "steps": pace.steps,
                           "warmup": pace.warmup})
     with context.waiting():
@@ -123,7 +132,7 @@ def _train_epoch(
         context.status.steps += last - first
         _refuse_nan(new, epoch)
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
-                            loss=new.loss, accuracy=new.accuracy)
+                            **context.task.measured(context.task.fields(new)))
         chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
         first, counted, mark = last, done, now
     with context.waiting():
@@ -140,14 +149,3 @@ def _refuse_nan(counts: Counts, epoch: int) -> None:
             "by zero or a logarithm of zero in the model"
         )
 
-
-def _entry(epoch: int, train: Counts, validation: Counts, seconds: float, evaluate_seconds: float) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
-        "train_accuracy": train.accuracy,
-        "validation_accuracy": validation.accuracy,
-        "train_loss": train.loss,
-        "validation_loss": validation.loss,
-        "seconds": seconds,
-        "evaluate_seconds": evaluate_seconds,
-    }

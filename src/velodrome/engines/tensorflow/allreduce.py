@@ -14,8 +14,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.flat import FlatModel
-from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.engines.tensorflow.tensor_memory import writable_memory
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
@@ -113,7 +113,7 @@ def train(context: Context) -> None:
     """Meet the other ranks, then run the loop."""
     with context.events.phase("connect"), context.waiting():
         transport = connect_mpi(context)
-    load_data(context)
+    _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        learner = AllReduce(context, network_of(context), transport)
+        learner = AllReduce(context, task_of_job(context).network(context), transport)
     loop.run(context, learner)

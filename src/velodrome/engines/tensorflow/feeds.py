@@ -201,20 +201,16 @@ class TextFeed(Feed):
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         if not self._rows:  # every epoch reads the same
-            train = self._context.text.train
+            train = self._context.data.train
             self._rows = [training_rows(schedule.rows(train, rank), schedule.batch) for rank in self._ranks]
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         yield Window(first, last, self._rows)
 
     def evaluation(self, part: Part) -> Iterator[Window]:
-        text = getattr(self._context.text, part)
+        text = getattr(self._context.data, part)
         rows = [evaluation_rows(text, rank, self._context.job.workers, self._unroll) for rank in self._ranks]
         yield Window(0, int(rows[0].inputs.shape[1]) // self._unroll, rows)
 
     def deal(self, handed: Any, step: tf.Tensor) -> Batch:
         return deal_words(handed, step, self._unroll)
-
-
-def feed_of(context: Context, ranks: range) -> Feed:
-    return TextFeed(context, ranks) if context.is_text else ImageFeed(context, ranks)

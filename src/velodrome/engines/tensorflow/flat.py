@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.layout import Layout
 from velodrome.spec.job import Job
+from velodrome.tasks.counts import Counts
 
 Array = NDArray[Any]
 
@@ -35,7 +36,7 @@ class Batch(NamedTuple):
 class Seen(NamedTuple):
     """What looking at a batch brings, besides a gradient."""
 
-    #: Correct, total and summed loss, in float64.
+    #: The task's own counts in its order, total and summed loss, in float64.
     tally: tf.Tensor
     #: Statistics, or the state of a language model, after it.
     after: list[tf.Tensor]
@@ -46,10 +47,12 @@ class Seen(NamedTuple):
 class FlatModel(ABC):
     """What networks of images and of texts have in common. Statistics are what changes without being trained."""
 
-    #: Whether statistics are the state of a reader: one row for each row of a batch, zero where an epoch begins.
+    #: Whether statistics are a state carried from step to step, one row for each row of a batch: see `fresh`.
     carries = False
     #: Classes whose confusion is counted, 0 for none.
     confused = 0
+    #: Names of the task's own counts, which come first in a tally.
+    counted: tuple[str, ...] = ()
 
     def __init__(self, job: Job, model: keras.Model) -> None:
         self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)
@@ -57,6 +60,17 @@ class FlatModel(ABC):
         self.shapes = [tuple(variable.shape) for variable in self.trainable]
         self.layout = Layout(self.shapes)
         self.parameters = self.layout.parameters
+
+    @property
+    def tally_size(self) -> int:
+        return len(self.counted) + 2
+
+    def counts(self, tally: Array) -> Counts:
+        return Counts.of(tally, self.counted)
+
+    def fresh(self, rows: int) -> list[Array]:
+        """The statistics with which an epoch or an evaluation of so many rows begins, where the network carries."""
+        raise NotImplementedError
 
     def weights(self) -> Array:
         """The model's weights as one buffer."""

@@ -102,7 +102,8 @@ class HandsImages(ParameterServer):
             seen = self._step(now, batch)
             return last, tally + seen.tally, *seen.after
 
-        done: tuple[tf.Tensor, ...] = tf.constant(0, tf.int64), tf.zeros([3], tf.float64), *states
+        nothing = tf.zeros([self._network.tally_size], tf.float64)
+        done: tuple[tf.Tensor, ...] = tf.constant(0, tf.int64), nothing, *states
         if not straight:
             done = tf.while_loop(lambda first, *_: first < examples, body, done)
         for _ in range(straight):
@@ -171,7 +172,7 @@ class HandsImages(ParameterServer):
     def _taken(self, left: int) -> Counts:
         results = self._closures.results(left)
         self._arrivals += [time.monotonic()] * len(results)
-        return sum((Counts.of(tally) for _, (tally,) in results), Counts())
+        return sum((self._network.counts(tally) for _, (tally,) in results), Counts())
 
     def train(self, first: int, last: int) -> Counts:
         counts, self._asked = Counts(), last
@@ -197,7 +198,7 @@ class HandsImages(ParameterServer):
         if classes := self._network.confused:
             counted = np.sum([confusion for _, (_, confusion) in results], axis=0)
             self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
-        return sum((Counts.of(answer[0]) for _, answer in results), Counts())
+        return sum((self._network.counts(answer[0]) for _, answer in results), Counts())
 
     def load(self, state: State) -> None:
         super().load(state)

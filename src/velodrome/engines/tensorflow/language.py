@@ -107,6 +107,6 @@ def _lstm(
 
 
 def _tally(losses: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
-    """No word is right or wrong: their number and their summed loss."""
+    """Number of words and their summed loss."""
     real = tf.cast(real, tf.float64)
-    return tf.stack([tf.zeros([], tf.float64), tf.reduce_sum(real), tf.reduce_sum(tf.cast(losses, tf.float64) * real)])
+    return tf.stack([tf.reduce_sum(real), tf.reduce_sum(tf.cast(losses, tf.float64) * real)])

@@ -18,7 +18,7 @@ from velodrome.models import keras_zoo
 from velodrome.models.own import are_probabilities, builder_of, check_outputs, fits_data
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
-from velodrome.worker.context import Context
+from velodrome.tasks.classification import Classification
 
 _PROBE = 4
 _SMALLEST_PROBABILITY = 1e-7
@@ -27,22 +27,10 @@ _SEED_STRIDE = 7919
 _MOST_CONFUSED = 100
 
 
-def load_data(context: Context) -> None:
-    """Have the job's data before anything is built, as a phase of its own."""
-    _ = context.text if context.is_text else context.data
-
-
-def network_of(context: Context) -> FlatModel:
-    """The job's network, checked against its data."""
-    if context.is_text:
-        from velodrome.engines.tensorflow.language import LanguageNetwork
-
-        return LanguageNetwork(context.job, context.text)
-    return Network(context.job, context.data)
-
-
 class Network(FlatModel):
     """A built model, checked against the data."""
+
+    counted = Classification.counted
 
     def __init__(self, job: Job, data: Splits) -> None:
         self.shape, self.classes, self.scale = data.input_shape, data.classes, data.scale

@@ -16,10 +16,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.feeds import feed_of
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, clipped
-from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.optimizers import optimizer_of
+from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, Part, State
@@ -49,11 +48,11 @@ class Replicas(Learner):
         for rank, device in zip(self._ranks, devices, strict=True):
             with tf.device(device):
                 self._statistics.append([self._statistic(value) for value in network.initial_statistics(rank)])
-                self._tallies.append(tf.Variable(np.zeros(3)))
+                self._tallies.append(tf.Variable(np.zeros(network.tally_size)))
                 self._confusions.append(tf.Variable(np.zeros(network.confused**2)))
         self._rate = tf.Variable(context.job.rate, dtype=network.dtype)
         self._iterations = 0
-        self._feed = feed_of(context, self._ranks)
+        self._feed = task_of_job(context).feed(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
@@ -156,18 +155,17 @@ class Replicas(Learner):
         """What this process has counted since the last time."""
         counts = Counts()
         for tally in self._tallies:
-            counts += Counts.of(tally.numpy())
-            tally.assign(np.zeros(3))
+            counts += self._network.counts(tally.numpy())
+            tally.assign(np.zeros(self._network.tally_size))
         return counts
 
     def begin_epoch(self, schedule: Any) -> None:
         self._feed.begin_epoch(schedule)
-        if isinstance(self._network, LanguageNetwork):
-            self._begin_text(next(self._feed.windows(0, 1)).handed)
+        if self._network.carries:
+            self._reset_state(next(self._feed.windows(0, 1)).handed)
 
-    def _begin_text(self, handed: list[Any]) -> None:
+    def _reset_state(self, handed: list[Any]) -> None:
         """Forget what was read before."""
-        assert isinstance(self._network, LanguageNetwork)
         for mine, rows in zip(self._statistics, handed, strict=True):
             for variable, value in zip(mine, self._network.fresh(int(rows.inputs.shape[0])), strict=True):
                 variable.assign(value)
@@ -209,7 +207,7 @@ class Replicas(Learner):
     def evaluate(self, part: Part) -> Counts:
         for number, window in enumerate(self._feed.evaluation(part)):
             if self._network.carries and number == 0:
-                self._begin_text(window.handed)
+                self._reset_state(window.handed)
             # In calls of a few steps, so that a long evaluation can be seen to go on. No process waits in them.
             for first in range(window.first, window.last, _EVALUATED):
                 last = min(first + _EVALUATED, window.last)
@@ -218,13 +216,14 @@ class Replicas(Learner):
         confusion = np.sum([variable.numpy() for variable in self._confusions], axis=0)
         for variable in self._confusions:
             variable.assign(np.zeros_like(confusion))
-        everything = self._summed(np.concatenate([self._counted().vector(), confusion]))
+        counted, counts = self._network.tally_size, self._counted().vector(self._network.counted)
+        everything = self._summed(np.concatenate([counts, confusion]))
         if classes := self._network.confused:
-            self.confusion = np.rint(everything[3:]).astype(np.int64).reshape(classes, classes)
-        return Counts.of(everything[:3])
+            self.confusion = np.rint(everything[counted:]).astype(np.int64).reshape(classes, classes)
+        return self._network.counts(everything[:counted])
 
     def total(self, counts: Counts) -> Counts:
-        return Counts.of(self._summed(counts.vector()))
+        return self._network.counts(self._summed(counts.vector(self._network.counted)))
 
     def state(self) -> State:
         unpack = self._network.layout.unpack

@@ -6,13 +6,9 @@ import time
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow import worker_data as nearby
 from velodrome.engines.tensorflow.cluster import Watch, limited, wait_for
-from velodrome.engines.tensorflow.image_dispatcher import HandsImages
-from velodrome.engines.tensorflow.language import LanguageNetwork
-from velodrome.engines.tensorflow.network import load_data, network_of
-from velodrome.engines.tensorflow.parameter_server import ParameterServer, make_strategy
-from velodrome.engines.tensorflow.text_dispatcher import HandsText
+from velodrome.engines.tensorflow.parameter_server import make_strategy
+from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.offers.engines.tensorflow import TASKS
 from velodrome.worker import loop
 from velodrome.worker.context import Context
@@ -29,25 +25,21 @@ def lead(context: Context) -> None:
     """The chief: wait for everybody, then run the loop."""
     limit = context.job.start_timeout
     others = [peer for peer in context.world.members if peer.role != "chief"]
-    load_data(context)  # workers do so too before they listen, and from one cache
+    _ = context.data  # workers do so too before they listen, and from one cache
     with context.events.phase("connect"), context.waiting():
         wait_for(others, limit)
         with limited(limit):
             strategy = make_strategy(context.job.servers)
     with context.events.phase("build"):
-        network, watch = network_of(context), Watch(others, context.events)
-        learner: ParameterServer = (
-            HandsText(context, network, strategy, watch) if isinstance(network, LanguageNetwork)
-            else HandsImages(context, network, strategy, watch)
-        )
+        task = task_of_job(context)
+        learner = task.dispatcher(context, task.network(context), strategy, Watch(others, context.events))
     loop.run(context, learner)
 
 
 def serve(context: Context) -> None:
     """A worker or a server: does what it is told until the chief's port closes."""
-    if context.role == "worker" and not context.is_text:
-        nearby.offer(context.data)
-        vars(context).pop("data")  # closures read what was offered
+    if context.role == "worker":
+        task_of_job(context).serve(context)
     chief = context.world.of_role("chief")
     with context.events.phase("connect"), context.waiting():
         world = context.world

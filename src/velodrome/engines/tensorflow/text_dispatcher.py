@@ -78,14 +78,14 @@ class HandsText(ParameterServer):
         """All steps of the rows: what they count, and the state after them."""
         steps = tf.shape(rows.inputs)[1] // self._context.job.unroll
         free = [tf.TensorShape([None, units]) for units in self._network.units for _ in range(2)]
-        shapes = tf.TensorShape([]), tf.TensorShape([3]), *free
-        start = tf.constant(0), tf.zeros([3], tf.float64), *state
+        shapes = tf.TensorShape([]), tf.TensorShape([self._network.tally_size]), *free
+        start = tf.constant(0), tf.zeros([self._network.tally_size], tf.float64), *state
         _, *after = tf.while_loop(lambda step, *_: step < steps, body, start, shape_invariants=shapes)
         return after
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         super().begin_epoch(schedule)
-        text, groups = self._context.text.train, range(schedule.groups)
+        text, groups = self._context.data.train, range(schedule.groups)
         self._groups = [self._group(training_rows(schedule.rows(text, number), schedule.batch)) for number in groups]
         self._handed, self._each = 0, self._steps_in_closure(schedule.steps)
 
@@ -112,11 +112,14 @@ class HandsText(ParameterServer):
             tallies.append(tally)
         return tallies
 
+    def _counts_of(self, tallies: list[NDArray[Any]]) -> Counts:
+        return sum((self._network.counts(tally) for tally in tallies), Counts())
+
     def _until(self, last: int) -> Counts:
         counts = Counts()
         self._hand_out(last)
         while self._handed < last and self._under_way:
-            counts += sum((Counts.of(tally) for tally in self._take_back(len(self._under_way) - 1)), Counts())
+            counts += self._counts_of(self._take_back(len(self._under_way) - 1))
             self._hand_out(last)
         return counts
 
@@ -127,10 +130,10 @@ class HandsText(ParameterServer):
 
     def _rest(self) -> Counts:
         counts = self._until(self._asked)
-        return counts + sum((Counts.of(tally) for tally in self._take_back(0)), Counts())
+        return counts + self._counts_of(self._take_back(0))
 
     def evaluate(self, part: Part) -> Counts:
-        workers, text = self._context.job.workers, getattr(self._context.text, part)
+        workers, text = self._context.job.workers, getattr(self._context.data, part)
         rows = [evaluation_rows(text, rank, workers, self._context.job.unroll) for rank in range(workers)]
         self._groups = [self._group(mine) for mine in rows]
         counts, waiting = Counts(), list(range(workers))
@@ -141,11 +144,11 @@ class HandsText(ParameterServer):
                 self._closures.schedule(number, self._count, words, _tensors(group.state))
                 self._under_way.add(number)
             before = set(self._under_way)
-            counts += sum((Counts.of(tally) for tally in self._take_back(len(before) - 1)), Counts())
+            counts += self._counts_of(self._take_back(len(before) - 1))
             came = before - self._under_way
             waiting = [number for number in came if self._groups[number].read < self._groups[number].steps]
             if not waiting and self._under_way:
-                counts += sum((Counts.of(tally) for tally in self._take_back(0)), Counts())
+                counts += self._counts_of(self._take_back(0))
                 waiting = [number for number, group in enumerate(self._groups) if group.read < group.steps]
         return counts
 

@@ -13,8 +13,8 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.cluster import limited, meet, told_plainly
-from velodrome.engines.tensorflow.network import load_data, network_of
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.offers.world import World
 from velodrome.worker import loop
 from velodrome.worker.context import Context
@@ -69,9 +69,9 @@ def _in_this_process(context: Context) -> Learner:
     strategy = context.job.strategy
     with context.events.phase("connect"):
         devices = devices_for(context.job.workers) if strategy in _IN_PROCESS else []
-    load_data(context)
+    _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        network = network_of(context)
+        network = task_of_job(context).network(context)
         if strategy == "mirrored":
             return Replicas(context, network, tf.distribute.MirroredStrategy(devices), devices)
         if strategy == "central-storage":
@@ -97,6 +97,6 @@ def _multi_worker(context: Context) -> Learner:
         meet(world.me, [peer for peer in world.peers if peer != world.me], limit)
         with limited(limit):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    load_data(context)
+    _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        return Replicas(context, network_of(context), strategy, strategy.extended.worker_devices)
+        return Replicas(context, task_of_job(context).network(context), strategy, strategy.extended.worker_devices)

@@ -13,7 +13,7 @@ from torch import nn
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Optimizer, shorten, squares
-from velodrome.engines.torch.tasks.base import Place, Task
+from velodrome.engines.torch.tasks.base import Place, task_class
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
@@ -36,7 +36,7 @@ class TorchLearner(Learner):
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         self.forward: nn.Module = self._wrapped()
-        self._task = _task(context, network, Place(transport.rank, transport.size, device))
+        self._task = task_class(context)(context, network, Place(transport.rank, transport.size, device))
         self._epochs = 0
 
     # -- what a strategy may change
@@ -110,16 +110,19 @@ class TorchLearner(Learner):
         seen = self._task.evaluate(part)
         if seen.confusion is None:
             return self.total(seen.counts)
-        vector = np.concatenate([seen.counts.vector(), seen.confusion])
+        names = self._context.task.counted
+        counts = seen.counts.vector(names)
+        vector = np.concatenate([counts, seen.confusion])
         self._transport.all_reduce(vector)
         classes = math.isqrt(len(seen.confusion))
-        self.confusion = vector[3:].round().astype(np.int64).reshape(classes, classes)
-        return Counts.of(vector[:3])
+        self.confusion = vector[len(counts) :].round().astype(np.int64).reshape(classes, classes)
+        return Counts.of(vector[: len(counts)], names)
 
     def total(self, counts: Counts) -> Counts:
-        vector = counts.vector()
+        names = self._context.task.counted
+        vector = counts.vector(names)
         self._transport.all_reduce(vector)
-        return Counts.of(vector)
+        return Counts.of(vector, names)
 
     # -- state
 
@@ -169,13 +172,3 @@ class TorchLearner(Learner):
                 part = everything[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
                 value.copy_(torch.from_numpy(part))
                 offset += array.nbytes
-
-
-def _task(context: Context, network: Network, place: Place) -> Task:
-    if context.is_text:
-        from velodrome.engines.torch.tasks.language_model import TextTask
-
-        return TextTask(context, network, place)
-    from velodrome.engines.torch.tasks.classification import ImageTask
-
-    return ImageTask(context, network, place)

@@ -18,7 +18,6 @@ from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
-from velodrome.worker.context import Context
 
 PROBED_EXAMPLES = 4
 #: Probabilities are kept this far from zero before their logarithm is taken.
@@ -87,13 +86,6 @@ def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int
     if not isinstance(built, nn.Module):
         raise BadRequest(f"model {model!r} returned {type(built).__name__!r}: engine torch needs a torch.nn.Module")
     return built
-
-
-def of_job(context: Context, device: torch.device) -> Network:
-    """The network of a job, checked against its data."""
-    if context.is_text:
-        return build_text(context.job, len(context.text.vocabulary), device)
-    return build(context.job, context.data, device)
 
 
 def build(job: Job, data: Splits, device: torch.device) -> Network:

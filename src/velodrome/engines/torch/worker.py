@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.tasks.base import task_class
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import host, loop
 from velodrome.worker.context import Context
@@ -24,9 +24,10 @@ def train(context: Context) -> None:
         torch.cuda.set_device(device)
     with context.events.phase("connect"), context.waiting():
         transport, learner_class = _connect(context, gpus)
-    _ = context.text if context.is_text else context.data  # a phase of its own
+    _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        learner = learner_class(context, network.of_job(context, device), transport, device)
+        network = task_class(context).network(context, device)
+        learner = learner_class(context, network, transport, device)
     loop.run(context, learner)
 
 

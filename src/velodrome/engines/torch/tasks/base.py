@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -44,11 +45,16 @@ class Seen(NamedTuple):
     confusion: NDArray[np.float64] | None = None
 
 
-class Task(ABC):
-    """Gives a network its batches and counts what it makes of them."""
+class TorchTask(ABC):
+    """PyTorch's side of a task: gives a network its batches and counts what it makes of them."""
 
     def __init__(self, context: Context, network: Network, place: Place) -> None:
         self._context, self._network, self._place = context, network, place
+
+    @classmethod
+    @abstractmethod
+    def network(cls, context: Context, device: torch.device) -> Network:
+        """The job's network with the weights that its seed decides, checked against the data."""
 
     @abstractmethod
     def begin_epoch(self, schedule: Any) -> None: ...
@@ -67,3 +73,9 @@ class Task(ABC):
 
     def write_beside(self, folder: Path) -> None:  # noqa: B027 (most have nothing)
         """Files that belong to the saved model."""
+
+
+def task_class(context: Context) -> type[TorchTask]:
+    """PyTorch's side of the job's task."""
+    found: type[TorchTask] = import_module(context.task.module("torch")).TASK
+    return found

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from velodrome.engines.torch.examples import Examples, examples_of
-from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.tasks.base import Place, Seen, Stepper, Task
+from velodrome.engines.torch.network import Network, build
+from velodrome.engines.torch.tasks.base import Place, Seen, Stepper, TorchTask
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.worker.context import Context
@@ -20,13 +20,17 @@ EVALUATION_BATCH = 512
 MOST_CONFUSED = 100
 
 
-class ImageTask(Task):
+class ClassificationTask(TorchTask):
     """The images that this process sees."""
 
     def __init__(self, context: Context, network: Network, place: Place) -> None:
         super().__init__(context, network, place)
         self._parts: dict[str, Examples] = {}
         self._train = self._examples("train")
+
+    @classmethod
+    def network(cls, context: Context, device: torch.device) -> Network:
+        return build(context.job, context.data, device)
 
     def _examples(self, part: str) -> Examples:
         if part not in self._parts:
@@ -68,7 +72,7 @@ class ImageTask(Task):
             torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
         correct = (predicted == labels[start:end]).sum()
         loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
-        return Counts(int(correct), end - start, float(loss_sum))
+        return Counts(end - start, float(loss_sum), {"correct": int(correct)})
 
     def _put_back(self, kept: list[torch.Tensor]) -> None:
         """What an image that does not count has done to batch normalisation's statistics is undone."""
@@ -97,7 +101,7 @@ class ImageTask(Task):
                 loss_sum += self._network.loss(outputs, labels[low:high])
                 self._context.status.seen += 1
         model.train()
-        counts = Counts(int((predicted == labels).sum()), len(mine), float(loss_sum))
+        counts = Counts(len(mine), float(loss_sum), {"correct": int((predicted == labels).sum())})
         if data.classes > MOST_CONFUSED:
             return Seen(counts)
         pairs = torch.bincount(labels * data.classes + predicted, minlength=data.classes**2)
@@ -110,3 +114,6 @@ class ImageTask(Task):
             "input_shape": [channels, height, width], "classes": data.classes, "dataset": data.name,
             "scale": data.scale,
         }
+
+
+TASK = ClassificationTask

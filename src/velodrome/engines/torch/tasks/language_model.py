@@ -9,20 +9,26 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from velodrome.engines.torch.tasks.base import Seen, Stepper, Task
+from velodrome.engines.torch.network import Network, build_text
+from velodrome.engines.torch.tasks.base import Seen, Stepper, TorchTask
 from velodrome.models.torch_zoo import Memory
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.text_schedule import TextSchedule, Words, evaluation_rows
+from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
 VOCABULARY = "vocabulary.json"
 
 
-class TextTask(Task):
+class LanguageModelTask(TorchTask):
     """The rows of a text that this process reads."""
 
+    @classmethod
+    def network(cls, context: Context, device: torch.device) -> Network:
+        return build_text(context.job, len(context.data.vocabulary), device)
+
     def begin_epoch(self, schedule: TextSchedule) -> None:
-        rows = self._tensor(schedule.rows(self._context.text.train, self._place.rank))
+        rows = self._tensor(schedule.rows(self._context.data.train, self._place.rank))
         self._inputs, self._targets = rows[:, :-1], rows[:, 1:]
         self._unroll, self._batch = schedule.unroll, schedule.batch
         self._memory: Memory = self._network.model.fresh(len(rows))
@@ -41,10 +47,10 @@ class TextTask(Task):
             stepper.step(loss, self._batch)
             losses.append(loss.detach())
         words = (last - first) * self._unroll * len(self._inputs)
-        return Counts(0, words, float(torch.stack(losses).sum(dtype=torch.float64)))
+        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)))
 
     def evaluate(self, part: Part) -> Seen:
-        read = evaluation_rows(getattr(self._context.text, part), self._place.rank, self._place.size)
+        read = evaluation_rows(getattr(self._context.data, part), self._place.rank, self._place.size)
         model, unroll = self._network.model, self._context.job.unroll
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._place.device)
         model.eval()
@@ -62,17 +68,20 @@ class TextTask(Task):
                     loss_sum += (losses * real[:, columns].t().flatten()).sum(dtype=torch.float64)
                     self._context.status.seen += 1
         model.train()
-        return Seen(Counts(0, int(read.real.sum(dtype="float64")), float(loss_sum)))
+        return Seen(Counts(int(read.real.sum(dtype="float64")), float(loss_sum)))
 
     def description(self) -> dict[str, Any]:
-        text = self._context.text
+        text = self._context.data
         return {"kind": "text", "vocabulary": len(text.vocabulary), "dataset": text.name}
 
     def write_beside(self, folder: Path) -> None:
-        words = json.dumps(self._context.text.vocabulary, ensure_ascii=False)
+        words = json.dumps(self._context.data.vocabulary, ensure_ascii=False)
         (folder / VOCABULARY).write_text(words + "\n", encoding="utf-8")
 
 
 def _by_word(logits: torch.Tensor) -> torch.Tensor:
     """(words, vocabulary), column by column, which is how they lie in memory."""
     return logits.transpose(0, 1).flatten(0, 1)
+
+
+TASK = LanguageModelTask

@@ -1,0 +1,40 @@
+"""TensorFlow's side of a task: its network, the feed of its replicas, and its parameter-server dispatcher."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.flat import FlatModel
+from velodrome.worker.context import Context
+
+if TYPE_CHECKING:
+    from velodrome.engines.tensorflow.feeds import Feed
+    from velodrome.engines.tensorflow.parameter_server import ParameterServer
+
+
+class TensorFlowTask(ABC):
+    """What the strategies need to know of a task. Each method imports what it returns, and nothing else."""
+
+    @abstractmethod
+    def network(self, context: Context) -> FlatModel:
+        """The job's network with the weights that its seed decides, checked against the data."""
+
+    @abstractmethod
+    def feed(self, context: Context, ranks: range) -> Feed:
+        """Where the replicas of this process, by rank, get their steps from."""
+
+    @abstractmethod
+    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: Watch) -> ParameterServer:
+        """The learner in the chief of a parameter-server job."""
+
+    def serve(self, context: Context) -> None:  # noqa: B027 (most have nothing)
+        """Prepare, in a parameter-server worker, what closures read there."""
+
+
+def task_of_job(context: Context) -> TensorFlowTask:
+    """TensorFlow's side of the job's task."""
+    found: TensorFlowTask = import_module(context.task.module("tensorflow")).TASK
+    return found

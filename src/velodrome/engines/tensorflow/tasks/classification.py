@@ -1,0 +1,42 @@
+"""Image classification under TensorFlow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.flat import FlatModel
+from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
+from velodrome.worker.context import Context
+
+if TYPE_CHECKING:
+    from velodrome.engines.tensorflow.feeds import Feed
+    from velodrome.engines.tensorflow.parameter_server import ParameterServer
+
+
+class ClassificationTask(TensorFlowTask):
+    """Batches by index; parameter-server workers hold the examples themselves."""
+
+    def network(self, context: Context) -> FlatModel:
+        from velodrome.engines.tensorflow.network import Network
+
+        return Network(context.job, context.data)
+
+    def feed(self, context: Context, ranks: range) -> Feed:
+        from velodrome.engines.tensorflow.feeds import ImageFeed
+
+        return ImageFeed(context, ranks)
+
+    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: Watch) -> ParameterServer:
+        from velodrome.engines.tensorflow.image_dispatcher import HandsImages
+
+        return HandsImages(context, network, strategy, watch)
+
+    def serve(self, context: Context) -> None:
+        from velodrome.engines.tensorflow import worker_data
+
+        worker_data.offer(context.data)
+        vars(context).pop("data")  # closures read what was offered
+
+
+TASK = ClassificationTask()

@@ -1,0 +1,223 @@
+"""What a job learns: its batches, schedule, counts and metrics, described without any framework.
+
+A task has two sides: a `Task` in this package, and one module per engine that computes the loss and the counts. A new
+task is one file per side and a line in `registry.py`. Nothing here imports numpy before data is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from velodrome.errors import BadRequest
+from velodrome.offers.registry import strategy_of
+from velodrome.spec.job import Job, Target
+from velodrome.spec.resolve import batch_of_step
+
+if TYPE_CHECKING:
+    from velodrome.data.base import Description
+    from velodrome.tasks.counts import Counts
+
+Better = Literal["more", "less"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that says how good a model is."""
+
+    name: str
+    better: Better
+    #: Format specification.
+    form: str = ".4f"
+    #: Models this close to the best count as equally good when speed or cost decides.
+    margin: float = 0.0
+    #: Whether the margin is a fraction of the best value instead of a difference to it.
+    relative_margin: bool = False
+    #: What the best model is called, such as "most accurate".
+    superlative: str = ""
+
+    def text(self, value: float) -> str:
+        return format(value, self.form)
+
+    @property
+    def praise(self) -> str:
+        return self.superlative or f"{'highest' if self.better == 'more' else 'lowest'} in {self.name}"
+
+    @property
+    def margin_text(self) -> str:
+        """`0.01 of the best accuracy`."""
+        margin = f"{self.margin:.0%}" if self.relative_margin else f"{self.margin}"
+        return f"{margin} of the best {self.name}"
+
+    def limit(self, best: float) -> float:
+        """The worst value that is still as good as the best."""
+        difference = self.margin * (abs(best) if self.relative_margin else 1.0)
+        return best - difference if self.better == "more" else best + difference
+
+    def as_good(self, value: float, limit: float) -> bool:
+        return value >= limit if self.better == "more" else value <= limit
+
+
+class Loaded(Protocol):
+    """Data as a task loaded it: three parts that never share an example."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def train(self) -> Any: ...
+
+    @property
+    def validation(self) -> Any: ...
+
+    @property
+    def test(self) -> Any: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out or changed when it was loaded, as sentences."""
+
+
+class Steps(Protocol):
+    """The schedule of an epoch, as the training loop sees it."""
+
+    @property
+    def steps(self) -> int: ...
+
+    def examples(self, first: int, last: int) -> int:
+        """Examples that the steps `first` up to, not including, `last` hold over all workers."""
+
+
+LOSS = Metric("loss", "less")
+
+
+class Task(ABC):
+    """One kind of learning problem."""
+
+    name: ClassVar[str]
+    #: What is counted: `examples`, `words`.
+    unit: ClassVar[str] = "examples"
+    #: The first one decides which model is better; every task has a loss.
+    metrics: ClassVar[tuple[Metric, ...]]
+    #: Names of its counts beyond `total` and `loss_sum`, in the order in which they are summed over ranks.
+    counted: ClassVar[tuple[str, ...]] = ()
+    #: The field of a job that tells how many examples one row of a batch holds, if that is not one.
+    row_field: ClassVar[str | None] = None
+
+    # -- metrics
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that decides."""
+        return self.metrics[0]
+
+    @abstractmethod
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        """The value of each metric, in order; None for one that is not finite. `counts` has a `total` above 0."""
+
+    def measured(self, counts: Mapping[str, Any] | None) -> dict[str, float | None]:
+        """The value of each metric; None for all of them if nothing was counted."""
+        if not counts or not counts["total"]:
+            return {metric.name: None for metric in self.metrics}
+        return self.measure(counts)
+
+    def in_words(self, counts: Mapping[str, Any] | None) -> str:
+        """`accuracy 0.9731`; nothing if nothing was counted."""
+        if not counts or not counts["total"]:
+            return ""
+        value = self.measure(counts)[self.metric.name]
+        return f"{self.metric.name} {'not finite' if value is None else self.metric.text(value)}"
+
+    def amount(self, counts: Mapping[str, Any]) -> str:
+        """What a metric was measured on: `10,000 examples`."""
+        return f"{counts['total']:,} {self.unit}"
+
+    # -- events and results
+
+    def fields(self, counts: Counts) -> dict[str, float]:
+        """Counts as an event carries them."""
+        return counts.fields(self.counted)
+
+    def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Counts as a result states them: metrics, then what they were counted from."""
+        if not counts or not counts["total"]:
+            return None
+        return {**self.measure(counts), **{name: counts[name] for name in self.counted}, "total": counts["total"]}
+
+    def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics of an epoch, by name and part: `train_accuracy`, `validation_accuracy`, …"""
+        measured = {part: self.measured(counts) for part, counts in parts.items()}
+        return {f"{part}_{metric.name}": values[metric.name] for metric in self.metrics
+                for part, values in measured.items()}
+
+    def recorded(self, entry: Mapping[str, Any], part: str) -> dict[str, float | None]:
+        """The metrics of a part, back from an entry of the history."""
+        return {metric.name: entry.get(f"{part}_{metric.name}") for metric in self.metrics}
+
+    # -- what is refused before anything starts
+
+    @abstractmethod
+    def check(self, job: Job, about: Description) -> None:
+        """Refuse a resolved job whose model, data and batch do not fit, as far as descriptions tell."""
+
+    def check_target(self, target: Target) -> None:
+        """Refuse a target on a metric that this task does not have."""
+        known = [metric.name for metric in self.metrics]
+        if target.metric not in known:
+            raise BadRequest(
+                f"--target '{target}': {self.name} has no metric {target.metric!r}; choose {' or '.join(known)}"
+            )
+
+    def check_engine(self, engine: str) -> None:
+        """Refuse an engine that has no implementation of this task."""
+        try:
+            found = find_spec(self.module(engine))
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise BadRequest(f"--engine {engine} has no implementation of task {self.name!r}: choose another engine")
+
+    def module(self, engine: str) -> str:
+        """The module of an engine's side of this task; its `TASK` is what the engine uses."""
+        return f"velodrome.engines.{engine}.tasks.{self.name.replace('-', '_')}"
+
+    # -- data and schedule
+
+    @abstractmethod
+    def load(self, job: Job, rank: int) -> Any:
+        """The data of one worker, checked against the job: see `Loaded`."""
+
+    def has_validation(self, data: Loaded) -> bool:
+        return len(data.validation) > 0
+
+    def class_names(self, data: Any) -> Sequence[str]:
+        """Names of the classes of a confusion matrix; empty where there are none."""
+        return ()
+
+    @abstractmethod
+    def schedule(self, job: Job, data: Any, epoch: int) -> Steps:
+        """The steps of an epoch, counted from 1."""
+
+    def schedule_warnings(self, job: Job, data: Any) -> list[str]:
+        """What a person should know of the schedule, as sentences."""
+        return []
+
+    def examples_per_row(self, job: Job | Mapping[str, Any]) -> int:
+        """Examples that one row of a batch counts for."""
+        if self.row_field is None:
+            return 1
+        return int(job.get(self.row_field, 1) if isinstance(job, Mapping) else getattr(job, self.row_field))
+
+    def examples_per_step(self, job: Job) -> int:
+        """Examples behind one update of the weights."""
+        return batch_of_step(job, strategy_of(job)) * self.examples_per_row(job)
+
+
+def mean_loss(counts: Mapping[str, Any]) -> float | None:
+    """Loss per example; None if it is not finite. An event carries such a sum as null."""
+    loss = counts["loss_sum"]
+    return None if loss is None or not math.isfinite(loss) else float(loss / counts["total"])

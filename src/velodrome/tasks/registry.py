@@ -1,0 +1,66 @@
+"""Finds the task of a job, of a model or of a stored result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from velodrome.errors import BadRequest
+from velodrome.offers.models import task_of_model
+from velodrome.tasks.base import Metric, Task
+from velodrome.tasks.classification import Classification
+from velodrome.tasks.language_model import LanguageModel
+
+
+class Modelled(Protocol):
+    """Whatever names a model: a job."""
+
+    @property
+    def model(self) -> str: ...
+
+
+_TASKS: dict[str, Task] = {}
+
+
+def register(task: Task) -> None:
+    """Make a task known by its name."""
+    _TASKS[task.name] = task
+
+
+register(Classification())
+register(LanguageModel())
+
+
+def tasks() -> list[Task]:
+    return list(_TASKS.values())
+
+
+def task(name: str) -> Task:
+    if name not in _TASKS:
+        raise BadRequest(f"no task {name!r}: choose one of {', '.join(_TASKS)}")
+    return _TASKS[name]
+
+
+def task_of(job: Modelled) -> Task:
+    """The task that the job's model is for."""
+    return task(task_of_model(job.model))
+
+
+def task_of_result(result: Mapping[str, Any]) -> Task:
+    """The task of a stored result. Those of earlier versions do not name it."""
+    if (name := result.get("task")) in _TASKS:
+        return _TASKS[str(name)]
+    with suppress(BadRequest):  # a model that this version does not have
+        return task(task_of_model(str(result.get("model", ""))))
+    return task(LanguageModel.name if "perplexity" in (result.get("test") or {}) else Classification.name)
+
+
+def deciding_metrics() -> list[Metric]:
+    """The metric that decides for each task, each name once."""
+    return list({found.metric.name: found.metric for found in tasks()}.values())
+
+
+def metric_names() -> list[str]:
+    """The metrics of all tasks."""
+    return list(dict.fromkeys(metric.name for found in tasks() for metric in found.metrics))
