@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from velodrome.spec.job import Target
+from velodrome.tasks.registry import task_of_result
 
 Result = Mapping[str, Any]
 Better = Literal["more", "less"]
@@ -76,10 +77,8 @@ def thesis_rate(result: Result) -> float | None:
     examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
     if not examples or not seconds:
         return None
-    # A step of a language model reads several words of each row, and words are what is counted.
-    is_text = "perplexity" in (result.get("test") or {})
-    read = (result.get("job") or {}).get("unroll", 1) if is_text else 1
-    return float(examples / (result["batch_size"] * read * seconds))
+    examples_per_row = task_of_result(result).examples_per_row(result.get("job") or {})
+    return float(examples / (result["batch_size"] * examples_per_row * seconds))
 
 
 def reached_epoch(result: Result, target: Target) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 from velodrome.events.fields import Counts
 from velodrome.events.models import EpochEvent, ResultEvent
 from velodrome.events.result import RunResult, TestScore
-from velodrome.offers.models import is_text
+from velodrome.tasks.registry import task_of_result
 
 _AS_REQUESTED = ("dataset", "model", "engine", "strategy", "workers", "batch_size", "seed")
 
@@ -53,11 +53,11 @@ def _pace(result: RunResult, job: Mapping[str, Any]) -> Iterator[str]:
     rate, batches = result.throughput.examples_per_second, result.throughput.batches_per_second
     if not (rate and batches and result.batch_of_step):
         return
-    # The examples of a language model are words, and a step reads several of each row.
-    words = job.get("unroll") if is_text(result.model) else 1
-    if not isinstance(words, int) or words < 1:
+    field = task_of_result(result.as_json()).row_field
+    examples_per_row = job.get(field) if field else 1
+    if not isinstance(examples_per_row, int) or examples_per_row < 1:
         return
-    batch = result.batch_of_step * words
+    batch = result.batch_of_step * examples_per_row
     if not _near(rate / batch, batches, 1e-3, 1e-3):
         yield f"{batches} batches per second of {batch} are not {rate} examples per second"
 
