@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.worker.context import Context
 
 #: Closures per worker that are handed out at a time: one runs, one waits.
@@ -27,7 +27,7 @@ class Closures:
     caller looks after the peers meanwhile.
     """
 
-    def __init__(self, coordinator: Any, watch: Watch, context: Context) -> None:
+    def __init__(self, coordinator: Any, watch: PeerMonitor, context: Context) -> None:
         self.coordinator, self._watch, self._context = coordinator, watch, context
         self._returned: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outstanding = 0

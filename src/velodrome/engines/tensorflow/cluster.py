@@ -1,4 +1,4 @@
-"""How TensorFlow's processes find one another, in limited time and with names for those who do not come."""
+"""How TensorFlow's processes connect: a rendezvous with a time limit, a monitor of peers, translated errors."""
 
 from __future__ import annotations
 
@@ -8,21 +8,35 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
-from velodrome.offers.world import Member
+from velodrome.offers.engines.tensorflow import cluster_of, task_of
+from velodrome.offers.world import Member, World
 from velodrome.worker.emitter import Emitter
 
-_GONE = (
+_DISCONNECTED = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,
     tf.errors.FailedPreconditionError, tf.errors.InternalError, tf.errors.UnknownError,
 )
+_WORDS_ABOUT_PEERS = (
+    "/job:", "connect", "socket", "peer", "ollective", "grpc", "gRPC", "RPC", "heartbeat", "oordination",
+    "Cancelled", "cancelled", "unavailable", "Unavailable", "closed",
+)
+
+
+def cluster_resolver(world: World) -> Any:
+    """The processes of a job as TensorFlow's strategies expect them."""
+    task, index = task_of(world)
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(cluster_of(world)), task_type=task, task_id=index, rpc_layer="grpc"
+    )
 
 
 def listens(peer: Member, limit: float = 1.0) -> bool:
-    """Whether anybody answers at the address of a process."""
+    """Whether a process accepts connections at its address."""
     try:
         with socket.create_connection((peer.host, peer.port), timeout=limit):
             return True
@@ -30,41 +44,43 @@ def listens(peer: Member, limit: float = 1.0) -> bool:
         return False
 
 
-def _named(peers: Iterable[Member]) -> str:
+def _names(peers: Iterable[Member]) -> str:
     return ", ".join(sorted(f"{peer.name} ({peer.address})" for peer in peers))
 
 
 def wait_for(expected: Sequence[Member], limit: float) -> None:
-    """Until all of them listen; says who did not come."""
+    """Wait until all of them listen; raise `RunFailed` with the names of those that do not in time."""
     missing = list(expected)
     deadline = time.monotonic() + limit
     while missing:
         missing = [peer for peer in missing if not listens(peer)]
         if missing and time.monotonic() > deadline:
-            raise RunFailed(_absent(missing, limit))
+            raise RunFailed(
+                f"{_names(missing)} did not connect within {limit:g} s: see its log, or raise --start-timeout"
+            )
         if missing:
             time.sleep(0.05)
 
 
-def meet(me: Member, others: Sequence[Member], limit: float) -> None:
-    """Until everybody is there, before TensorFlow takes over the port: its own waiting knows no limit and no names.
+def rendezvous(me: Member, others: Sequence[Member], limit: float) -> None:
+    """Wait for all peers before TensorFlow takes over the port: its own wait has no limit and names nobody.
 
-    Each process listens on its port until it has seen all the others; who sees it later sees TensorFlow there.
+    Each process listens on its port until it has reached all others. A peer that is late finds TensorFlow there.
     """
-    both = socket.has_dualstack_ipv6()
+    dual_stack = socket.has_dualstack_ipv6()
     try:
         listener = socket.create_server(
-            ("", me.port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
+            ("", me.port), family=socket.AF_INET6 if dual_stack else socket.AF_INET, dualstack_ipv6=dual_stack
         )
     except OSError as error:
-        raise PortTaken(_taken(me.port)) from error
+        raise PortTaken(_port_taken(me.port)) from error
     with listener:
         wait_for(others, limit)
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Around a call into TensorFlow that may block with the interpreter locked: past the limit the process ends."""
+    """End the process if a call into TensorFlow takes longer: it may block with the interpreter locked."""
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
@@ -72,63 +88,51 @@ def limited(seconds: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _taken(port: int | None) -> str:
-    return f"port {port} of this process is taken by another one: choose another port"
+def _port_taken(port: int | None) -> str:
+    return f"port {port} of this process is in use by another process: choose another port"
 
 
-def _absent(missing: Sequence[Member], limit: float) -> str:
-    return f"{_named(missing)} did not connect within {limit:g} s: see its log, or raise --start-timeout"
+class PeerMonitor:
+    """Checks every half second whether peers still listen; one that fails several checks in a row is lost."""
 
+    _INTERVAL = 0.5
+    _CHECKS = 3
 
-class Watch:
-    """Looks every half second whether peers still listen; one that does not answer several times is lost."""
-
-    _EVERY = 0.5
-    _TRIES = 3
-
-    def __init__(self, watched: Sequence[Member], events: Emitter) -> None:
-        self._watched, self._events, self._told = watched, events, set[Member]()
+    def __init__(self, peers: Sequence[Member], events: Emitter) -> None:
+        self._peers, self._events, self._reported = peers, events, set[Member]()
         self.lost: set[Member] = set()
-        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._poll, daemon=True).start()
 
-    def _look(self) -> None:
-        misses = dict.fromkeys(self._watched, 0)
+    def _poll(self) -> None:
+        failures = dict.fromkeys(self._peers, 0)
         while True:
-            for peer in self._watched:
-                misses[peer] = 0 if listens(peer) else misses[peer] + 1
-            self.lost = {peer for peer, missed in misses.items() if missed >= self._TRIES}
-            time.sleep(self._EVERY)
+            for peer in self._peers:
+                failures[peer] = 0 if listens(peer) else failures[peer] + 1
+            self.lost = {peer for peer, failed in failures.items() if failed >= self._CHECKS}
+            time.sleep(self._INTERVAL)
 
     def check(self, keep_going: bool) -> None:
-        """Raise `PeerLost` if the job cannot go on without those that are lost; warn once about others."""
+        """Raise `PeerLost` if the job cannot continue without the lost peers; otherwise warn once about each."""
         lost = self.lost
         if not lost:
             return
-        workers = {peer for peer in self._watched if peer.role == "worker"}
+        workers = {peer for peer in self._peers if peer.role == "worker"}
         if not keep_going or not lost <= workers or lost == workers:
-            raise PeerLost(f"lost {_named(lost)}")
-        for peer in lost - self._told:
-            self._told.add(peer)
-            self._events.emit("warning", message=f"lost {_named([peer])}; the others go on with its work")
+            raise PeerLost(f"lost {_names(lost)}")
+        for peer in lost - self._reported:
+            self._reported.add(peer)
+            self._events.emit("warning", message=f"lost {_names([peer])}; the other workers continue with its work")
 
 
 @contextmanager
-def told_plainly(port: int | None) -> Iterator[None]:
-    """Around distributed work: TensorFlow's words for a taken port and for a lost peer become ours."""
+def translate_errors(port: int | None) -> Iterator[None]:
+    """Raise TensorFlow's errors about a port in use and about a lost peer as our own."""
     try:
         yield
     except tf.errors.OpError as error:
         text = str(error.message)
         if "Could not start gRPC server" in text or "Address already in use" in text:
-            raise PortTaken(_taken(port)) from error
-        if isinstance(error, _GONE) and _speaks_of_peers(text):
-            raise PeerLost(f"lost a peer in training: {headline(text)}") from error
+            raise PortTaken(_port_taken(port)) from error
+        if isinstance(error, _DISCONNECTED) and any(word in text for word in _WORDS_ABOUT_PEERS):
+            raise PeerLost(f"lost the connection to a peer: {headline(text)}") from error
         raise
-
-
-def _speaks_of_peers(text: str) -> bool:
-    words = (
-        "/job:", "connect", "socket", "peer", "ollective", "grpc", "gRPC", "RPC", "heartbeat", "oordination",
-        "Cancelled", "cancelled", "unavailable", "Unavailable", "closed",
-    )
-    return any(word in text for word in words)

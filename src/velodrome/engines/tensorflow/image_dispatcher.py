@@ -17,7 +17,7 @@ from velodrome.data.gather import Gather
 from velodrome.data.splits import Part as Examples
 from velodrome.engines.tensorflow import worker_data as nearby
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH, Pixels
-from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import Batch, FlatModel
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
 from velodrome.tasks.counts import Counts
@@ -54,7 +54,7 @@ def even_size(steps: int, epoch: int, most: int, workers: int) -> int:
 class HandsImages(ParameterServer):
     """Any closure may run on any worker, and there is always one waiting for who is free."""
 
-    def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: Watch) -> None:
+    def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: PeerMonitor) -> None:
         super().__init__(context, network, strategy, watch)
         self._copies: dict[str, Any] = {}
         self._gathers: dict[str, Gather] = {}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.closures import Closures
-from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, Seen, clipped
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.tasks.counts import Counts
@@ -40,15 +40,15 @@ def partitioner(servers: int) -> Any:
     )
 
 
-def make_strategy(servers: int) -> Any:
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner(servers))
+def make_strategy(context: Context) -> Any:
+    split = partitioner(context.job.servers)
+    return tf.distribute.ParameterServerStrategy(cluster_resolver(context.world), variable_partitioner=split)
 
 
 class ParameterServer(Learner):
     """A network whose weights live on servers, as the chief sees it."""
 
-    def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: Watch) -> None:
+    def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: PeerMonitor) -> None:
         self._context, self._network = context, network
         self._optimizer = optimizer_of(context.job)
         self.parameters = network.parameters

@@ -6,10 +6,10 @@ import time
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import Watch, limited, wait_for
+from velodrome.engines.tensorflow.cluster import PeerMonitor, limited, wait_for
 from velodrome.engines.tensorflow.parameter_server import make_strategy
 from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.offers.engines.tensorflow import TASKS
+from velodrome.offers.engines.tensorflow import cluster_of, task_of
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 
@@ -29,10 +29,10 @@ def lead(context: Context) -> None:
     with context.events.phase("connect"), context.waiting():
         wait_for(others, limit)
         with limited(limit):
-            strategy = make_strategy(context.job.servers)
+            strategy = make_strategy(context)
     with context.events.phase("build"):
         task = task_of_job(context)
-        learner = task.dispatcher(context, task.network(context), strategy, Watch(others, context.events))
+        learner = task.dispatcher(context, task.network(context), strategy, PeerMonitor(others, context.events))
     loop.run(context, learner)
 
 
@@ -42,19 +42,18 @@ def serve(context: Context) -> None:
         task_of_job(context).serve(context)
     chief = context.world.of_role("chief")
     with context.events.phase("connect"), context.waiting():
-        world = context.world
-        tasks = {TASKS[role]: [each.address for each in world.of_role(role)] for role in ("chief", "worker", "server")}
+        task, index = task_of(context.world)
         # Fewer threads than workers can block a server: each may wait in a call of its own.
         threads = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=context.threads,
             inter_op_parallelism_threads=max(context.threads, context.job.workers + 1),
         )
         server = tf.distribute.Server(
-            tf.train.ClusterSpec(tasks), job_name=TASKS[world.me.role], task_index=world.me.rank, protocol="grpc",
+            tf.train.ClusterSpec(cluster_of(context.world)), job_name=task, task_index=index, protocol="grpc",
             config=threads, start=True,
         )
         wait_for(chief, context.job.start_timeout)
-    watch = Watch(chief, context.events)
+    watch = PeerMonitor(chief, context.events)
     with context.waiting():
         while not watch.lost:
             time.sleep(0.2)

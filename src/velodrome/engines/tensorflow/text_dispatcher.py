@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.feeds import ROWS, Rows, deal_words, evaluation_rows, training_rows
 from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
@@ -46,7 +46,7 @@ class HandsText(ParameterServer):
 
     _network: LanguageNetwork
 
-    def __init__(self, context: Context, network: LanguageNetwork, strategy: Any, watch: Watch) -> None:
+    def __init__(self, context: Context, network: LanguageNetwork, strategy: Any, watch: PeerMonitor) -> None:
         super().__init__(context, network, strategy, watch)
         state = [tf.TensorSpec([None, units], network.dtype) for units in network.units for _ in range(2)]
         self._train = tf.function(self._train_steps, autograph=False, input_signature=[ROWS, state])

@@ -12,7 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import limited, meet, told_plainly
+from velodrome.engines.tensorflow.cluster import cluster_resolver, limited, rendezvous, translate_errors
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.offers.world import World
@@ -31,14 +31,14 @@ def train(context: Context) -> None:
     if strategy == "parameter-server":
         from velodrome.engines.tensorflow import server_roles as roles
 
-        with told_plainly(context.world.me.port):
+        with translate_errors(context.world.me.port):
             roles.train(context)
     elif strategy == "allreduce":
         from velodrome.engines.tensorflow import allreduce
 
         allreduce.train(context)
     elif strategy == "multi-worker-mirrored":
-        with told_plainly(context.world.me.port):
+        with translate_errors(context.world.me.port):
             loop.run(context, _multi_worker(context))
     else:
         loop.run(context, _in_this_process(context))
@@ -94,9 +94,9 @@ def devices_for(workers: int) -> list[str]:
 def _multi_worker(context: Context) -> Learner:
     limit, world = context.job.start_timeout, context.world
     with context.events.phase("connect"), context.waiting():
-        meet(world.me, [peer for peer in world.peers if peer != world.me], limit)
+        rendezvous(world.me, [peer for peer in world.peers if peer != world.me], limit)
         with limited(limit):
-            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver(world))
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
         return Replicas(context, task_of_job(context).network(context), strategy, strategy.extended.worker_devices)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.worker.context import Context
 
@@ -27,7 +27,7 @@ class TensorFlowTask(ABC):
         """Where the replicas of this process, by rank, get their steps from."""
 
     @abstractmethod
-    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: Watch) -> ParameterServer:
+    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: PeerMonitor) -> ParameterServer:
         """The learner in the chief of a parameter-server job."""
 
     def serve(self, context: Context) -> None:  # noqa: B027 (most have nothing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from velodrome.engines.tensorflow.cluster import Watch
+from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
 from velodrome.worker.context import Context
@@ -27,7 +27,7 @@ class LanguageModelTask(TensorFlowTask):
 
         return TextFeed(context, ranks)
 
-    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: Watch) -> ParameterServer:
+    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: PeerMonitor) -> ParameterServer:
         from velodrome.engines.tensorflow.text_dispatcher import HandsText
 
         return HandsText(context, network, strategy, watch)
