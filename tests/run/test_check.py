@@ -17,7 +17,7 @@ from velodrome.run.check import check_run
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
