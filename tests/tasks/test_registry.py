@@ -10,7 +10,7 @@ from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import resolve
-from velodrome.tasks.registry import deciding_metrics, metric_names, task, task_of, task_of_result
+from velodrome.tasks.registry import check_metric, deciding_metrics, task, task_of, task_of_result
 
 pytestmark = pytest.mark.unit
 
@@ -43,7 +43,9 @@ def test_results_of_earlier_versions_have_a_task_too(result: dict[str, Any], nam
 
 def test_the_metrics_of_all_tasks_are_known_by_name() -> None:
     assert [metric.name for metric in deciding_metrics()] == ["accuracy", "perplexity"]
-    assert metric_names() == ["accuracy", "loss", "perplexity"]
+    check_metric(Target.parse("perplexity<=90"))
+    with pytest.raises(BadRequest, match="no task has a metric 'bleu'; choose accuracy or loss or perplexity"):
+        check_metric(Target.parse("bleu>=30"))
 
 
 @pytest.mark.parametrize(("fields", "words"), [

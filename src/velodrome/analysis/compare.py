@@ -112,8 +112,7 @@ def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spre
     for measure in MEASURES:
         values = [value for result in results if (value := measure.read(result)) is not None]
         if values:
-            total = (results[0].get("test") or {}).get("total") if measure.name == "accuracy" else None
-            found[measure.name] = Spread(tuple(values), 1 / total if total else 0.0)
+            found[measure.name] = Spread(tuple(values), measure.resolution(results[0]))
     times = []
     for result in results:
         wanted = target or (Target.parse(result["target"]) if result.get("target") else None)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from velodrome.spec.job import Target
-from velodrome.tasks.registry import task_of_result
+from velodrome.tasks.base import Better, Metric
+from velodrome.tasks.registry import deciding_metrics, task_of_result
 
 Result = Mapping[str, Any]
-Better = Literal["more", "less"]
 MIB = 2.0**20
 
 
@@ -30,6 +30,13 @@ class Measure:
     better: Better | None = None
     #: What is shown is the value divided by this.
     scale: float = 1.0
+    #: The metric of a task that this measures on the test set.
+    metric: Metric | None = None
+
+    def resolution(self, result: Result) -> float:
+        """The smallest difference that two values can have; 0 for a continuous quantity."""
+        total = (result.get("test") or {}).get("total") if self.metric and self.metric.fraction else None
+        return 1 / total if total else 0.0
 
     def text(self, value: float) -> str:
         return format(value / self.scale, self.form)
@@ -84,8 +91,7 @@ def thesis_rate(result: Result) -> float | None:
 def reached_epoch(result: Result, target: Target) -> int | None:
     """How many epochs it took to reach the target on validation; None if it did not."""
     for number, entry in enumerate(result.get("history", ()), start=1):
-        value = entry.get(f"validation_{target.metric}")
-        if value is not None and (value >= target.value if target.comparison == ">=" else value <= target.value):
+        if target.reached({target.metric: entry.get(f"validation_{target.metric}")}):
             return number
     return None
 
@@ -115,8 +121,15 @@ def instance_hours(result: Result, target: Target | None, per: Literal["process"
     return None if not seconds else instances(result, per) * float(seconds) / 3600
 
 
-ACCURACY = Measure("accuracy", "test accuracy", "", ".4f", _at("test", "accuracy"), "more")
-PERPLEXITY = Measure("perplexity", "test perplexity", "", ",.2f", _at("test", "perplexity"), "less")
+
+def _of_metric(metric: Metric) -> Measure:
+    return Measure(
+        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric
+    )
+
+
+#: How good a model is: for each task, the metric that decides.
+QUALITIES: tuple[Measure, ...] = tuple(map(_of_metric, deciding_metrics()))
 THROUGHPUT = Measure(
     "examples_per_second", "throughput", "examples/s", ",.0f", _at("throughput", "examples_per_second"), "more"
 )
@@ -124,8 +137,7 @@ THROUGHPUT = Measure(
 TIME_TO_TARGET = Measure("time_to_target", "time to target", "s", ",.2f", lambda result: None, "less")
 
 MEASURES: tuple[Measure, ...] = (
-    ACCURACY,
-    PERPLEXITY,
+    *QUALITIES,
     Measure("train_seconds", "training", "s", ",.2f", _at("seconds", "train"), "less"),
     TIME_TO_TARGET,
     THROUGHPUT,

@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from velodrome.analysis.compare import Row
-from velodrome.analysis.measures import ACCURACY, PERPLEXITY, Better, Measure, instance_hours
+from velodrome.analysis.measures import QUALITIES, Measure, instance_hours
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Target
+from velodrome.tasks.base import Better, Metric
 
 ObjectiveName = Literal["time-to-accuracy", "accuracy", "throughput", "cost"]
 OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
-
-#: Configurations this close to the best accuracy count as equally accurate when speed or cost decides.
-ACCURACY_MARGIN = 0.01
-#: The same for perplexity, as a share of the best.
-PERPLEXITY_MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -83,26 +79,33 @@ def target_of(objective: str, target: str | None, own: str | None) -> str | None
 
 
 def qualities_of(rows: Sequence[Row]) -> list[Measure]:
-    """How good the models are, by every measure that runs report: a race may hold images and texts."""
-    return [measure for measure in (ACCURACY, PERPLEXITY) if any(measure.name in row.spreads for row in rows)]
+    """How good the models are, by every measure that runs report: a race may hold several tasks."""
+    return [measure for measure in QUALITIES if any(measure.name in row.spreads for row in rows)]
 
 
 def quality_of(rows: Sequence[Row]) -> Measure:
-    """How good the models of one task are: perplexity where runs report it, accuracy elsewhere."""
-    return PERPLEXITY if any(PERPLEXITY.name in row.spreads for row in rows) else ACCURACY
+    """How good the models of one task are."""
+    found = qualities_of(rows)
+    return found[-1] if found else QUALITIES[0]
+
+
+def metric_of(rows: Sequence[Row]) -> Metric:
+    """The metric that decides among the models of one task."""
+    metric = quality_of(rows).metric
+    assert metric is not None, "every quality measures a metric"
+    return metric
 
 
 def accurate_enough(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose best run comes within the margin of the best median: one unlucky run sets nobody aside."""
-    quality = quality_of(rows)
-    found = {row.name: row.spreads[quality.name] for row in rows if quality.name in row.spreads}
+    """Rows whose best run comes within the margin of the best median: one unlucky run excludes nobody."""
+    metric = metric_of(rows)
+    more = metric.better == "more"
+    found = {row.name: row.spreads[metric.name] for row in rows if metric.name in row.spreads}
     if not found:
         return list(rows)
-    if quality is PERPLEXITY:
-        limit = min(spread.median for spread in found.values()) * (1 + PERPLEXITY_MARGIN)
-        return [row for row in rows if row.name in found and found[row.name].low <= limit]
-    limit = max(spread.median for spread in found.values()) - ACCURACY_MARGIN
-    return [row for row in rows if row.name in found and found[row.name].high >= limit]
+    limit = metric.limit((max if more else min)(spread.median for spread in found.values()))
+    best = {name: spread.high if more else spread.low for name, spread in found.items()}
+    return [row for row in rows if row.name in found and metric.as_good(best[row.name], limit)]
 
 
 def _of_measure(rows: Sequence[Row], name: str) -> tuple[Candidate, ...]:
@@ -113,10 +116,7 @@ def _less_accurate(rows: Sequence[Row], kept: Sequence[Any]) -> str:
     count = len(rows) - len(kept)
     if not count:
         return ""
-    margin = f"{PERPLEXITY_MARGIN:.0%} of the best perplexity"
-    if quality_of(rows) is ACCURACY:
-        margin = f"{ACCURACY_MARGIN} of the best accuracy"
-    return f"{count} of {len(rows)} configurations set aside: no run within {margin}"
+    return f"{count} of {len(rows)} configurations set aside: no run within {metric_of(rows).margin_text}"
 
 
 def _best_seen(rows: Sequence[Row], target: Target) -> str:
@@ -164,7 +164,7 @@ def ask(rows: Sequence[Row], objective: str, target: str | None = None, price: P
         return Question(
             objective, _of_measure(rows, quality.name), quality.better or "more",
             lambda value: f"{quality.heading} {quality.text(value)}",
-            "most accurate" if quality is ACCURACY else "lowest in perplexity",
+            metric_of(rows).praise,
         )
     if objective == "throughput":
         kept = accurate_enough(rows)

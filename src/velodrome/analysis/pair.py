@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.analysis.configuration import Configuration
-from velodrome.analysis.measures import MEASURES, Measure, Result
+from velodrome.analysis.measures import MEASURES, QUALITIES, Measure, Result
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 
 #: Of what is measured, what is worth a verdict.
-_JUDGED = ("accuracy", "perplexity", "examples_per_second", "train_seconds", "total_seconds")
+_JUDGED = (*(measure.name for measure in QUALITIES), "examples_per_second", "train_seconds", "total_seconds")
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,7 @@ def _runs(count: int) -> str:
 
 def _spread(results: Sequence[Result], measure: Measure) -> Spread | None:
     values = tuple(value for result in results if (value := measure.read(result)) is not None)
-    total = (results[0].get("test") or {}).get("total") if measure.name == "accuracy" else None
-    return Spread(values, 1 / total if total else 0.0) if values else None
+    return Spread(values, measure.resolution(results[0])) if values else None
 
 
 def compare_pair(first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]) -> Pair:

@@ -11,6 +11,7 @@ from velodrome.analysis.recommend import recommend as judge
 from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
 from velodrome.spec.job import Target
+from velodrome.tasks.registry import check_metric
 
 
 def recommend(
@@ -58,7 +59,7 @@ def checked_target(text: str | None) -> str | None:
     """A target that can be parsed, or `BadRequest`."""
     if text is not None:
         try:
-            Target.parse(text)
+            check_metric(Target.parse(text))
         except ValueError as error:
             raise BadRequest(f"--target: {error}") from None
     return text

@@ -42,10 +42,9 @@ def list_data(json: Json = False) -> None:
     console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold")
     for about, here in found:
         counts = " / ".join(map(_number, (about.train, about.validation, about.test)))
-        shape = "×".join(map(str, about.input_shape)) if about.input_shape else "words" if about.kind == "text" else "?"
         size = _size(about.bytes)
         where = "?" if here is None else "yes" if here else "no"
-        console.print(line.format(about.name, counts, shape, _number(about.classes), size, where))
+        console.print(line.format(about.name, counts, about.shape, _number(about.classes), size, where))
         about_line = f"{about.title}; licence {about.licence}" if here is not None else about.notes[0]
         console.print(f"  {about_line}", style="dim", soft_wrap=True)
 

@@ -54,12 +54,15 @@ def list_runs(
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
     """Print aligned columns; a rich table of ten thousand rows would take longer than reading the runs."""
+    from velodrome.tasks.registry import deciding_metrics
+
     lines = [("run", "status", "test", "examples/s", "seconds")]
     for row in rows:
         if row["kind"] == "race":
             lines.append((f"{row['run']}/", row["status"], f"race of {row['runs']}", f"{row['finished']} finished", ""))
             continue
-        quality = _text(row["accuracy"], ".4f") or _text(row["perplexity"], ",.2f", "perplexity ")
+        quality = next((text for place, metric in enumerate(deciding_metrics())
+                        if (text := _text(row[metric.name], metric.form, f"{metric.name} " if place else ""))), "")
         lines.append((
             row["run"], row["status"], quality, _text(row["examples_per_second"], ",.0f"), _text(row["seconds"], ",.1f")
         ))

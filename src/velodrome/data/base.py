@@ -54,6 +54,16 @@ class Description:
     #: Files that the training part lies in; 0 for data that does not lie in files of examples.
     files: int = 0
 
+    @property
+    def shape(self) -> str:
+        """`28×28×1`, `words` of a text, or `?` for what only its own code can tell."""
+        return "×".join(map(str, self.input_shape)) if self.input_shape else "words" if self.kind == "text" else "?"
+
+    @property
+    def counted_when_prepared(self) -> bool:
+        """Whether preparing it counts its examples: words must be read to be counted, and user code is not run."""
+        return self.kind == "text"
+
 
 @dataclass(frozen=True)
 class Checked:

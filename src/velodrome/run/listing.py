@@ -17,6 +17,7 @@ from pydantic_core import from_json
 from velodrome.errors import BadRequest
 from velodrome.run.store import RunFolder, Status
 from velodrome.spec.names import check_name
+from velodrome.tasks.registry import deciding_metrics
 
 #: What a run says of itself in its result, at the first level.
 _FIELDS = ("status", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
@@ -101,8 +102,7 @@ def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
         "race": race,
         "status": status,
         **{name: told.get(name) for name in _FIELDS[1:]},
-        "accuracy": _number(test, "accuracy"),
-        "perplexity": _number(test, "perplexity"),
+        **{metric.name: _number(test, metric.name) for metric in deciding_metrics()},
         "examples_per_second": _number(pace, "examples_per_second"),
         "seconds": _number(seconds, "total"),
         "problem": problem,

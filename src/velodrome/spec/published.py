@@ -127,8 +127,8 @@ def _size(job: Job) -> int:
     """Examples to train on, or words of a text: what can be told now, 0 if nothing can."""
     try:
         about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
-        if about.train is None and about.kind == "text":
-            # Words must be counted, and the first job would read them next.
+        if about.train is None and about.counted_when_prepared:
+            # The first job would prepare it next.
             catalogue.prepare(job.dataset, bad_data=job.bad_data)
             about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
         return about.train or 0

@@ -39,6 +39,8 @@ class Metric:
     relative_margin: bool = False
     #: What the best model is called, such as "most accurate".
     superlative: str = ""
+    #: Whether it is a fraction of the examples, so that values differ by one example at least.
+    fraction: bool = False
 
     def text(self, value: float) -> str:
         return format(value, self.form)

@@ -23,7 +23,7 @@ class Classification(Task):
     """Counts how many examples were classified correctly."""
 
     name = "classification"
-    metrics = (Metric("accuracy", "more", ".4f", margin=0.01, superlative="most accurate"), LOSS)
+    metrics = (Metric("accuracy", "more", ".4f", margin=0.01, superlative="most accurate", fraction=True), LOSS)
     counted = ("correct",)
 
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:

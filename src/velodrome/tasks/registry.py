@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from velodrome.errors import BadRequest
 from velodrome.offers.models import task_of_model
+from velodrome.spec.job import Target
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.classification import Classification
 from velodrome.tasks.language_model import LanguageModel
@@ -61,6 +62,8 @@ def deciding_metrics() -> list[Metric]:
     return list({found.metric.name: found.metric for found in tasks()}.values())
 
 
-def metric_names() -> list[str]:
-    """The metrics of all tasks."""
-    return list(dict.fromkeys(metric.name for found in tasks() for metric in found.metrics))
+def check_metric(target: Target) -> None:
+    """Refuse a target on a metric that no task has."""
+    known = list(dict.fromkeys(metric.name for found in tasks() for metric in found.metrics))
+    if target.metric not in known:
+        raise BadRequest(f"--target '{target}': no task has a metric {target.metric!r}; choose {' or '.join(known)}")
