@@ -21,9 +21,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The tests have no network: what their HDFS consists of is brought here before them.
+# The tests have no network: what their HDFS and their environment of old packages consist of is downloaded before them.
 servers: $(READY)
 	@$(BIN)/python tests/servers/hdfs.py || echo "HDFS could not be prepared: its tests will be skipped"
+	@$(BIN)/python tests/servers/environment.py || echo "packages could not be downloaded: tests of a slim worker will be skipped"
 
 test: lint servers
 	$(BIN)/python -m pytest -m "not slow" --cov --cov-fail-under=90
