@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-import velodrome
 from velodrome.errors import VelodromeError
 
 DISTRIBUTION = "velodrome-worker"
@@ -81,7 +80,7 @@ def _metadata(version: str) -> str:
 
 def _files() -> Iterator[tuple[str, Path]]:
     """Every file of the training side, package data included, with its name in the wheel."""
-    root = Path(velodrome.__file__).parent
+    root = Path(__file__).parents[1]
     for name in ("__init__", *TRAINING_SIDE):
         module = root / f"{name}.py"
         found = [module] if module.exists() else sorted((root / name).rglob("*"))
