@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import json
 import os
+import platform
 import signal
 import socket
 import struct
@@ -64,6 +65,8 @@ def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
         raise AssertionError(f"{_unit_test} is marked `unit` and starts a process ({event}): mark it `integration`")
 
 
+# Libraries that ask for the processor start a program for it, once.
+platform.processor()
 sys.addaudithook(_refuse_processes)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster import plan as plans
-from velodrome.cluster.plan import command, environment, free_port, make_plan, manual_command, roles_of
+from velodrome.cluster.local import ports
+from velodrome.cluster.local.cold import command
+from velodrome.cluster.local.ports import free_port
+from velodrome.cluster.plan import environment, make_plan, manual_command
 from velodrome.errors import VelodromeError
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.spec.resolve import resolve, roles_of
 
 pytestmark = pytest.mark.unit
 
@@ -49,8 +51,8 @@ def test_devices_of_one_process_are_one_process() -> None:
 
 
 def test_no_two_processes_get_the_same_port() -> None:
-    ports = iter([5, 5, 5, 6, 6, 7, 8])
-    made = make_plan("a", job("ddp", 3), port=lambda: next(ports))
+    numbers = iter([5, 5, 5, 6, 6, 7, 8])
+    made = make_plan("a", job("ddp", 3), port=lambda host: next(numbers))
     assert [process.member.port for process in made.processes] == [5, 6, 7]
 
 
@@ -59,8 +61,8 @@ def test_a_free_port_is_free_and_none_is_said_so(monkeypatch: pytest.MonkeyPatch
         trial.bind(("127.0.0.1", free_port()))
         trial.listen()
         taken = trial.getsockname()[1]
-        monkeypatch.setattr(plans, "PORTS", range(taken, taken + 1))
-        monkeypatch.setattr(plans.random.SystemRandom, "sample", lambda self, values, number: list(values))
+        monkeypatch.setattr(ports, "PORTS", range(taken, taken + 1))
+        monkeypatch.setattr(ports.random.SystemRandom, "sample", lambda self, values, number: list(values))
         with pytest.raises(VelodromeError, match="no free port"):
             free_port()
 

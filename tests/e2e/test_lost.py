@@ -61,7 +61,7 @@ def test_a_parameter_server_run_goes_on_without_a_worker_if_asked_to(velodrome, 
     lost = [event for event in scene.events() if event["kind"] == "lost"]
     assert [(event["role"], event["rank"]) for event in lost] == [("worker", 1)]
     assert "worker 1 on 127.0.0.1 was ended by SIGKILL" in done.err
-    assert "1 worker(s) go on" in done.err
+    assert "the run continues with 1 worker" in done.err
 
 
 @slow

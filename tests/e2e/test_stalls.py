@@ -107,7 +107,7 @@ def test_a_process_that_never_comes_is_named(
     limit = 10 if engine == "torch" else 25
     done = velodrome(*scene.words(engine, strategy, "--start-timeout", limit))
     error = check_named(done, scene, f"{role} {rank}", limit, "--start-timeout")
-    assert "it never said anything" in error["message"]
+    assert "it never reported anything" in error["message"]
     assert error["cause"] == "start"
 
 

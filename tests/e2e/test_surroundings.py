@@ -13,7 +13,8 @@ import psutil
 import pytest
 from scene import Scene
 
-from velodrome.cluster.plan import free_port
+from velodrome.cluster.local.launcher import LocalLauncher
+from velodrome.cluster.local.ports import free_port
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
@@ -48,12 +49,12 @@ def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: 
         other.bind(("127.0.0.1", free_port()))
         other.listen()
 
-        def port() -> int:
+        def port(host: str) -> int:
             asked.append(other.getsockname()[1] if len(asked) == taken else free_port())
             return asked[-1]
 
         job = Job(engine=engine, strategy=strategy, workers=2, epochs=1)
-        result = execute(job, store=Store(scene.runs), name=scene.name, port=port)
+        result = execute(job, store=Store(scene.runs), name=scene.name, launcher=LocalLauncher(port))
     assert result["status"] == "finished"
     assert descriptors() == before
     assert set(psutil.Process().children(recursive=True)) <= children
@@ -67,8 +68,9 @@ def test_ports_that_are_always_taken_end_the_run(scene: Scene) -> None:
         other.bind(("127.0.0.1", free_port()))
         other.listen()
         job = Job(engine="torch", strategy="ddp", workers=1, epochs=1)
+        launcher = LocalLauncher(lambda host: other.getsockname()[1])
         with pytest.raises(JobFailed, match=rf"port {other.getsockname()[1]}"):
-            execute(job, store=Store(scene.runs), name=scene.name, port=lambda: other.getsockname()[1])
+            execute(job, store=Store(scene.runs), name=scene.name, launcher=launcher)
     assert scene.result()["error"]["cause"] == "port"
 
 

@@ -75,3 +75,13 @@ def test_a_run_that_is_there_is_never_overwritten(
     monkeypatch.setenv("VELODROME_WORLD", json.dumps([vars(member) for member in mine.plan.members]))
     assert main(["--run", "run", "--role", "worker", "--rank", "0", "--folder", str(tmp_path)]) == 2
     assert "holds a run already, and none is ever overwritten" in capfd.readouterr().err
+
+
+def test_the_error_of_the_chief_is_its_own(tmp_path: Path) -> None:
+    mine = part(tmp_path, strategy="ddp", workers=2)
+    own = line("error", cause="user", message="ValueError: odd")
+    other = line("error", cause="peer", message="lost another worker").replace('"rank":0', '"rank":1')
+    (tmp_path / "events-worker-0.jsonl").write_text(own)
+    (tmp_path / "events-worker-1.jsonl").write_text(other)
+    finish(mine, "failed", 1)
+    assert json.loads((tmp_path / "result.json").read_text())["error"]["message"].endswith(": ValueError: odd")

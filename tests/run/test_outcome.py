@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 def plan(**fields: Any) -> Plan:
-    return make_plan("a", resolve(Job(strategy="ddp", workers=2, **fields)), port=lambda: 0)
+    return make_plan("a", resolve(Job(strategy="ddp", workers=2, **fields)), port=lambda host: 0)
 
 
 def reported(kind: str, rank: int = 0, time: float = 0.0, **fields: Any) -> Event:

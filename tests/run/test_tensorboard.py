@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.cluster.plan import free_port
+from velodrome.cluster.local.ports import free_port
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve

@@ -34,7 +34,7 @@ def test_a_training_process_takes_its_share_of_the_memory(tmp_path: Path, monkey
     monkeypatch.setattr(main, "import_module", engine)
     monkeypatch.setattr(main, "claim_cores", lambda slot, slots, threads: 1)
     monkeypatch.setattr(main, "limit_threads", lambda threads: None)
-    options = main._parse(["--run", "a", "--role", "worker", "--rank", "2", "--folder", str(tmp_path)])
+    options = main.parse_options(["--run", "a", "--role", "worker", "--rank", "2", "--folder", str(tmp_path)])
     with open(os.devnull, "wb") as sink:  # noqa: PTH123
-        assert main._work(options, Emitter(os.dup(sink.fileno()), "worker", 2)) == 0
+        main.work(options, Emitter(os.dup(sink.fileno()), "worker", 2))
     assert budgets == [250]  # two workers share host a, and all of a job decide alike

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster.plan import make_plan, manual_command
+from velodrome.cluster.plan import consecutive_ports, make_plan, manual_command
 from velodrome.cluster.preflight import check_job
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
@@ -40,8 +39,7 @@ def plan(
         raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")
     if not 1 <= port <= 65000:
         raise BadRequest(f"--port {port}: choose one from 1 to 65000")
-    ports = itertools.count(port)
-    made = make_plan(check_name(name) if name else default_name(job), job, list(hosts), port=lambda: next(ports))
+    made = make_plan(check_name(name) if name else default_name(job), job, list(hosts), consecutive_ports(port))
     return {
         "run": made.run,
         "processes": [

@@ -13,6 +13,7 @@ from typing import Any
 from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.estimate import estimate
 from velodrome.analysis.recommend import verdict
+from velodrome.cluster.registry import DEFAULT, open_launcher
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 from velodrome.machine import cores
@@ -33,6 +34,7 @@ def race(
     naming: str | None = None,
     name: str | None = None,
     runs: str | Path = "runs",
+    on: str = DEFAULT,
     warm: bool = True,
     dry_run: bool = False,
     on_event: Callable[[str, dict[str, Any]], None] | None = None,
@@ -52,6 +54,7 @@ def race(
         naming: how runs are named, ``plain`` or ``published``.
         name: name of the race's folder; by default the file's name, or one that follows from the fields.
         runs: folder that holds the race.
+        on: the launcher: ``local``, or ``debug`` to train jobs of one process inside this program.
         warm: whether processes are forked from one that has imported the engine.
         dry_run: return the plan, jobs and expected seconds, and start nothing.
         on_event: called with a run's name and each of its events.
@@ -61,7 +64,7 @@ def race(
         BadRequest: the race cannot run as requested; nothing was started.
     """
     merged = merge(race, job, vary, repeat, naming)
-    planned = plan_race(merged, name or default_name(race, merged), runs, warm=warm)
+    planned = plan_race(merged, name or default_name(race, merged), runs, on=on, warm=warm)
     if dry_run:
         return planned.as_json()
     return run_planned(planned, _Callbacks(on_event, on_job), warm=warm).as_json()
@@ -99,6 +102,8 @@ class PlannedRace:
     measured: bool
     #: Whether the race on disk may have fewer jobs than this one.
     may_grow: bool = False
+    #: The launcher.
+    on: str = DEFAULT
 
     def as_json(self) -> dict[str, Any]:
         jobs = [{"run": one.name, "seconds": self.seconds[one.name], **one.job.model_dump()} for one in self.entries]
@@ -153,15 +158,18 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
     return f"race-{hashlib.sha256(race.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:8]}"
 
 
-def plan_race(race: Race, name: str, runs: str | Path, *, warm: bool) -> PlannedRace:
+def plan_race(race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, warm: bool) -> PlannedRace:
     """Check every job of a race and estimate how long it will take; starts nothing and writes nothing."""
     folder = RaceFolder(Path(runs), name)
     race = folder.stamped(race)
-    return plan_entries(folder, race, check(race, folder.finished()), warm=warm)
+    with open_launcher(on) as launcher:
+        entries = check(race, folder.finished(), launcher)
+    return plan_entries(folder, race, entries, on=on, warm=warm)
 
 
 def plan_entries(
-    folder: RaceFolder, race: Race, entries: Sequence[Entry], *, warm: bool, may_grow: bool = False
+    folder: RaceFolder, race: Race, entries: Sequence[Entry], *, on: str = DEFAULT, warm: bool,
+    may_grow: bool = False,
 ) -> PlannedRace:
     """A plan for jobs that were checked already."""
     finished = folder.finished()
@@ -173,13 +181,13 @@ def plan_entries(
         seconds[entry.name] = 0.0 if entry.name in finished else guess.seconds
         measured = measured and guess.measured
     stored = frozenset(entry.name for entry in entries if entry.name in finished)
-    return PlannedRace(folder, race, tuple(entries), seconds, stored, measured, may_grow)
+    return PlannedRace(folder, race, tuple(entries), seconds, stored, measured, may_grow, on)
 
 
 def run_missing(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> dict[str, str]:
     """Run the jobs of a plan that are not finished; messages of those that failed, by name."""
     planned.folder.begin(planned.race, grown=planned.may_grow)
-    results = run_entries(planned.folder, planned.entries, observer, warm=warm)
+    results = run_entries(planned.folder, planned.entries, observer, on=planned.on, warm=warm)
     return {
         result["run"]: str((result.get("error") or {}).get("message", result["status"]))
         for result in results if result["status"] != "finished"

@@ -11,6 +11,7 @@ from typing import Any
 
 from velodrome.analysis.compare import compare
 from velodrome.api.race import PlannedRace, plan_entries, run_missing
+from velodrome.cluster.registry import DEFAULT, launcher_named
 from velodrome.data.base import BadData
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
@@ -56,6 +57,7 @@ def run(
     data_url: str | None = None,
     bad_data: BadData = "fail",
     naming: str | None = None,
+    on: str = DEFAULT,
     dry_run: bool = False,
 ) -> dict[str, Any]:
     """Run a study again at a scale; the object that ``velodrome study run --json`` prints.
@@ -73,10 +75,11 @@ def run(
         data_url: read every data set NAME from shards at URL/NAME.
         bad_data: whether examples that cannot be used are left out (``skip``) or refused (``fail``).
         naming: how runs are named, ``plain`` or ``published``; by default as the study does.
+        on: the launcher, as for ``race``.
         dry_run: whether to plan only and start nothing.
     """
     choice = Choice(dataset, data_url, repeat, naming, bad_data)
-    planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run)
+    planned = prepare(name, scale, choice, runs, race_name, on=on, dry_run=dry_run)
     if dry_run:
         return conclude(planned, None).as_json()
     return conclude(planned, run_missing(planned.race, RaceObserver(), warm=True)).as_json()
@@ -117,12 +120,14 @@ def prepare(
     race_name: str | None,
     *,
     dry_run: bool,
+    on: str = DEFAULT,
     on_plan: Callable[[StudyPlan], None] | None = None,
 ) -> PlannedStudy:
     """Fit a study to this machine and plan its race; fetches data unless it is a dry run.
 
     `on_plan` is called with what can run and what is missing, also when that is everything.
     """
+    launcher_named(on)  # refused before data is fetched
     study, size = study_named(name), scale_named(scale)
     if choice.data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
@@ -136,7 +141,8 @@ def prepare(
         raise VelodromeError(f"nothing of {study.name} can run here yet")
     race = folder.stamped(plan.race)
     # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
-    return PlannedStudy(plan, plan_entries(folder, race, shuffled(race, expand(race)), warm=True, may_grow=True))
+    entries = shuffled(race, expand(race))
+    return PlannedStudy(plan, plan_entries(folder, race, entries, on=on, warm=True, may_grow=True))
 
 
 def conclude(planned: PlannedStudy, failed: Iterable[str] | None) -> FinishedStudy:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.cluster.plan import Plan
+from velodrome.cluster.registry import DEFAULT, open_launcher
 from velodrome.data.base import Progress
 from velodrome.run import execute
 from velodrome.run.store import OpenRun, Store
@@ -21,6 +22,7 @@ def train(
     *,
     name: str | None = None,
     runs: str | Path = "runs",
+    on: str = DEFAULT,
     on_event: Listener | None = None,
     on_start: OnStart | None = None,
     on_download: Progress | None = None,
@@ -31,6 +33,7 @@ def train(
         job: what to train and how.
         name: name of the run's folder; by default made from the job and the time.
         runs: folder that holds the runs.
+        on: the launcher: ``local``, or ``debug`` to train a job of one process inside this program.
         on_event: called with every event while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
         on_download: called with bytes done, bytes in total and a label while a data set is fetched.
@@ -39,16 +42,18 @@ def train(
         BadRequest: the job cannot run as requested; nothing was started.
         RunFailed: the run ended early; its folder records what happened.
     """
-    return execute.execute(
-        job, store=Store(Path(runs)), name=name, listener=on_event or execute.silent, on_start=on_start,
-        progress=on_download,
-    )
+    with open_launcher(on) as launcher:
+        return execute.execute(
+            job, store=Store(Path(runs)), launcher=launcher, name=name, listener=on_event or execute.silent,
+            on_start=on_start, progress=on_download,
+        )
 
 
 def resume(
     name: str,
     *,
     runs: str | Path = "runs",
+    on: str = DEFAULT,
     on_event: Listener | None = None,
     on_start: OnStart | None = None,
 ) -> dict[str, Any]:
@@ -57,9 +62,11 @@ def resume(
     Args:
         name: name of the run.
         runs: folder that holds the runs.
+        on: the launcher, as for ``train``.
         on_event: called with every event while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
     """
-    return execute.resume(
-        name, store=Store(Path(runs)), listener=on_event or execute.silent, on_start=on_start
-    )
+    with open_launcher(on) as launcher:
+        return execute.resume(
+            name, store=Store(Path(runs)), launcher=launcher, listener=on_event or execute.silent, on_start=on_start
+        )

@@ -52,12 +52,15 @@ class _Line:
 class Board(RaceObserver):
     """Shows a race on a terminal; elsewhere prints one line when a job begins and one when it ends."""
 
-    def __init__(self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float]) -> None:
+    def __init__(
+        self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float], *, live: bool = True
+    ) -> None:
         self._console = console
         self._lines = [_Line(entry, expected[entry.name], task_of(entry.job)) for entry in entries]
         self._by_name = {line.entry.name: line for line in self._lines}
         self._current: _Line | None = None
-        self._live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        drawn = live and console.is_terminal
+        self._live = Live(self, console=console, refresh_per_second=4, transient=True) if drawn else None
 
     def importing(self) -> AbstractContextManager[object]:
         return self._console.status("importing engines …")

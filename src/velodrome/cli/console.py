@@ -23,6 +23,7 @@ from rich.table import Table
 from velodrome.analysis.estimate import steps_done
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.cluster.plan import Plan
+from velodrome.cluster.registry import launcher_named
 from velodrome.offers.registry import strategy_of
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
@@ -37,7 +38,7 @@ error_console = Console(stderr=True, highlight=False)
 class JobProgress:
     """Live progress of one job: a bar on a terminal, a line an epoch elsewhere."""
 
-    def __init__(self, label: str = "") -> None:
+    def __init__(self, label: str = "", *, live: bool = True) -> None:
         self._label = label
         self._job: Job | None = None
         self._epochs = self._per_epoch = 0
@@ -46,7 +47,7 @@ class JobProgress:
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
-            console=error_console, transient=True, disable=not error_console.is_terminal,
+            console=error_console, transient=True, disable=not (live and error_console.is_terminal),
         )
         self._task: TaskID | None = None
         self._download: Progress | None = None
@@ -205,10 +206,11 @@ def mention_interrupted(store: Store) -> None:
         )
 
 
-def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, as_json: bool) -> None:
+def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: str, as_json: bool) -> None:
     """Run a job with progress on stderr and its result on stdout."""
+    interactive = launcher_named(on).interactive
     mention_interrupted(Store(runs))
-    progress = JobProgress()
+    progress = JobProgress(live=not interactive)
     try:
         result = go(progress)
     except JobFailed as error:

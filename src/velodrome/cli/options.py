@@ -18,9 +18,23 @@ from velodrome.spec.job import GROUPS, Job
 #: The panel of `--help` for options that belong to no field of a job.
 OUTPUT = "Output"
 
+
+def _launcher_names(incomplete: str) -> list[str]:
+    from velodrome.cluster.registry import LAUNCHERS
+
+    return [offer.name for offer in LAUNCHERS if offer.name.startswith(incomplete)]
+
+
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; by default made from the job and the time.")]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on", metavar="NAME", autocompletion=_launcher_names, show_default=True,
+        help="Where processes run: local (this machine), or debug (one process inside this command, for breakpoints).",
+    ),
+]
 JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]

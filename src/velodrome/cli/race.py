@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import JobCommand, Json, Runs, with_job_options
+from velodrome.cli.options import JobCommand, Json, On, Runs, with_job_options
 
 if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace, PlannedRace
@@ -45,7 +45,8 @@ CLASS = JobCommand
 @with_job_options
 def command(
     file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
-    naming: Naming = None, dry_run: DryRun = False, warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
+    naming: Naming = None, dry_run: DryRun = False, on: On = "local", warm: Warm = True, json: Json = False, *,
+    fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -66,18 +67,20 @@ def command(
     from velodrome.cli.board import Board
     from velodrome.cli.console import error_console
     from velodrome.cli.options import parse_model_args
+    from velodrome.cluster.registry import launcher_named
     from velodrome.spec.race import parse_vary
 
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = merge(file, fields, parse_vary(vary or []), repeat, naming)
-    planned = plan_race(asked, name or default_name(file, asked), runs, warm=warm)
+    planned = plan_race(asked, name or default_name(file, asked), runs, on=on, warm=warm)
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
         if json:
             print(json_module.dumps(planned.as_json()))
         return
-    finished = run_planned(planned, Board(error_console, planned.entries, planned.seconds), warm=warm)
+    board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive)
+    finished = run_planned(planned, board, warm=warm)
     if json:
         print(json_module.dumps(finished.as_json()))
     else:

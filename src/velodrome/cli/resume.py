@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from velodrome.cli.options import Json, Runs
+from velodrome.cli.options import Json, On, Runs
 
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.")],
     runs: Runs = Path("runs"),
+    on: On = "local",
     json: Json = False,
 ) -> None:
     """Continue an interrupted or failed run from its newest checkpoint.
@@ -24,5 +25,6 @@ def command(
     from velodrome.api.train import resume
     from velodrome.cli.console import run_visibly
 
-    run_visibly(lambda progress: resume(run, runs=runs, on_event=progress.event, on_start=progress.begin), runs,
-                as_json=json)
+    run_visibly(lambda progress: resume(
+        run, runs=runs, on=on, on_event=progress.event, on_start=progress.begin
+    ), runs, on=on, as_json=json)

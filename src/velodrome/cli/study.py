@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from velodrome.cli.data_show import BadDataOption, checked
-from velodrome.cli.options import Json, Runs
+from velodrome.cli.options import Json, On, Runs
 
 if TYPE_CHECKING:
     from velodrome.api.study import FinishedStudy
@@ -97,6 +97,7 @@ def run(
         str | None, typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
+    on: On = "local",
     json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
@@ -122,6 +123,7 @@ def run(
     from velodrome.cli.console import error_console
     from velodrome.cli.race import plan_text
     from velodrome.cli.study_tables import plan_lines
+    from velodrome.cluster.registry import launcher_named
     from velodrome.studies.plan import Choice
 
     def show_plan(plan: StudyPlan) -> None:
@@ -129,11 +131,12 @@ def run(
             error_console.print(line, soft_wrap=True, markup=False)
 
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run, on_plan=show_plan)
+    planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run, on=on, on_plan=show_plan)
     error_console.print(plan_text(planned.race), soft_wrap=True)
     failures: dict[str, str] | None = None
     if not dry_run:
-        board = Board(error_console, planned.race.entries, planned.race.seconds)
+        board = Board(error_console, planned.race.entries, planned.race.seconds,
+                      live=not launcher_named(on).interactive)
         failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)
     if json:

@@ -1,36 +1,106 @@
-"""What a launcher offers the supervisor, whatever it starts processes on."""
+"""What a launcher and a group of processes offer, whatever they run on.
+
+Nothing here, and nothing above it, assumes one machine: no process ids, no shared disk, no common clock.
+"""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from velodrome.cluster.plan import Plan, Process
+from velodrome.spec.job import Job
+
+#: Receives an output line, without its end, and the process that wrote it.
+Deliver = Callable[[Process, str], None]
 
 
-class Started(Protocol):
-    """A process that was started: its output, its end, and the way to end it."""
+@dataclass(frozen=True)
+class Allocation:
+    """The hosts that a job may use, and how to find a free port on one of them."""
+
+    hosts: tuple[str, ...]
+    port: Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended: an exit code or the name of a signal, and the same in words."""
+
+    code: int | None
+    signal: str | None
+    cause: str
 
     @property
-    def process(self) -> Process: ...
+    def is_success(self) -> bool:
+        return self.code == 0
+
+    @classmethod
+    def from_returncode(cls, returncode: int) -> Exit:
+        """The end of a POSIX process, negative for the signal that ended it."""
+        if returncode >= 0:
+            return cls(returncode, None, f"exited with code {returncode} before it was finished")
+        try:
+            name = signal.Signals(-returncode).name
+        except ValueError:
+            name = f"signal {-returncode}"
+        hint = ": it was killed from outside, or the system ran out of memory" if name == "SIGKILL" else ""
+        return cls(None, name, f"was ended by {name}{hint}")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a process may not make progress: a stack, a pod's reason, a job's state."""
+
+    #: Whole text, for the run's folder.
+    text: str = ""
+    #: The part that a person should read first.
+    excerpt: str = ""
+    #: Whether it was suspended from outside, so that it holds up the others whatever its events look like.
+    stopped: bool = False
+    #: Whether it is in a line of the user's own code.
+    in_user_code: bool = False
+
+
+class Group(Protocol):
+    """All processes of a plan, started together."""
+
+    def wait(self, seconds: float, deliver: Deliver) -> None:
+        """Deliver whole output lines; return when some came, a process ended or the time is over."""
+
+    def exit_of(self, process: Process) -> Exit | None:
+        """How a process ended, after all of its output was delivered; None while it runs."""
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        """What a process is doing; `brief` leaves out what takes long to find out, such as a stack."""
+
+    def collect(self) -> None:
+        """Bring the model, checkpoints and logs into the run's folder; called once, before `stop`."""
+
+    def stop(self) -> None:
+        """End every process and everything it started, for certain."""
+
+
+class Launcher(Protocol):
+    """Finds hosts for jobs and starts their processes."""
 
     @property
-    def pid(self) -> int: ...
+    def name(self) -> str: ...
 
-    @property
-    def output(self) -> IO[bytes]: ...
+    def check(self, job: Job) -> None:
+        """Refuse a job that this launcher cannot run (`BadRequest`)."""
 
-    def exit_code(self) -> int | None:
-        """None while it runs; negative for the signal that ended it."""
+    def prepare(self, engines: Sequence[str]) -> None:
+        """Make starts of several jobs of these engines fast, where that is possible."""
 
-    def end(self) -> None:
-        """End it and everything it started in its session, at once."""
+    def allocate(self, job: Job) -> Allocation:
+        """Hosts for a job; addresses may be known only now."""
 
-    def wait(self, seconds: float) -> bool:
-        """Whether it ended within that time."""
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> Group:
+        """Start all processes of a plan; `folder` is the run's, with the checkpoints to resume from."""
 
-
-class Launch(Protocol):
-    """Starts one process of a plan, with the run's token in its environment."""
-
-    def __call__(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False) -> Started: ...
+    def close(self) -> None:
+        """Release what was prepared and allocated."""

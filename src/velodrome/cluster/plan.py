@@ -1,32 +1,27 @@
-"""A job laid on hosts: every role and rank with its host, port, place on that host, command and environment.
+"""A job placed on hosts: every role and rank with its host, port, place on that host, arguments and environment.
 
-The only owner of what processes are told about each other (`TF_CONFIG`, `MASTER_ADDR`, …).
+The only owner of what processes know about each other (`VELODROME_WORLD`, `TF_CONFIG`, `MASTER_ADDR`, …).
 """
 
 from __future__ import annotations
 
-import random
+import itertools
 import shlex
-import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.errors import VelodromeError
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 from velodrome.variables import JOB, RANK, ROLE, WORLD
 
-LOCAL = "127.0.0.1"
-#: Below the range from which systems take ports for outgoing connections.
-PORTS = range(20000, 32000)
-#: Options of a training process that a controller starts and watches.
-SUPERVISED = ("--lifeline", "--supervised")
+LOOPBACK = "127.0.0.1"
+#: First port of a plan for hosts whose free ports are not known.
+FIRST_PORT = 29400
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Process:
     #: Its place among the processes that compute on its host, and how many there are: cores are divided by it.
     slot: int
     slots: int
-    environment: dict[str, str]
+    environment: dict[str, str] = field(hash=False)
 
     @property
     def role(self) -> str:
@@ -68,8 +63,8 @@ class Plan:
     run: str
     job: Job
     processes: tuple[Process, ...]
-    #: In the order in which the user named them.
-    hosts: tuple[str, ...] = (LOCAL,)
+    #: In the order in which they were allocated or named.
+    hosts: tuple[str, ...] = (LOOPBACK,)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -84,32 +79,27 @@ class Plan:
         return {"run": self.run, "processes": [asdict(process) for process in self.processes]}
 
 
-def free_port() -> int:
-    """A port that nobody on this machine listens on at this moment."""
-    for port in random.SystemRandom().sample(PORTS, 200):
-        with socket.socket() as trial:
-            try:
-                trial.bind(("", port))
-            except OSError:
-                continue
-            return port
-    raise VelodromeError(f"no free port between {PORTS.start} and {PORTS.stop}: something on this machine takes them")
+def consecutive_ports(first: int = FIRST_PORT) -> Callable[[str], int]:
+    """Ports that count up, for hosts whose free ports are not known."""
+    ports = itertools.count(first)
+    return lambda host: next(ports)
 
 
-def _another(port: Callable[[], int], taken: Sequence[int]) -> int:
+def _unused(port: Callable[[str], int], host: str, taken: Sequence[int]) -> int:
     """A port that no other process of the plan has: what is free now is free for each of them."""
-    found = port()
+    found = port(host)
     for _ in range(100):
         if found not in taken:
             break
-        found = port()
+        found = port(host)
     return found
 
 
 def make_plan(
-    run: str, job: Job, hosts: Sequence[str] = (LOCAL,), port: Callable[[], int] = free_port
+    run: str, job: Job, hosts: Sequence[str] = (LOOPBACK,), port: Callable[[str], int] | None = None
 ) -> Plan:
-    """Lay a resolved job on hosts, in turns."""
+    """Place the processes of a resolved job on hosts in turn; `port` finds a free one on a host."""
+    port = port or consecutive_ports()
     strategy, engine = strategy_of(job), engine_of(job)
     turns: Counter[str] = Counter()
     placed: list[Member] = []
@@ -117,7 +107,7 @@ def make_plan(
         host = hosts[turns[role] % len(hosts)]
         turns[role] += 1
         taken = [member.port for member in placed]
-        placed.append(Member(role, rank, host, _another(port, taken) if role in strategy.listens else 0))
+        placed.append(Member(role, rank, host, _unused(port, host, taken) if role in strategy.listens else 0))
     members = numbered(placed)
     computing = Counter(member.host for member in members if member.role == "worker")
     processes = []
@@ -128,7 +118,7 @@ def make_plan(
 
 
 def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
-    """What a worker is told on its command line, where people and tools look for it."""
+    """The options of a training process, on its command line, where people and tools look for them."""
     words = ["--run", plan.run, "--role", process.role, "--rank", str(process.rank), "--folder", str(folder)]
     if process.slots:
         words += ["--slot", f"{process.slot}/{process.slots}"]
@@ -136,7 +126,7 @@ def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = Fals
 
 
 def environment(plan: Plan, process: Process) -> dict[str, str]:
-    """What a worker is told in its environment, on top of what it inherits."""
+    """The environment of a training process, on top of what it inherits."""
     return {
         JOB: plan.job.model_dump_json(exclude_defaults=True),
         WORLD: World(plan.members, process.member).to_json(),
@@ -147,12 +137,6 @@ def environment(plan: Plan, process: Process) -> dict[str, str]:
 
 
 def manual_command(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
-    """A line for a shell on the process's host that starts its part."""
+    """A line for a shell on the process's host that starts it without a launcher."""
     words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items())]
     return shlex.join([*words, python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
-
-
-def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
-    """How the controller starts a process with its own Python."""
-    return [sys.executable, "-m", "velodrome.worker", *arguments(plan, process, folder, resume=resume),
-            *SUPERVISED]

@@ -1,4 +1,4 @@
-"""One job from asking to result: checks, plans, supervises, stores. What the command `train` and the API both call."""
+"""One job from request to result: check, allocate, plan, supervise, store. Called by the API, and so by `train`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Any
 
 from velodrome import files
 from velodrome.cluster import preflight
-from velodrome.cluster.launcher import Launch
-from velodrome.cluster.local import cold as local
-from velodrome.cluster.plan import Plan, free_port, make_plan
+from velodrome.cluster.interrupts import deferred
+from velodrome.cluster.launcher import Launcher
+from velodrome.cluster.plan import Plan, make_plan
+from velodrome.cluster.registry import open_launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
-from velodrome.errors import RunFailed
-from velodrome.run.interrupts import deferred
+from velodrome.errors import RunFailed, VelodromeError
+from velodrome.events.lines import make_event
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import OpenRun, Store
+from velodrome.run.store import OpenRun, Status, Store
 from velodrome.run.supervisor import Listener, Supervisor
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
@@ -28,12 +29,15 @@ from velodrome.spec.names import check_name, default_name
 from velodrome.spec.resolve import resolve
 from velodrome.tasks.registry import task_of
 
-#: How often a port that was taken between planning and start is replaced.
+#: How often a job is tried whose ports were taken between planning and start.
 PORT_TRIES = 5
 
 
+OnStart = Callable[[Plan, OpenRun], None]
+
+
 class JobFailed(RunFailed):
-    """A run ended early; the run's folder and `result` say the same."""
+    """A run ended early; `result` is what its folder holds."""
 
     def __init__(self, failure: Failure, result: dict[str, Any]) -> None:
         super().__init__(failure.message)
@@ -49,80 +53,86 @@ def execute(
     job: Job,
     *,
     store: Store,
+    launcher: Launcher | None = None,
     name: str | None = None,
     listener: Listener = silent,
     progress: Progress | None = None,
-    on_start: Callable[[Plan, OpenRun], None] | None = None,
-    port: Callable[[], int] = free_port,
-    launch: Launch = local.start,
+    on_start: OnStart | None = None,
 ) -> dict[str, Any]:
-    """Train a job in a new run; its result, or `JobFailed`."""
+    """Train a job in a new run, by default on this machine; its result, or `JobFailed`."""
+    if launcher is None:
+        with open_launcher() as launcher:
+            return execute(job, store=store, launcher=launcher, name=name, listener=listener, progress=progress,
+                           on_start=on_start)
     job = resolve(job)
     if name is not None:
         check_name(name)
+    launcher.check(job)
     preflight.check(job)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
-    return _carry_out(run, job, listener, on_start, port, launch, resume=False)
+    return _carry_out(run, job, launcher, listener, on_start, resume=False)
 
 
 def resume(
     name: str,
     *,
     store: Store,
+    launcher: Launcher | None = None,
     listener: Listener = silent,
-    on_start: Callable[[Plan, OpenRun], None] | None = None,
-    port: Callable[[], int] = free_port,
+    on_start: OnStart | None = None,
 ) -> dict[str, Any]:
-    """Go on with a run that did not finish, from its newest checkpoint."""
+    """Continue a run that did not finish, from its newest checkpoint."""
+    if launcher is None:
+        with open_launcher() as launcher:
+            return resume(name, store=store, launcher=launcher, listener=listener, on_start=on_start)
     job = resolve(store.get(name).job())
+    launcher.check(job)
     preflight.check(job)
     catalogue.prepare(job.dataset, None, bad_data=job.bad_data)
-    return _carry_out(store.reopen(name), job, listener, on_start, port, local.start, resume=True)
+    return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True)
 
 
 def _carry_out(
-    run: OpenRun,
-    job: Job,
-    listener: Listener,
-    on_start: Callable[[Plan, OpenRun], None] | None,
-    port: Callable[[], int],
-    launch: Launch,
-    *,
-    resume: bool,
+    run: OpenRun, job: Job, launcher: Launcher, listener: Listener, on_start: OnStart | None, *, resume: bool
 ) -> dict[str, Any]:
+    """Allocate, plan, start, supervise and collect; then write the result."""
     started = time.time()
     scalars = Scalars(run.path / "tensorboard", task_of(job))
     failure: Failure | None = None
+    plan = Plan(run.name, job, ())
 
     def take(event: dict[str, Any]) -> None:
         scalars.take(event)
         listener(event)
 
+    def finish(status: Status, failure: Failure | None) -> dict[str, Any]:
+        with deferred():
+            return _finish(run, plan, launcher.name, status, started, failure)
+
     try:
-        plan = make_plan(run.name, job, port=port)
         try:
-            if on_start is not None:
-                on_start(plan, run)
-            for _ in range(PORT_TRIES):
+            for attempt in range(PORT_TRIES):
+                if failure is not None:
+                    take(_retry(run, failure))
+                plan = _plan(run, job, launcher)
                 files.write_text(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
-                failure = Supervisor(run, plan, take, resume=resume, launch=launch).watch()
+                if attempt == 0 and on_start is not None:
+                    on_start(plan, run)
+                failure = Supervisor(run, plan, launcher, take, resume=resume).watch()
                 if failure is None or failure.cause != "port":
                     break
-                take(_retry(run, failure))
-                plan = make_plan(run.name, job, port=port)
         except OSError as error:
-            failure = Failure(f"the controller cannot go on: {error.strerror or error} ({run.path})", cause="disk")
+            failure = Failure(f"the controller cannot continue: {error.strerror or error} ({run.path})", cause="disk")
+        except VelodromeError as error:
+            failure = Failure(str(error), cause="start")
         except Exception as error:
-            fault = Failure(f"the controller failed: {type(error).__name__}: {error}", cause="controller")
-            _finish(run, plan, "failed", started, fault)
+            finish("failed", Failure(f"the controller failed: {type(error).__name__}: {error}", cause="controller"))
             raise
         except BaseException as error:
-            with deferred():
-                _finish(run, plan, "interrupted", started, Failure(_interruption(error), cause="interrupt"))
+            finish("interrupted", Failure(_interruption(error), cause="interrupt"))
             raise
-        with deferred():
-            result = _finish(run, plan, "failed" if failure else "finished", started, failure)
+        result = finish("failed" if failure else "finished", failure)
     finally:
         scalars.close()
         run.close()
@@ -131,31 +141,37 @@ def _carry_out(
     return result
 
 
+def _plan(run: OpenRun, job: Job, launcher: Launcher) -> Plan:
+    allocation = launcher.allocate(job)
+    return make_plan(run.name, job, allocation.hosts, allocation.port)
+
+
 def _interruption(error: BaseException) -> str:
     number = error.code - 128 if isinstance(error, SystemExit) and isinstance(error.code, int) else 0
     return f"ended by {signal.Signals(number).name}" if number in set(signal.Signals) else "interrupted by Ctrl-C"
 
 
 def _retry(run: OpenRun, failure: Failure) -> dict[str, Any]:
-    event = {
-        "time": time.time(), "role": failure.role, "rank": failure.rank, "kind": "warning",
-        "message": f"{failure.message}; trying again with other ports",
-    }
+    message = f"{failure.message}; trying again with other ports"
+    event = make_event("warning", role=failure.role, rank=failure.rank, message=message).as_json()
     run.add_event(event)
     return event
 
 
-def _finish(run: OpenRun, plan: Plan, status: str, started: float, failure: Failure | None) -> dict[str, Any]:
+def _finish(
+    run: OpenRun, plan: Plan, launcher: str, status: Status, started: float, failure: Failure | None
+) -> dict[str, Any]:
     run.release_reserve()
     result = make_result(
         plan, str(run.path.resolve()), status, run.events(), started=started, ended=time.time(), failure=failure
     )
-    with suppress(OSError):  # a full disk is told of elsewhere
+    result["launcher"] = launcher
+    with suppress(OSError):  # a full disk is reported elsewhere
         write_session(run.path / "tensorboard", plan.job, result)
     run.finish(result)
     return result
 
 
 def default_runs() -> Path:
-    """Where runs go unless the user says."""
+    """Where runs are stored by default."""
     return Path("runs")

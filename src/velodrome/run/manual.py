@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from velodrome import files
-from velodrome.cluster.local.interpreter import interpreter_of
+from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest
 from velodrome.events.lines import parse
@@ -161,7 +161,8 @@ def finish(part: Part, status: Status, code: int) -> None:
     failure = None
     if status != "finished":
         me = part.process
-        errors = [event for event in events if event["kind"] == "error" and event["role"] == me.role]
+        mine = [event for event in events if (event["role"], event["rank"]) == (me.role, me.rank)]
+        errors = [event for event in mine if event["kind"] == "error"]
         error = errors[-1] if errors else {"message": f"it ended with {_exit(code)}"}
         failure = Failure(f"{me.name} on {me.host}: {error['message']}", me.role, me.rank, me.host,
                           cause=error.get("cause", "engine"))

@@ -13,8 +13,7 @@ import yaml
 
 from velodrome import files
 from velodrome.cluster import preflight
-from velodrome.cluster.launcher import Launch
-from velodrome.cluster.local import cold as local
+from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.problems import result_problems
@@ -113,7 +112,7 @@ def _contains(race: Race, other: Race) -> bool:
         return False
 
 
-def check(race: Race, finished: Container[str] = ()) -> list[Entry]:
+def check(race: Race, finished: Container[str] = (), launcher: Launcher | None = None) -> list[Entry]:
     """The jobs of a race in the order they will run, or everything that is wrong with it, before anything starts.
 
     What is `finished` needs no memory and no data any more.
@@ -125,6 +124,8 @@ def check(race: Race, finished: Container[str] = ()) -> list[Entry]:
         if entry.name in finished:
             continue
         try:
+            if launcher is not None:
+                launcher.check(entry.job)
             preflight.check(entry.job)
         except BadRequest as error:
             wrong.append(f"{entry.name}: {error}")
@@ -146,7 +147,7 @@ def run_race(
     entries: Sequence[Entry],
     show: Callable[[Entry], dict[str, Any]],
     ended: Callable[[Entry, dict[str, Any], JobFailed | None], None],
-    launch: Launch = local.start,
+    launcher: Launcher | None = None,
 ) -> list[dict[str, Any]]:
     """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
     with folder.held():
@@ -159,7 +160,7 @@ def run_race(
             failure: JobFailed | None = None
             started = time.time()
             try:
-                result = execute(entry.job, store=folder.store, name=entry.name, launch=launch, **show(entry))
+                result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **show(entry))
             except JobFailed as error:
                 failure, result = error, error.result
             except VelodromeError as error:

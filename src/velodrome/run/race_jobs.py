@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from velodrome.cluster.local import cold as local
-from velodrome.cluster.local.warm import WarmLauncher
+from velodrome.cluster.registry import DEFAULT, open_launcher
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder, run_race
 from velodrome.spec.race import Entry
@@ -43,7 +42,7 @@ class RaceObserver:
 
 
 def run_entries(
-    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, warm: bool
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: str = DEFAULT, warm: bool
 ) -> list[Result]:
     """Run what is missing and return every result in the order of the entries.
 
@@ -59,14 +58,9 @@ def run_entries(
         observer.begin(entry)
         return {"listener": lambda event: observer.event(entry, event)}
 
-    launcher = WarmLauncher()
-    try:
+    with open_launcher(on) as launcher:
         if warm:
-            for engine in dict.fromkeys(entry.job.engine for entry in entries if entry.name not in finished):
-                launcher.warm_up(engine)
             with observer.importing():
-                launcher.wait_until_ready()
+                launcher.prepare(list(dict.fromkeys(one.job.engine for one in entries if one.name not in finished)))
         with observer.running():
-            return run_race(folder, entries, listen, observer.end, launcher.start if warm else local.start)
-    finally:
-        launcher.close()
+            return run_race(folder, entries, listen, observer.end, launcher)

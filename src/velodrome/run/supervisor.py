@@ -1,179 +1,160 @@
-"""Starts the processes of a plan, reads what they say, notices who dies, stalls or never comes, and ends them all."""
+"""Supervises one attempt at a plan: starts its group, records its events, notices which process dies, stalls or never
+connects, and stops everything. Knows processes only through their group."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import selectors
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from velodrome.cluster.launcher import Launch
-from velodrome.cluster.local import cleaner
-from velodrome.cluster.local import cold as local
-from velodrome.cluster.local.stacks import is_stopped, shows_users_code, stack_of, telling_thread
-from velodrome.cluster.plan import Plan
-from velodrome.events.lines import parse
+from velodrome.cluster.interrupts import deferred
+from velodrome.cluster.launcher import Group, Launcher
+from velodrome.cluster.plan import Plan, Process
+from velodrome.errors import VelodromeError
+from velodrome.events.lines import make_event, parse_event
+from velodrome.events.models import Event, ResultEvent
 from velodrome.offers.registry import strategy_of
-from velodrome.offers.segments import pattern_of_run
-from velodrome.run.interrupts import deferred
 from velodrome.run.outcome import Failure
+from velodrome.run.process_state import SILENT_SECONDS, ProcessState
+from velodrome.run.root_cause import not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun
-from velodrome.run.watched import SILENT_SECONDS, Watched, blame, late, stalled
 
 Listener = Callable[[dict[str, Any]], None]
 
-#: How long processes may take to leave after the chief has said the result.
+#: How long one wait for output lasts at most.
+WAIT_SECONDS = 0.2
+#: How long processes may take to end after the chief has reported the result.
 LEAVE_SECONDS = 10.0
-MOST_STACKS = 4
+#: How many processes are diagnosed in full: each takes a moment.
+MOST_DIAGNOSES = 4
 
 
 class Supervisor:
-    """Watches one attempt at a plan from start to end."""
+    """Supervises one attempt at a plan from start to end."""
 
     def __init__(
-        self, run: OpenRun, plan: Plan, listener: Listener, *, resume: bool = False, launch: Launch = local.start
+        self, run: OpenRun, plan: Plan, launcher: Launcher, listener: Listener, *, resume: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run, self._plan, self._listener, self._resume = run, plan, listener, resume
-        self._launch = launch
-        self._token = secrets.token_hex(12)
-        self._selector = selectors.DefaultSelector()
-        self._processes: list[Watched] = []
+        self._run, self._plan, self._launcher, self._listener = run, plan, launcher, listener
+        self._resume, self._clock = resume, clock
+        self._states: dict[Process, ProcessState] = {}
         self._result_time: float | None = None
         self._synchronous = strategy_of(plan.job).synchronous
 
     def watch(self) -> Failure | None:
         """Run the plan to its end; what ended it early, or None. Whatever happens, nothing is left running."""
-        guardian = cleaner.start_guardian(self._token, pattern_of_run(self._token))
+        group = self._launcher.start(self._plan, self._run.path, resume=self._resume)
+        uncollected: Failure | None = None
         try:
-            self._start()
-            return self._loop()
+            now = self._clock()
+            self._states = {process: ProcessState(process, now) for process in self._plan.processes}
+            failure = self._loop(group)
         finally:
             with deferred():
-                self._end(guardian)
+                try:
+                    uncollected = self._collect(group)
+                finally:
+                    group.stop()
+        return failure or uncollected
 
-    def _start(self) -> None:
-        for process in self._plan.processes:
-            started = self._launch(self._plan, process, self._run.path, self._token, resume=self._resume)
-            watched = Watched(started)
-            self._processes.append(watched)
-            os.set_blocking(started.output.fileno(), False)
-            self._selector.register(started.output, selectors.EVENT_READ, watched)
-
-    def _loop(self) -> Failure | None:
+    def _loop(self, group: Group) -> Failure | None:
         while True:
-            for key, _ in self._selector.select(timeout=0.2):
-                self._read(key.data)
-            for watched in self._processes:
-                if watched.has_ended():
-                    # All it said is known before anybody judges how it ended.
-                    while self._read(watched):
-                        pass
-            now = time.monotonic()
+            group.wait(WAIT_SECONDS, self._deliver)
+            now = self._clock()
+            for process, state in self._states.items():
+                if state.alive and (end := group.exit_of(process)) is not None:
+                    state.record_exit(end, now)
             if self._result_time is not None:
-                if self._may_leave(now):
+                if self._all_left(now):
                     return None
                 continue
-            self._let_go()
-            present = [watched for watched in self._processes if not watched.lost]
-            if any(watched.failed for watched in present):
-                over = not any(watched.alive for watched in present)
-                if failure := blame(present) if over else blame(present, now):
-                    # Who lost a peer is not the cause; somebody that lives but does not answer is.
-                    silent = [w for w in present if w.alive and w.silent(SILENT_SECONDS, now)]
-                    return (failure.cause == "peer" and self._name(silent, "did not answer", "stall")) or failure
-            elif failure := self._late(present, now) or self._stalled(present, now):
+            self._continue_without_lost()
+            if (failure := self._judge(group, now)) is not None:
                 return failure
 
-    def _read(self, watched: Watched) -> bool:
-        """Take what a process said; whether there may be more."""
-        output = watched.started.output
-        try:
-            data = os.read(output.fileno(), 1 << 16)
-        except BlockingIOError:
-            return False
-        if not data:
-            with suppress(KeyError):
-                self._selector.unregister(output)
-            watched.started.wait(0.5)
-            return False
-        *lines, watched.buffer = (watched.buffer + data).split(b"\n")
-        for line in lines:
-            self._take(watched, line.decode(errors="replace"))
-        return True
+    def _judge(self, group: Group, now: float) -> Failure | None:
+        """What ends the run early at this moment, if anything."""
+        present = [state for state in self._states.values() if not state.lost]
+        if not any(state.failed for state in present):
+            job = self._plan.job
+            late = not_connected(present, job.start_timeout, now)
+            held_up = stalled(present, job.stall_timeout, now)
+            if late:
+                what = f"did not connect within {job.start_timeout:g} s (--start-timeout)"
+                return self._name(group, late, what, "start")
+            if held_up:
+                what = f"made no progress for {job.stall_timeout:g} s (--stall-timeout)"
+                return self._name(group, held_up, what, "stall")
+            return None
+        over = not any(state.alive for state in present)
+        failure = root_cause(present) if over else root_cause(present, now)
+        if failure is not None and failure.cause == "peer":
+            # A process that lost a peer is not the cause; one that lives but does not answer is.
+            silent = [state for state in present if state.alive and state.is_silent(SILENT_SECONDS, now)]
+            return self._name(group, silent, "did not answer", "stall") if silent else failure
+        return failure
 
-    def _take(self, watched: Watched, line: str) -> None:
-        event = parse(line)
+    def _deliver(self, process: Process, line: str) -> None:
+        event = parse_event(line)
         if event is None:
-            with (self._run.path / "logs" / f"{watched.process.file_name}.log").open("a") as log:
+            with (self._run.path / "logs" / f"{process.file_name}.log").open("a") as log:
                 log.write(line + "\n")
             return
-        watched.take(event)
-        if event["kind"] == "result":
-            self._result_time = time.monotonic()
-        self._say(event)
+        now = self._clock()
+        self._states[process].record(event, now)
+        if isinstance(event, ResultEvent):
+            self._result_time = now
+        self._record(event.model_copy(update={"received": round(time.time(), 4)}))
 
-    def _say(self, event: dict[str, Any]) -> None:
-        self._run.add_event(event)
-        self._listener(event)
+    def _record(self, event: Event) -> None:
+        fields = event.as_json()
+        self._run.add_event(fields)
+        self._listener(fields)
 
-    def _let_go(self) -> None:
-        """With --keep-going, a worker may fail while another is left."""
+    def _continue_without_lost(self) -> None:
+        """With --keep-going, a worker may fail while another one is left."""
         if not self._plan.job.keep_going:
             return
-        for watched in self._processes:
-            if not watched.failed or watched.lost or watched.process.role != "worker":
+        workers = [state for state in self._states.values() if state.process.role == "worker"]
+        for state in workers:
+            if not state.failed or state.lost:
                 continue
-            left = [w for w in self._processes if w.process.role == "worker" and w.alive and not w.failed]
+            left = [one for one in workers if one.alive and not one.failed]
             if left:
-                watched.lost = True
-                why = failure.message if (failure := blame([watched])) else watched.describe()
-                self._say({
-                    "time": time.time(), "role": watched.process.role, "rank": watched.process.rank, "kind": "lost",
-                    "message": f"{why}; {len(left)} worker(s) go on",
-                })
+                state.lost = True
+                why = failure.message if (failure := root_cause([state])) else str(state)
+                message = f"{why}; the run continues with {len(left)} worker{'s' if len(left) > 1 else ''}"
+                self._record(make_event("lost", role=state.process.role, rank=state.process.rank, message=message))
 
-    def _may_leave(self, now: float) -> bool:
-        """After the result: whether everybody is gone, or has had the time to go."""
+    def _all_left(self, now: float) -> bool:
+        """After the result: whether every process has ended, or has had the time to."""
         assert self._result_time is not None
-        waited_for = [w for w in self._processes if w.alive and (self._synchronous or w.process is self._plan.chief)]
-        return not waited_for or now - self._result_time > LEAVE_SECONDS
+        awaited = [state for process, state in self._states.items()
+                   if state.alive and (self._synchronous or process == self._plan.chief)]
+        return not awaited or now - self._result_time > LEAVE_SECONDS
 
-    def _late(self, present: list[Watched], now: float) -> Failure | None:
-        limit = self._plan.job.start_timeout
-        return self._name(late(present, limit, now), f"did not connect within {limit:g} s (--start-timeout)", "start")
-
-    def _stalled(self, present: list[Watched], now: float) -> Failure | None:
-        limit = self._plan.job.stall_timeout
-        return self._name(stalled(present, limit, now), f"made no progress for {limit:g} s (--stall-timeout)", "stall")
-
-    def _name(self, culprits: list[Watched], what: str, cause: str) -> Failure | None:
-        """Say who holds everybody up; where events cannot tell them apart, their stacks may."""
-        if not culprits:
-            return None
-        culprits = [w for w in self._processes if w.alive and is_stopped(w.started.pid)] or culprits
-        # Each stack takes a moment: a few tell enough.
-        stacks = {watched.process.file_name: stack_of(watched.started.pid) for watched in culprits[:MOST_STACKS]}
-        for name, stack in stacks.items():
+    def _name(self, group: Group, culprits: list[ProcessState], what: str, cause: str) -> Failure:
+        """The failure of those that hold up the others; where events cannot distinguish them, a diagnosis may."""
+        alive = [state for state in self._states.values() if state.alive]
+        culprits = [state for state in alive if group.diagnose(state.process, brief=True).stopped] or culprits
+        found = {state.process: group.diagnose(state.process) for state in culprits[:MOST_DIAGNOSES]}
+        for process, diagnosis in found.items():
             with suppress(OSError):
-                (self._run.path / "logs" / f"{name}.stack.txt").write_text(stack + "\n")
-        culprits = [w for w in culprits if shows_users_code(stacks.get(w.process.file_name, ""))] or culprits
+                (self._run.path / "logs" / f"{process.file_name}.stack.txt").write_text(diagnosis.text + "\n")
+        culprits = [state for state in culprits if state.process in found and found[state.process].in_user_code] \
+            or culprits
         first = culprits[0]
-        names = ", ".join(watched.describe() for watched in culprits)
+        names = ", ".join(map(str, culprits))
         return Failure(
-            f"{names} {what}: {first.last_said()}", first.process.role, first.process.rank, first.process.host,
-            cause=cause, stack=telling_thread(stacks[first.process.file_name]),
+            f"{names} {what}: {first.describe_last_event(self._clock())}", first.process.role, first.process.rank,
+            first.process.host, cause=cause, stack=found[first.process].excerpt,
         )
 
-    def _end(self, guardian: subprocess.Popen[bytes]) -> None:
-        for watched in self._processes:
-            watched.started.end()
-        for watched in self._processes:
-            watched.started.wait(5.0)
-            watched.started.output.close()
-        self._selector.close()
-        cleaner.end_marked(self._token)
-        cleaner.dismiss(guardian)
+    def _collect(self, group: Group) -> Failure | None:
+        try:
+            group.collect()
+        except (OSError, VelodromeError) as error:
+            return Failure(f"model, checkpoints or logs could not be collected: {error}", cause="collect")
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,10 +46,13 @@ class Emitter:
             line = to_line(self._repaired(model, event, error))
         if self._strict and (unknown := event.keys() - _names(model)):
             raise InvalidEvent(f"the event {kind!r} has no field {sorted(unknown)[0]!r}")
-        data = (PREFIX + line + "\n").encode()
         with self._lock:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            self._write(PREFIX + line)
+
+    def _write(self, line: str) -> None:
+        data = (line + "\n").encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
     def _repaired(self, model: type[EventBase], event: dict[str, Any], error: ValidationError) -> dict[str, Any]:
         """Return an invalid event without the fields that do not fit, or raise if events are strict."""
@@ -78,3 +81,14 @@ class Emitter:
 def _names(model: type[EventBase]) -> set[str]:
     """Names of a model's fields as they are written."""
     return {field.alias or name for name, field in model.model_fields.items()}
+
+
+class LineEmitter(Emitter):
+    """Passes event lines to a function, for a process that trains inside another program."""
+
+    def __init__(self, deliver: Callable[[str], None], role: str, rank: int) -> None:
+        super().__init__(-1, role, rank)
+        self._deliver = deliver
+
+    def _write(self, line: str) -> None:
+        self._deliver(line)

@@ -1,4 +1,4 @@
-"""The process that trains: takes its place, imports its engine, trains, and says how it ended."""
+"""A training process: it pins its cores, imports its engine, trains, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ SUPERVISOR_FIRST_SECONDS = 10.0
 _CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port"}
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
+def parse_options(words: list[str]) -> argparse.Namespace:
+    """The command line of a training process."""
     parser = argparse.ArgumentParser(prog="python -m velodrome.worker", description=__doc__)
     parser.add_argument("--run", required=True, help="name of the run")
-    parser.add_argument("--role", required=True, help="what it does in the job, as the strategy names it")
+    parser.add_argument("--role", required=True, help="its role in the job, as the strategy names it")
     parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--folder", required=True, type=Path, help="the run's folder")
     parser.add_argument("--slot", default="0/0", help="place among the computing processes of this host, as 0/2")
@@ -48,48 +49,54 @@ def _parse(words: list[str]) -> argparse.Namespace:
 
 def main(words: list[str] | None = None) -> NoReturn:
     """Run one process of a job; never returns, because frameworks may hang or crash while Python takes them down."""
-    options = _parse(sys.argv[1:] if words is None else words)
+    options = parse_options(sys.argv[1:] if words is None else words)
     # Only events go to the standard output that the controller reads: what anybody prints goes to the log.
     events = Emitter(os.dup(1), options.role, options.rank)
     os.dup2(2, 1)
     if options.lifeline:
         die_with_parent()
         watch_lifeline()
-    code = _work(options, events)
+    code = 0
+    try:
+        work(options, events)
+    except BaseException as error:
+        with suppress(OSError):  # who reads it may be gone, the disk may be full
+            report(error, events)
+        code = exit_code_of(error)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
     os._exit(code)
 
 
-def _work(options: argparse.Namespace, events: Emitter) -> int:
-    try:
-        events.emit("hello", **describe_process(os.environ.get(JOB)))
-        job = Job.model_validate_json(os.environ[JOB])
-        if options.supervised:
-            job = job.model_copy(update={"start_timeout": job.start_timeout + SUPERVISOR_FIRST_SECONDS})
-        slot, slots = map(int, options.slot.split("/"))
-        threads = claim_cores(slot, slots, job.threads)
-        limit_threads(threads)
-        context = Context(
-            job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
-            events=events, threads=threads, resume=options.resume,
-        )
-        share_host(context.world.most_on_a_host("worker"))
-        with ExitStack() as stack:
-            interval = sampling_interval()
-            if interval > 0:
-                sampler = Sampler(events, context.status, interval)
-                sampler.start()
-                stack.callback(sampler.stop)
-            with events.phase("import"):
-                engine = import_module(engine_of(job).worker)
-            engine.train(context)
-    except BaseException as error:
-        with suppress(OSError):  # who reads it may be gone, the disk may be full
-            report(error, events)
-        return 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, BadRequest) else 1
-    return 0
+def work(options: argparse.Namespace, events: Emitter) -> None:
+    """Train this process's part of the job that the environment describes."""
+    events.emit("hello", **describe_process(os.environ.get(JOB)))
+    job = Job.model_validate_json(os.environ[JOB])
+    if options.supervised:
+        job = job.model_copy(update={"start_timeout": job.start_timeout + SUPERVISOR_FIRST_SECONDS})
+    slot, slots = map(int, options.slot.split("/"))
+    threads = claim_cores(slot, slots, job.threads)
+    limit_threads(threads)
+    context = Context(
+        job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
+        events=events, threads=threads, resume=options.resume,
+    )
+    share_host(context.world.most_on_a_host("worker"))
+    with ExitStack() as stack:
+        interval = sampling_interval()
+        if interval > 0:
+            sampler = Sampler(events, context.status, interval)
+            sampler.start()
+            stack.callback(sampler.stop)
+        with events.phase("import"):
+            engine = import_module(engine_of(job).worker)
+        engine.train(context)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """130 for Ctrl-C, 2 for a job that cannot be done as requested, 1 for anything else."""
+    return 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, BadRequest) else 1
 
 
 def _cause(error: BaseException, users: str | None) -> Cause:
@@ -108,12 +115,12 @@ def _sentence(error: BaseException) -> str:
         return f"{error.strerror}: {error.filename}" if error.filename else str(error)
     if isinstance(error, VelodromeError):
         return str(error).strip()
-    said = headline(str(error))
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    first = headline(str(error))
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def report(error: BaseException, events: Emitter) -> None:
-    """Say why this process ends, with the user's own lines where they took part, and leave the rest in the log."""
+    """Report why this process ends, with the user's own lines if they are involved; the log has the whole traceback."""
     users = users_traceback(error) or quoted_traceback(str(error))
     with suppress(OSError):
         sys.stderr.write("".join(traceback.format_exception(error)))

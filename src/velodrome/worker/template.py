@@ -72,7 +72,7 @@ def _become_child(request: dict[str, Any], descriptors: list[int], control: sock
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path[:] = request["path"]
+    sys.path[0] = request["folder"]  # as `python -m` has it
     words = [sys.executable, "-m", "velodrome.worker", *request["words"]]
     sys.argv = words[2:]
     show_command_line(words)

@@ -1,4 +1,7 @@
-"""Processes on this machine. Each leads a session of its own, so that Ctrl-C reaches it only through us."""
+"""Training processes that start cold, each with its own interpreter.
+
+Each leads a session of its own, so that Ctrl-C reaches it only through the controller.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from velodrome.cluster.plan import Plan, Process, command, environment
+from velodrome.cluster.environments import interpreter_of
+from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.variables import TOKEN
+
+WORKER = "velodrome.worker"
+#: Options of a training process that a controller starts and supervises.
+SUPERVISED = ("--lifeline", "--supervised")
 
 
 @dataclass
-class Started:
-    """A process that was started: its output, its end, and the ways to end it."""
+class ColdProcess:
+    """A child of the controller."""
 
     process: Process
     popen: subprocess.Popen[bytes]
@@ -30,12 +38,12 @@ class Started:
         assert self.popen.stdout is not None
         return self.popen.stdout
 
-    def exit_code(self) -> int | None:
+    def returncode(self) -> int | None:
         """None while it runs; negative for the signal that ended it."""
         return self.popen.poll()
 
-    def end(self) -> None:
-        """End it and everything it started in its session, at once."""
+    def kill(self) -> None:
+        """End it and its process group at once."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         if self.popen.stdin is not None:
@@ -43,6 +51,7 @@ class Started:
                 self.popen.stdin.close()
 
     def wait(self, seconds: float) -> bool:
+        """Whether it ended within that time."""
         try:
             self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -50,7 +59,13 @@ class Started:
         return True
 
 
-def start(plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False) -> Started:
+def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """The command line of a training process of this machine."""
+    words = arguments(plan, process, folder, resume=resume)
+    return [str(interpreter_of(plan.job.engine)), "-m", WORKER, *words, *SUPERVISED]
+
+
+def start_cold(plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False) -> ColdProcess:
     """Start one process of a plan. Must be called from the main thread: a worker dies with the thread that made it."""
     log = (folder / "logs" / f"{process.file_name}.log").open("ab")
     try:
@@ -64,4 +79,4 @@ def start(plan: Plan, process: Process, folder: Path, token: str, *, resume: boo
         )
     finally:
         log.close()
-    return Started(process, popen)
+    return ColdProcess(process, popen)

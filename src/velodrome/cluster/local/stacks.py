@@ -1,4 +1,4 @@
-"""A process that hangs, seen from outside: py-spy reads its stack, even where it is paused."""
+"""Stacks of other processes of this machine, read by py-spy, also of a process that is stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _py_spy() -> str | None:
 
 
 def stack_of(pid: int, limit: float = 10.0) -> str:
-    """What every Python thread of a process is doing, or why that cannot be told."""
+    """What every Python thread of a process is doing, or why that is not known."""
     program = _py_spy()
     if program is None:
         return "(no stack: py-spy is not installed)"
@@ -30,12 +30,12 @@ def stack_of(pid: int, limit: float = 10.0) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"(no stack: {error})"
-    said = done.stderr.strip().splitlines() or ["py-spy said nothing"]
-    return done.stdout.strip() or f"(no stack: {said[-1]})"
+    errors = done.stderr.strip().splitlines() or ["py-spy printed nothing"]
+    return done.stdout.strip() or f"(no stack: {errors[-1]})"
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was told to stop and never to go on: then it holds up the others, whatever they look like."""
+    """Whether a process is suspended (SIGSTOP): then it holds up the others, whatever their events look like."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.Error:
@@ -48,7 +48,7 @@ def shows_users_code(stack: str) -> bool:
     return any(is_users(file) for file in files)
 
 
-def telling_thread(stack: str) -> str:
+def most_relevant_thread(stack: str) -> str:
     """The thread that matters most to a reader: one in the user's code, or the main one."""
     threads = ["Thread " + part.rstrip() for part in stack.split("\nThread ")[1:]]
     main = [thread for thread in threads if '"MainThread"' in thread.splitlines()[0]]

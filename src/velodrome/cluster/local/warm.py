@@ -1,5 +1,7 @@
-"""Processes that start warm: forked from one that has imported the engine, so that a race of small jobs is not a race
-of imports. A process that has trained is never used again."""
+"""Training processes that start warm: forked from a template, a process that has only imported the engine.
+
+A process that has trained is never used again, so a warm start differs from a cold one only in the time it takes.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from velodrome.cluster.plan import SUPERVISED, Plan, Process, arguments, environment
+from velodrome.cluster.environments import interpreter_of
+from velodrome.cluster.local.cold import SUPERVISED
+from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
 from velodrome.variables import TOKEN
 from velodrome.worker.template import NO_TOKEN, PADDING
@@ -32,7 +35,7 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "velodrome.worker.template", "--engine", engine,
+                [str(interpreter_of(engine)), "-m", "velodrome.worker.template", "--engine", engine,
                  "--socket", str(theirs.fileno()), "x" * PADDING],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, TOKEN: NO_TOKEN},
@@ -53,7 +56,7 @@ class Template:
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
         except OSError as error:
-            reason = self._last_words() or error
+            reason = self._last_error_line() or error
             raise VelodromeError(f"cannot start warm {self._engine} processes: {reason}") from error
         pid = int(self._answer()["pid"])
         # The number of a process that ended long ago may come round again.
@@ -65,13 +68,13 @@ class Template:
         return self._popen.poll() is None
 
     def _answer(self) -> dict[str, Any]:
-        """The next message that is not about a child's end, within a limit."""
+        """The next message that does not report a child's end, within a limit."""
         self._control.settimeout(READY_SECONDS)
         try:
             while "code" in (answer := self._receive()):
                 pass
         except (OSError, ValueError) as error:
-            reason = self._last_words() or error
+            reason = self._last_error_line() or error
             raise VelodromeError(f"the process that imports {self._engine} did not answer: {reason}") from error
         return answer
 
@@ -84,10 +87,10 @@ class Template:
             self._codes[answer["pid"]] = answer["code"]
         return answer
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            _, said = self._popen.communicate(timeout=1)
-            return said.decode(errors="replace").strip().rpartition("\n")[2]
+            _, errors = self._popen.communicate(timeout=1)
+            return errors.decode(errors="replace").strip().rpartition("\n")[2]
         return ""
 
     def code_of(self, pid: int) -> int | None:
@@ -110,8 +113,8 @@ class Template:
 
 
 @dataclass
-class WarmStarted:
-    """A forked process, with the face of one that was started cold."""
+class WarmProcess:
+    """A process that was forked from a template."""
 
     process: Process
     pid: int
@@ -120,69 +123,48 @@ class WarmStarted:
     _lifeline: IO[bytes]
     _code: int | None = None
 
-    def exit_code(self) -> int | None:
+    def returncode(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
         if self._code is None:
             self._code = self._template.code_of(self.pid)
         return self._code
 
-    def end(self) -> None:
-        # Also when it has ended: what it forked may live on in its group.
+    def kill(self) -> None:
+        """End it and its process group at once; also if it has ended, since what it forked may still run."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with suppress(OSError):
             self._lifeline.close()
 
     def wait(self, seconds: float) -> bool:
+        """Whether it ended within that time."""
         deadline = time.monotonic() + seconds
-        while self.exit_code() is None:
+        while self.returncode() is None:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
         return True
 
 
-@dataclass
-class WarmLauncher:
-    """Keeps one template an engine, and starts processes from them."""
-
-    _templates: dict[str, Template] = field(default_factory=dict)
-
-    def warm_up(self, engine: str) -> Template:
-        """Begin to import an engine; returns at once."""
-        template = self._templates.get(engine)
-        if template is not None and not template.alive:
-            template.close()
-        if template is None or not template.alive:
-            template = self._templates[engine] = Template(engine)
-        return template
-
-    def wait_until_ready(self) -> None:
-        for template in self._templates.values():
-            template.wait_until_ready()
-
-    def start(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False) -> WarmStarted:
-        template = self.warm_up(plan.job.engine)
-        their_input, lifeline = os.pipe()
-        output, their_output = os.pipe()
-        log = os.open(folder / "logs" / f"{process.file_name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        request = {
-            "words": [*arguments(plan, process, folder, resume=resume), *SUPERVISED],
-            "environment": {**os.environ, **environment(plan, process), TOKEN: token},
-            "folder": str(Path.cwd()),
-            "path": sys.path,
-        }
-        try:
-            pid = template.fork(request, [their_input, their_output, log])
-        except BaseException:
-            os.close(lifeline)
-            os.close(output)
-            raise
-        finally:
-            for descriptor in (their_input, their_output, log):
-                os.close(descriptor)
-        return WarmStarted(process, pid, os.fdopen(output, "rb", buffering=0), template, os.fdopen(lifeline, "wb"))
-
-    def close(self) -> None:
-        for template in self._templates.values():
-            template.close()
-        self._templates.clear()
+def start_warm(
+    template: Template, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False
+) -> WarmProcess:
+    """Start one process of a plan as a copy of a process that has imported its engine."""
+    their_input, lifeline = os.pipe()
+    output, their_output = os.pipe()
+    log = os.open(folder / "logs" / f"{process.file_name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    request = {
+        "words": [*arguments(plan, process, folder, resume=resume), *SUPERVISED],
+        "environment": {**os.environ, **environment(plan, process), TOKEN: token},
+        "folder": str(Path.cwd()),
+    }
+    try:
+        pid = template.fork(request, [their_input, their_output, log])
+    except BaseException:
+        os.close(lifeline)
+        os.close(output)
+        raise
+    finally:
+        for descriptor in (their_input, their_output, log):
+            os.close(descriptor)
+    return WarmProcess(process, pid, os.fdopen(output, "rb", buffering=0), template, os.fdopen(lifeline, "wb"))

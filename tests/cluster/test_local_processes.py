@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.local import cleaner
-from velodrome.cluster.local.stacks import is_stopped, shows_users_code, stack_of, telling_thread
+from velodrome.cluster.local.stacks import is_stopped, most_relevant_thread, shows_users_code, stack_of
 from velodrome.offers.segments import pattern_of_run
-from velodrome.run.interrupts import deferred
 
 pytestmark = pytest.mark.integration
 
@@ -98,7 +98,7 @@ def test_the_stack_of_a_stopped_process_shows_the_line_it_stopped_in(tmp_path: P
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: is_stopped(process.pid))
         stack = stack_of(process.pid)
-        assert f"waits_for_ever ({script}:3)" in telling_thread(stack)
+        assert f"waits_for_ever ({script}:3)" in most_relevant_thread(stack)
         assert shows_users_code(stack)
     finally:
         process.kill()
@@ -149,6 +149,6 @@ def test_the_thread_in_the_users_code_is_shown_before_the_main_one() -> None:
         f'Thread 1 (idle): "MainThread"\n    wait ({os.__file__}:5)\n'
     )
     users = library + 'Thread 2 (idle): "Dummy-1"\n    spring (/home/me/nets.py:7)\n'
-    assert telling_thread(library).startswith('Thread 1 (idle): "MainThread"')
-    assert telling_thread(users) == 'Thread 2 (idle): "Dummy-1"\n    spring (/home/me/nets.py:7)'
-    assert telling_thread("(no stack: gone)") == "(no stack: gone)"
+    assert most_relevant_thread(library).startswith('Thread 1 (idle): "MainThread"')
+    assert most_relevant_thread(users) == 'Thread 2 (idle): "Dummy-1"\n    spring (/home/me/nets.py:7)'
+    assert most_relevant_thread("(no stack: gone)") == "(no stack: gone)"

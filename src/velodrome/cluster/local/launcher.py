@@ -1,0 +1,73 @@
+"""The launcher of this machine. It starts processes cold, or warm if their engine was prepared."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from velodrome.cluster.interrupts import deferred
+from velodrome.cluster.launcher import Allocation
+from velodrome.cluster.local.cold import start_cold
+from velodrome.cluster.local.group import LocalGroup, LocalProcess
+from velodrome.cluster.local.ports import free_port
+from velodrome.cluster.local.warm import Template, start_warm
+from velodrome.cluster.plan import LOOPBACK, Plan, Process
+from velodrome.spec.job import Job
+
+
+@dataclass
+class LocalLauncher:
+    """Starts processes on this machine."""
+
+    #: A free port of a host.
+    port: Callable[[str], int] = free_port
+    name: str = "local"
+    #: One process per prepared engine that has imported it.
+    _templates: dict[str, Template] = field(default_factory=dict)
+
+    def check(self, job: Job) -> None:
+        """Everything that the pre-flight checks accept can run here."""
+
+    def prepare(self, engines: Sequence[str]) -> None:
+        """Import the engines once, all at the same time; their processes then start warm."""
+        for engine in engines:
+            self._template(engine)
+        for engine in engines:
+            self._templates[engine].wait_until_ready()
+
+    def _template(self, engine: str) -> Template:
+        """The template of an engine; a new one if there is none or it died."""
+        template = self._templates.get(engine)
+        if template is not None and not template.alive:
+            template.close()
+            template = None
+        if template is None:
+            template = self._templates[engine] = Template(engine)
+        return template
+
+    def allocate(self, job: Job) -> Allocation:
+        return Allocation((LOOPBACK,), self.port)
+
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> LocalGroup:
+        group = LocalGroup(secrets.token_hex(12))
+        try:
+            for process in plan.processes:
+                group.add(self._start_one(plan, process, folder, group.token, resume=resume))
+        except BaseException:
+            with deferred():
+                group.stop()
+            raise
+        return group
+
+    def _start_one(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
+        engine = plan.job.engine
+        if engine in self._templates:
+            return start_warm(self._template(engine), plan, process, folder, token, resume=resume)
+        return start_cold(plan, process, folder, token, resume=resume)
+
+    def close(self) -> None:
+        for template in self._templates.values():
+            template.close()
+        self._templates.clear()

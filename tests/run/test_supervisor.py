@@ -1,0 +1,284 @@
+"""The supervisor names who died, stalled or never connected, whatever processes print; no process is started here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import CONNECT, FINISH, Clock, Script, ScriptedGroup, ScriptedLauncher, beats, heartbeat, line
+
+from velodrome.cluster.launcher import Diagnosis
+from velodrome.cluster.plan import make_plan
+from velodrome.errors import VelodromeError
+from velodrome.run.execute import JobFailed, execute
+from velodrome.run.outcome import Failure
+from velodrome.run.store import OpenRun, Store
+from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+JOB = {"engine": "torch", "strategy": "ddp", "workers": 2}
+PARAMETER_SERVER = {"engine": "tensorflow", "strategy": "parameter-server", "workers": 2, "servers": 1}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[OpenRun]:
+    opened = Store(tmp_path).create("a", Job())
+    yield opened
+    opened.close()
+
+
+class Supervised:
+    """What came of supervising processes that follow these scripts."""
+
+    def __init__(self, run: OpenRun, scripts: list[Script], job: dict[str, Any] | None = None, **options: Any) -> None:
+        self.launcher = ScriptedLauncher([scripts], options=options)
+        resolved = resolve(Job(**{**JOB, "start_timeout": 20, "stall_timeout": 20, **(job or {})}))
+        self.plan = make_plan("a", resolved, self.launcher.hosts)
+        self.events: list[dict[str, Any]] = []
+        clock: Clock = self.launcher.clock
+        self.failure: Failure | None = Supervisor(
+            run, self.plan, self.launcher, self.events.append, clock=clock
+        ).watch()
+        self.seconds = clock.now - 1000.0
+
+    @property
+    def group(self) -> ScriptedGroup:
+        return self.launcher.groups[0]
+
+    @property
+    def message(self) -> str:
+        assert self.failure is not None, "it did not fail"
+        return self.failure.message
+
+    @property
+    def culprit(self) -> tuple[str | None, int | None, str | None]:
+        assert self.failure is not None, "it did not fail"
+        return self.failure.role, self.failure.rank, self.failure.host
+
+
+def test_a_good_run_ends_with_all_processes_gone(run: OpenRun) -> None:
+    done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]])
+    assert done.failure is None
+    assert done.group.calls == ["collect", "stop"]
+    assert done.events[-1]["kind"] == "result"
+    assert [event.as_json() for event in run.events()] == done.events
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    (-9, "was ended by SIGKILL: it was killed from outside, or the system ran out of memory"),
+    (3, "exited with code 3 before it was finished"),
+    (0, "exited with code 0 before it was finished"),
+])
+def test_a_process_that_dies_is_named_with_how_it_ended(run: OpenRun, code: int, words: str) -> None:
+    done = Supervised(run, [[*CONNECT, *beats(9)], [*CONNECT, heartbeat(5), code]])
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert done.message == f"worker 1 on 10.0.0.2 {words}"
+    assert done.failure is not None
+    assert done.failure.cause == "exit"
+    assert done.group.calls == ["collect", "stop"]
+
+
+def test_a_lost_peer_is_not_the_cause_when_another_process_was_killed(run: OpenRun) -> None:
+    lost = line("error", cause="peer", message="lost another worker")
+    done = Supervised(run, [[*CONNECT, lost, 1], [*CONNECT, None, None, -9]])
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert "SIGKILL" in done.message
+
+
+def test_a_lost_peer_is_the_cause_when_nothing_else_is_known(run: OpenRun) -> None:
+    lost = line("error", cause="peer", message="lost another worker")
+    done = Supervised(run, [[*CONNECT, lost, 1], [*CONNECT, *beats(9)]])
+    assert done.message == "worker 0 on 10.0.0.1: lost another worker"
+
+
+def test_a_peer_that_does_not_answer_is_the_cause_and_not_who_lost_it(run: OpenRun) -> None:
+    lost = line("error", cause="peer", message="lost another worker")
+    done = Supervised(run, [[*CONNECT, *beats(6), lost, 1], [*CONNECT, heartbeat(5)]], {"stall_timeout": 60})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert "worker 1 on 10.0.0.2 did not answer: " in done.message
+    assert "and its heartbeat stopped" in done.message
+
+
+def test_a_process_whose_heartbeat_stops_has_stalled(run: OpenRun) -> None:
+    done = Supervised(run, [[*CONNECT, *beats(30, lambda tick: tick)], [*CONNECT, heartbeat(7)]], {"stall_timeout": 4})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert "made no progress for 4 s (--stall-timeout): its last event was 'phase train begin'" in done.message
+    assert done.seconds < 6
+
+
+def test_a_heartbeat_without_progress_is_a_stall_of_who_does_not_wait(run: OpenRun) -> None:
+    scripts = [[*CONNECT, *beats(30, waiting=True)], [*CONNECT, *beats(30)]]
+    done = Supervised(run, scripts, {"stall_timeout": 4})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert (run.path / "logs" / "worker-1.stack.txt").read_text() == "a stack\n"
+    assert not (run.path / "logs" / "worker-0.stack.txt").exists()
+
+
+def test_the_age_of_the_last_event_is_counted_from_its_arrival(run: OpenRun) -> None:
+    """The clocks of hosts differ: events of this test are from 1970."""
+    done = Supervised(run, [[*CONNECT, *beats(30)], [*CONNECT, *beats(30)]], {"stall_timeout": 4})
+    assert "4 s ago" in done.message
+
+
+@pytest.mark.parametrize("diagnosis", [Diagnosis("x", "x", stopped=True), Diagnosis("x", "x", in_user_code=True)])
+def test_a_diagnosis_distinguishes_processes_that_look_alike(run: OpenRun, diagnosis: Diagnosis) -> None:
+    scripts = [[*CONNECT, *beats(30)], [*CONNECT, *beats(30)]]
+    done = Supervised(run, scripts, {"stall_timeout": 4}, diagnoses={"worker-1": diagnosis})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert done.failure is not None
+    assert done.failure.stack == "x"
+
+
+def test_a_process_that_never_connects_is_named(run: OpenRun) -> None:
+    scripts = [[CONNECT[0], *beats(30)], [line("phase", phase="import", state="begin"), *beats(30)]]
+    done = Supervised(run, scripts, {"start_timeout": 3})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert "did not connect within 3 s (--start-timeout)" in done.message
+    assert 3 < done.seconds < 4
+
+
+def test_a_process_that_never_prints_anything_is_named(run: OpenRun) -> None:
+    done = Supervised(run, [[CONNECT[0], *beats(30)], []], {"start_timeout": 3})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    assert done.message.endswith(": it never reported anything")
+
+
+@pytest.mark.parametrize("text", [
+    RESULT_CUT := FINISH[1][:60],
+    "@velodrome {not json}",
+    '@velodrome {"kind": "result"}',
+    '@velodrome {"kind": "no such kind"}',
+    "\x00\ufffd garbage",
+    "",
+])
+def test_what_is_no_whole_event_goes_to_the_log_and_nothing_else_happens(run: OpenRun, text: str) -> None:
+    done = Supervised(run, [[*CONNECT, text, *FINISH, 0], [*CONNECT, None, *FINISH[:1], 0]])
+    assert done.failure is None
+    assert text in (run.path / "logs" / "worker-0.log").read_text()
+    assert sum(event["kind"] == "result" for event in done.events) == 1
+
+
+def test_half_a_line_before_death_is_no_result(run: OpenRun) -> None:
+    done = Supervised(run, [[*CONNECT, RESULT_CUT, -9], [*CONNECT, *beats(9)]])
+    assert done.culprit == ("worker", 0, "10.0.0.1")
+    assert "SIGKILL" in done.message
+    assert RESULT_CUT in (run.path / "logs" / "worker-0.log").read_text()
+
+
+def test_all_processes_that_exit_0_without_a_result_have_failed(run: OpenRun) -> None:
+    done = Supervised(run, [[*CONNECT, 0], [*CONNECT, 0]])
+    assert done.culprit == ("worker", 0, "10.0.0.1")
+    assert "exited with code 0 before it was finished" in done.message
+
+
+def test_processes_that_linger_after_the_result_are_stopped_in_time(run: OpenRun) -> None:
+    done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, *beats(60)]])
+    assert done.failure is None
+    assert LEAVE_SECONDS < done.seconds < LEAVE_SECONDS + 2
+    assert done.group.calls == ["collect", "stop"]
+
+
+def test_only_the_chief_is_waited_for_where_workers_do_not_leave_by_themselves(run: OpenRun) -> None:
+    serving: Script = [*CONNECT[:2], *beats(60)]
+    done = Supervised(run, [serving, serving, serving, [*CONNECT, *FINISH, 0]], PARAMETER_SERVER)
+    assert done.failure is None
+    assert done.seconds < 2
+
+
+def test_with_keep_going_a_lost_worker_is_reported_and_the_run_continues(run: OpenRun) -> None:
+    serving: Script = [*CONNECT[:2], *beats(60)]
+    chief = [*CONNECT, *beats(1), *FINISH, 0]
+    scripts: list[Script] = [serving, serving, [*CONNECT[:2], -9], chief]
+    done = Supervised(run, scripts, {**PARAMETER_SERVER, "keep_going": True})
+    assert done.failure is None
+    (lost,) = [event for event in done.events if event["kind"] == "lost"]
+    assert (lost["role"], lost["rank"]) == ("worker", 1)
+    assert lost["message"].endswith("; the run continues with 1 worker")
+
+
+def test_with_keep_going_the_last_worker_is_not_given_up(run: OpenRun) -> None:
+    serving: Script = [*CONNECT[:2], *beats(60)]
+    scripts: list[Script] = [serving, [*CONNECT[:2], -9], [*CONNECT[:2], None, -9], [*CONNECT, *beats(60)]]
+    done = Supervised(run, scripts, {**PARAMETER_SERVER, "keep_going": True})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+
+
+def test_the_users_error_ends_the_run_with_their_traceback(run: OpenRun) -> None:
+    raised = line("error", cause="user", message="ValueError: odd", traceback="line 3")
+    done = Supervised(run, [[*CONNECT, *beats(9)], [*CONNECT, raised, 1]])
+    assert done.message == "worker 1 on 10.0.0.2: ValueError: odd"
+    assert done.failure is not None
+    assert (done.failure.cause, done.failure.traceback) == ("user", "line 3")
+
+
+def test_events_carry_the_time_at_which_the_controller_received_them(run: OpenRun) -> None:
+    before = time.time()
+    done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]])
+    assert all(event["time"] == 1.0 and before - 1 < event["received"] <= time.time() + 1 for event in done.events)
+
+
+def test_what_cannot_be_collected_fails_a_run_that_was_good(run: OpenRun) -> None:
+    gone = VelodromeError("10.0.0.2 does not answer")
+    done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]], uncollectable=gone)
+    assert done.message == "model, checkpoints or logs could not be collected: 10.0.0.2 does not answer"
+    assert done.group.calls == ["collect", "stop"]
+
+
+def test_a_group_is_stopped_whatever_happens(run: OpenRun) -> None:
+    launcher = ScriptedLauncher([[[CONNECT[0]], []]])
+
+    def interrupt(event: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    plan = make_plan("a", resolve(Job(**JOB)), launcher.hosts)
+    with pytest.raises(KeyboardInterrupt):
+        Supervisor(run, plan, launcher, interrupt, clock=launcher.clock).watch()
+    assert launcher.groups[0].calls == ["collect", "stop"]
+
+
+TAKEN = line("error", cause="port", message="port 5001 is taken")
+
+
+def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
+    good: list[Script] = [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]]
+    launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]], good])
+    events: list[dict[str, Any]] = []
+    result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher, listener=events.append)
+    assert (result["status"], result["launcher"]) == ("finished", "scripted")
+    first, second = ({member.port for member in plan.members} for plan in launcher.plans)
+    assert not first & second
+    warnings = [event["message"] for event in events if event["kind"] == "warning"]
+    assert warnings == ["worker 0 on 10.0.0.1: port 5001 is taken; trying again with other ports"]
+
+
+def test_ports_that_are_always_taken_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
+    launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]]] * 5)
+    with pytest.raises(JobFailed, match="port 5001 is taken") as raised:
+        execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher)
+    assert raised.value.failure.cause == "port"
+    assert len(launcher.groups) == 5
+
+
+def test_hosts_that_cannot_be_allocated_leave_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
+    launcher = ScriptedLauncher([])
+
+    def refuse(job: Job) -> None:
+        raise VelodromeError("no two nodes are free")
+
+    monkeypatch.setattr(launcher, "allocate", refuse)
+    with pytest.raises(JobFailed, match="no two nodes are free"):
+        execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher)
+    result = Store(tmp_path).get("a").result()
+    assert result is not None
+    assert (result["status"], result["error"]["cause"]) == ("failed", "start")
+
+
