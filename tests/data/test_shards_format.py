@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import struct
+import subprocess
+import sys
 from contextlib import suppress
 
 import numpy as np
@@ -178,3 +180,51 @@ def test_tensorflow_reads_what_we_write_and_we_read_what_it_writes(tmp_path):
     assert list(again.features.feature["a"].int64_list.value) == [1, -2]
     assert list(again.features.feature["b"].bytes_list.value) == [b"x", b""]
     assert list(again.features.feature["c"].float_list.value) == [0.5]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("label", [0, 1, 2, 7, 127])
+@pytest.mark.parametrize("image", [b"\x07", b"\1\2", b"label", b"image" * 4, bytes(20), bytes(range(100))])
+def test_rows_decode_as_records_one_by_one_do_even_where_bytes_repeat(image, label):
+    """The image's bytes, or the label's, also stand in names, lengths and other features."""
+    features = {"copy": image, "image": image, "label": label, "number": label, "sizes": [label, 1, 7]}
+    images = np.stack([np.frombuffer(image, np.uint8), ~np.frombuffer(image, np.uint8)])
+    rows = example.encode_rows(features, "image", images, "label", np.array([label, 127 - label]))
+    assert rows is not None
+    assert [row.tobytes() for row in rows] == [
+        example.encode({**features, "image": pixels.tobytes(), "label": number})
+        for pixels, number in zip(images, (label, 127 - label), strict=True)
+    ]
+    found = example.decode_rows(rows, "image", "label")
+    assert found is not None
+    assert np.array_equal(found[0], images)
+    assert found[1].tolist() == [label, 127 - label]
+
+
+@pytest.mark.unit
+def test_rows_that_differ_in_more_than_image_and_label_are_not_read_as_rows():
+    records = [example.encode({"image": b"abc", "label": 1, "height": height}) for height in (3, 4)]
+    assert example.decode_rows(np.stack([np.frombuffer(one, np.uint8) for one in records]), "image", "label") is None
+    large = np.frombuffer(example.encode({"image": b"abc", "label": 300}), np.uint8)[None]
+    assert example.decode_rows(large, "image", "label") is None
+
+
+@pytest.mark.unit
+def test_a_feature_of_mixed_kinds_is_refused():
+    with pytest.raises(TypeError, match="'image' mixes kinds"):
+        example.encode({"image": [b"a", 1]})
+
+
+@pytest.mark.integration
+def test_protobuf_without_its_compiled_part_reads_and_writes_the_same():
+    code = (
+        "from google.protobuf.internal import api_implementation; from velodrome.data.shards import example; "
+        "record = example.encode({'image': b'abc', 'label': 3, 'box': [0.5], 'none': []}); "
+        "print(api_implementation.Type(), record.hex(), example.decode_image(record, 'image', 'label'))"
+    )
+    record = example.encode({"image": b"abc", "label": 3, "box": [0.5], "none": []})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
+    )
+    assert done.stdout.split(maxsplit=2) == ["python", record.hex(), "(b'abc', 3)\n"]

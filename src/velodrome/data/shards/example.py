@@ -1,177 +1,132 @@
-"""`tf.train.Example` without TensorFlow: named lists of bytes, whole numbers or floats, as protocol buffers put them.
+"""`tf.train.Example` through protobuf, without TensorFlow: named lists of bytes, integers or floats.
 
-A feature is `{"image": b"…", "label": 3}` to write, and a list a feature to read.
+The messages are described at run time, in a pool of their own: no generated file ties us to a release of protobuf, and
+a process that also imports TensorFlow has no two definitions of one name. Images of one size are rows of an array.
+
+Microseconds of processor time a record, against the pure-Python codec that was here before (`benchmarks/shards.py
+--codec`, a Xeon, protobuf 7.36, best of 9). Encoding: raw 28×28 16.1 against 29.8, PNG 28×28 6.9 against 12.2, JPEG
+100×100 11.9 against 17.8. Decoding: 3.4 against 32.4, 2.6 against 12.7, 6.8 against 17.5. Raw images as rows: 0.3, 0.1.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from numpy.typing import NDArray
 
 Value: TypeAlias = bytes | int | float
 Feature: TypeAlias = Value | Sequence[Value]
 Features: TypeAlias = dict[str, list[bytes] | list[int] | list[float]]
 
-# Field numbers and wire types of the format's definition.
-_FEATURES, _ENTRY, _KEY, _VALUE, _LIST = 1, 1, 1, 2, 1
-_BYTES, _FLOATS, _NUMBERS = 1, 2, 3
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+#: The lists that a feature may hold, with their field numbers: name, type of the values.
+_LISTS = {1: ("bytes_list", "TYPE_BYTES"), 2: ("float_list", "TYPE_FLOAT"), 3: ("int64_list", "TYPE_INT64")}
+_ONE_BYTE = 0x7F
 
 
 class NotAnExample(Exception):
     """Bytes that are no `tf.train.Example`; the reason is the end of a sentence."""
 
 
-def varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; a negative number as its two's complement in 64 bits."""
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+def _message_class() -> Any:
+    """The class of `tf.train.Example`, equal to TensorFlow's on the wire."""
+    field_type = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="velodrome/example.proto", package="velodrome", syntax="proto3")
+
+    def add_field(owner: Any, name: str, number: int, kind: str, type_name: str = "", *, repeated: bool = False) -> Any:
+        label = field_type.LABEL_REPEATED if repeated else field_type.LABEL_OPTIONAL
+        field = owner.field.add(name=name, number=number, type=getattr(field_type, kind), label=label)
+        if type_name:
+            field.type_name = f".velodrome.{type_name}"
+        return field
+
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in _LISTS.items():
+        add_field(file.message_type.add(name=name), "value", 1, kind, repeated=True)
+        add_field(feature, name, number, "TYPE_MESSAGE", name).oneof_index = 0
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add_field(entry, "key", 1, "TYPE_STRING")
+    add_field(entry, "value", 2, "TYPE_MESSAGE", "Feature")
+    add_field(features, "feature", 1, "TYPE_MESSAGE", "Features.FeatureEntry", repeated=True)
+    add_field(file.message_type.add(name="Example"), "features", 1, "TYPE_MESSAGE", "Features")
+
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("velodrome.Example"))
 
 
-def _delimited(field: int, data: bytes) -> bytes:
-    return bytes([field << 3 | _DELIMITED]) + varint(len(data)) + data
+_Example = _message_class()
 
 
 def encode(features: Mapping[str, Feature]) -> bytes:
     """The features, in the order of their names."""
-    entries = []
-    for name in sorted(features):
-        value = features[name]
-        values = [value] if isinstance(value, bytes | int | float) else list(value)
-        entry = _delimited(_KEY, name.encode()) + _delimited(_VALUE, _feature(name, values))
-        entries.append(_delimited(_ENTRY, entry))
-    return _delimited(_FEATURES, b"".join(entries))
+    example = _Example()
+    into = example.features.feature
+    for name, value in features.items():
+        values = (value,) if isinstance(value, bytes | int | float) else value
+        target = getattr(into[name], _list_of(name, values))
+        target.SetInParent()  # also a list without values says of which kind it is
+        target.value.extend(values)
+    record: bytes = example.SerializeToString(deterministic=True)
+    return record
 
 
-def _feature(name: str, values: list[Value]) -> bytes:
-    if all(isinstance(value, bytes) for value in values) and values:
-        return _delimited(_BYTES, b"".join(_delimited(_LIST, value) for value in values))  # type: ignore[arg-type]
+def _list_of(name: str, values: Sequence[Value]) -> str:
+    if values and all(isinstance(value, bytes) for value in values):
+        return "bytes_list"
     if all(isinstance(value, int) for value in values):
-        packed = b"".join(varint(value) for value in values)  # type: ignore[arg-type]
-        return _delimited(_NUMBERS, _delimited(_LIST, packed) if values else b"")
+        return "int64_list"
     if all(isinstance(value, int | float) for value in values):
-        return _delimited(_FLOATS, _delimited(_LIST, struct.pack(f"<{len(values)}f", *values)))
-    raise TypeError(f"feature {name!r} mixes kinds: give bytes, whole numbers or floats")
+        return "float_list"
+    raise TypeError(f"feature {name!r} mixes kinds: give bytes, integers or floats")
+
+
+def _parse(record: bytes) -> Any:
+    try:
+        return _Example.FromString(record).features.feature
+    except message.DecodeError as error:
+        raise NotAnExample(f"it is no tf.train.Example ({error})") from None
 
 
 def decode(record: bytes) -> Features:
     """Every feature as a list."""
     found: Features = {}
-    for name, start, end in _entries(record):
-        found[name] = _values(record, start, end)
+    for name, feature in _parse(record).items():
+        kind = feature.WhichOneof("kind")
+        found[name] = list(getattr(feature, kind).value) if kind else []
     return found
 
 
-def places(record: bytes, names: Sequence[str]) -> dict[str, tuple[int, int]] | None:
-    """From where to where the only value of each named feature lies; None if one is missing or has several values.
-
-    For bytes that is the value itself, for a whole number its varint.
-    """
-    found: dict[str, tuple[int, int]] = {}
-    for name, start, end in _entries(record):
-        if name not in names:
-            continue
-        kinds = [(field, a, b) for field, wire, a, b in _fields(record, start, end) if wire == _DELIMITED]
-        if len(kinds) != 1 or kinds[0][0] not in (_BYTES, _NUMBERS):
-            return None
-        values = [(a, b) for field, _, a, b in _fields(record, *kinds[0][1:]) if field == _LIST]
-        if len(values) != 1:
-            return None
-        found[name] = values[0]
-    return found if len(found) == len(names) else None
-
-
-def _entries(record: bytes) -> Iterator[tuple[str, int, int]]:
-    for field, wire, start, end in _fields(record, 0, len(record)):
-        if field != _FEATURES or wire != _DELIMITED:
-            continue
-        for inner, inner_wire, a, b in _fields(record, start, end):
-            if inner != _ENTRY or inner_wire != _DELIMITED:
-                continue
-            name, value = "", (b, b)
-            for part, part_wire, x, y in _fields(record, a, b):
-                if part == _KEY and part_wire == _DELIMITED:
-                    name = record[x:y].decode("utf-8", "replace")
-                elif part == _VALUE and part_wire == _DELIMITED:
-                    value = (x, y)
-            yield name, *value
-
-
-def _values(record: bytes, start: int, end: int) -> list[bytes] | list[int] | list[float]:
-    for field, wire, a, b in _fields(record, start, end):
-        if wire != _DELIMITED or field not in (_BYTES, _FLOATS, _NUMBERS):
-            continue
-        values = [(w, x, y) for inner, w, x, y in _fields(record, a, b) if inner == _LIST]
-        if field == _BYTES:
-            return [record[x:y] for _, x, y in values]
-        if field == _FLOATS:  # packed or one by one, it is four bytes each
-            if any((y - x) % 4 for _, x, y in values):
-                raise NotAnExample("it holds a list of floats that is cut short")
-            return [float(f) for _, x, y in values for f in struct.unpack(f"<{(y - x) // 4}f", record[x:y])]
-        return [number for _, x, y in values for number in _numbers(record, x, y)]
-    return []
-
-
-def _numbers(record: bytes, start: int, end: int) -> Iterator[int]:
-    while start < end:
-        number, start = _read_varint(record, start, end)
-        yield number - (1 << 64) if number >> 63 else number
-
-
-def _fields(record: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Field number, wire type, and from where to where the field's content lies."""
-    while start < end:
-        key, start = _read_varint(record, start, end)
-        wire = key & 7
-        if wire == _DELIMITED:
-            length, start = _read_varint(record, start, end)
-        elif wire == _VARINT:
-            length = _read_varint(record, start, end)[1] - start
-        elif wire in (_FIXED64, _FIXED32):
-            length = 8 if wire == _FIXED64 else 4
-        else:
-            raise NotAnExample(f"it holds a field of unknown kind {wire}")
-        if length > end - start:
-            raise NotAnExample("it holds a field that is cut short")
-        yield key >> 3, wire, start, start + length
-        start += length
-
-
-def _read_varint(record: bytes, start: int, end: int) -> tuple[int, int]:
-    number = shift = 0
-    while start < end and shift < 70:
-        byte = record[start]
-        start += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number & (1 << 64) - 1, start
-        shift += 7
-    raise NotAnExample("it holds a number that is cut short")
+def decode_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:
+    """The values of two features: bytes and an integer."""
+    features = _parse(record)
+    images, labels = features[image].bytes_list.value, features[label].int64_list.value
+    if len(images) != 1:
+        raise NotAnExample(f"it has no feature {image!r} with one value of bytes")
+    if len(labels) != 1:
+        raise NotAnExample(f"it has no feature {label!r} with one integer")
+    return images[0], labels[0]
 
 
 def encode_rows(template: Mapping[str, Feature], image: str, images: NDArray[np.uint8], label: str,
                 labels: NDArray[np.int64]) -> NDArray[np.uint8] | None:
     """Many examples at once, one a row: equal but for an image and a label that takes one byte; None if it does not."""
-    if not len(labels) or labels.min() < 0 or labels.max() > 0x7F:
+    if not len(labels) or labels.min() < 0 or labels.max() > _ONE_BYTE:
         return None
     flat = images.reshape(len(labels), -1)
     first = encode({**template, image: flat[0].tobytes(), label: int(labels[0])})
-    found = places(first, (image, label))
-    if found is None:
+    places = _places(first, image, label)
+    if places is None:
         return None
     rows = np.empty((len(labels), len(first)), np.uint8)
     rows[:] = np.frombuffer(first, np.uint8)
-    rows[:, slice(*found[image])] = flat
-    rows[:, found[label][0]] = labels
+    rows[:, places[0]] = flat
+    rows[:, places[1]] = labels
     return rows
 
 
@@ -179,12 +134,47 @@ def decode_rows(
     rows: NDArray[np.uint8], image: str, label: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]] | None:
     """Image bytes (a row each) and labels of records that are equal but for these two; None if they are not."""
-    found = places(rows[0].tobytes(), (image, label))
-    if found is None or found[label][1] - found[label][0] != 1:
+    places = _places(rows[0].tobytes(), image, label)
+    if places is None:
         return None
     fixed = np.ones(rows.shape[1], np.bool_)
-    fixed[slice(*found[image])] = fixed[slice(*found[label])] = False
-    labels = rows[:, found[label][0]]
-    if labels.max() > 0x7F or (rows[:, fixed] != rows[0, fixed]).any():
+    fixed[places[0]] = fixed[places[1]] = False
+    labels = rows[:, places[1]]
+    if labels.max() > _ONE_BYTE or (rows[:, fixed] != rows[0, fixed]).any():
         return None
-    return rows[:, slice(*found[image])], labels.astype(np.int64)
+    return rows[:, places[0]], labels.astype(np.int64)
+
+
+def _places(record: bytes, image: str, label: str) -> tuple[slice, int] | None:
+    """Where the image's bytes and the label's only byte lie in a record; None if the label takes several bytes.
+
+    Protobuf does not reveal places, so each candidate is proved: with other bytes there, the record must decode to the
+    other value, and to nothing else that is new.
+    """
+    features = decode(record)
+    pixels, number = decode_image(record, image, label)
+    if not 0 <= number <= _ONE_BYTE:
+        return None
+    inverted = (~np.frombuffer(pixels, np.uint8)).tobytes()
+    start = record.find(pixels) if pixels else -1
+    while start >= 0:
+        end = start + len(pixels)
+        if _decodes_to(record[:start] + inverted + record[end:], {**features, image: [inverted]}):
+            break
+        start = record.find(pixels, start + 1)
+    else:
+        return None
+    other = number ^ 1
+    for place, byte in enumerate(record):
+        if byte == number and not start <= place < end:
+            changed = record[:place] + bytes([other]) + record[place + 1 :]
+            if _decodes_to(changed, {**features, label: [other]}):
+                return slice(start, end), place
+    return None
+
+
+def _decodes_to(record: bytes, features: Features) -> bool:
+    try:
+        return decode(record) == features
+    except NotAnExample:
+        return False

@@ -83,21 +83,11 @@ def from_records(block: Block, shape: Shape, encoding: str, where: str) -> tuple
     images, labels = np.empty((len(records), *shape), np.uint8), np.empty(len(records), np.int64)
     for place, record in enumerate(records):
         try:
-            image, labels[place] = _one(record)
+            image, labels[place] = example.decode_image(record, "image", "label")
             images[place] = _unpacked(image, shape, encoding)
         except (example.NotAnExample, ValueError) as error:
             raise DataError(f"{where} holds an example that cannot be used: {error}") from None
     return images, labels
-
-
-def _one(record: bytes) -> tuple[bytes, int]:
-    features = example.decode(record)
-    image, label = features.get("image", []), features.get("label", [])
-    if len(image) != 1 or not isinstance(image[0], bytes):
-        raise example.NotAnExample("it has no feature 'image' with one value of bytes")
-    if len(label) != 1 or not isinstance(label[0], int):
-        raise example.NotAnExample("it has no feature 'label' with one whole number")
-    return image[0], label[0]
 
 
 def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
