@@ -17,7 +17,7 @@ from velodrome.data.base import DataError
 from velodrome.data.cache import download
 from velodrome.data.cache import files as cache
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 IMAGES = tiny.NAMES[0]
 

@@ -22,7 +22,7 @@ from velodrome.data.cache import decoded
 from velodrome.data.images import decode
 from velodrome.errors import BadRequest
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def load(path, bad_data="fail", seed=1, validation=0.1):

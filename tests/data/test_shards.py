@@ -23,7 +23,7 @@ from velodrome.data.storage import store as storage
 from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def part(count: int, first: int) -> Part:

@@ -20,7 +20,7 @@ from velodrome.data.storage.trees import FolderTree
 from velodrome.data.text import numbered, vocabulary_of
 from velodrome.errors import BadRequest
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 TEXTS = {
     "train": b" the cat sat on the <unk> \n the dog saw N cats \n", "valid": b" the cat sat \n", "test": b" N dogs \n"
