@@ -22,7 +22,8 @@ TRAINING_SIDE = (
     "variables", "worker",
 )
 #: What the training side imports besides frameworks. The versions are those that the controller requires, except:
-REQUIREMENTS = ("filelock", "fsspec", "google-crc32c", "numpy", "pillow", "psutil", "pydantic", "safetensors")
+REQUIREMENTS = ("filelock", "fsspec", "google-crc32c", "numpy", "pillow", "protobuf", "psutil", "pydantic",
+                "safetensors")
 #: The controller requires numpy 2; frameworks that are no longer developed need numpy 1.
 WIDER = {"numpy": "numpy>=1.23"}
 #: Extras that make sense on the training side.
