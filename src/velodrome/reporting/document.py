@@ -10,6 +10,7 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
+from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
@@ -150,6 +151,7 @@ def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, st
     found = [(package, ", ".join(numbers)) for package, numbers in versions.items()]
     machines = dict.fromkeys(_machine(result["machine"]) for result in results if result.get("machine"))
     found += [("machine", machine) for machine in machines]
+    found += [("host", line) for line in dict.fromkeys(line for result in results for line in host_lines(result))]
     hosts = sorted({node.get("host", "") for result in results for node in result["nodes"]})
     if hosts:
         found.append(("hosts", ", ".join(hosts[:20]) + (f" and {len(hosts) - 20} more" if len(hosts) > 20 else "")))
