@@ -1,4 +1,4 @@
-"""What a network is trained on, apart from how gradients of several processes become one: images or a text."""
+"""PyTorch's side of a task: what a network is trained on, whatever strategy combines the gradients."""
 
 from __future__ import annotations
 
