@@ -35,8 +35,8 @@ def velodrome(tmp_path: Path) -> Velodrome:
 def train(velodrome: Velodrome, strategy: str, workers: int, *more: str) -> dict[str, Any]:
     done = velodrome(
         "train", "--model", "brightness-linear", "--engine", "torch", "--strategy", strategy, "--workers",
-        str(workers), "--batch-size", "50", "--epochs", "12", "--optimizer", "sgd", "--learning-rate", "0.05",
-        "--target", "error<=0.02", "--name", strategy, "--json", *more,
+        str(workers), "--batch-size", "50", "--epochs", "8", "--optimizer", "sgd", "--learning-rate", "0.05",
+        "--target", "error<=0.045", "--name", strategy, "--json", *more,
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -51,9 +51,9 @@ def test_it_trains_alone_and_distributed_until_its_own_metric_is_reached(velodro
     alone = results["single"]
     assert alone["task"] == "brightness"
     assert alone["reached_target"]
-    assert 1 < alone["epochs"] < 12
+    assert 1 < alone["epochs"] < 8
     errors = [entry["validation_error"] for entry in alone["history"]]
-    assert errors[-1] <= 0.02 < min(errors[:-1])
+    assert errors[-1] <= 0.045 < min(errors[:-1])
     assert set(alone["test"]) == {"error", "loss", "absolute", "total"}
     assert alone["test"]["error"] == pytest.approx(alone["test"]["absolute"] / alone["test"]["total"])
     for strategy in ("ddp", "allreduce"):

@@ -86,7 +86,10 @@ class ProgressEvent(EventBase):
     examples: Count = Field(description="examples trained on in this epoch, by all workers")
     seconds: Amount = Field(description="since the epoch began")
     loss: Number | None = Field(None, description="mean over this process's examples since its previous progress event")
-    accuracy: Number | None = Field(None, description="accuracy over the same examples")
+    accuracy: Number | None = Field(None, description="accuracy over the same examples; null where a task has none")
+    metrics: dict[str, Number | None] = Field(
+        default_factory=dict, description="all metrics of the task over the same examples, by name"
+    )
 
 
 class EpochEvent(EventBase):

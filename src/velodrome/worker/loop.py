@@ -131,8 +131,9 @@ def _train_epoch(
         pace.add(last - first, done - counted, now - mark)
         context.status.steps += last - first
         _refuse_nan(new, epoch)
+        metrics = context.task.measured(context.task.fields(new))
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
-                            **context.task.measured(context.task.fields(new)))
+                            loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics)
         chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
         first, counted, mark = last, done, now
     with context.waiting():
