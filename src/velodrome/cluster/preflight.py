@@ -1,4 +1,4 @@
-"""What can be known to fail before anything starts: each refusal says the numbers and the way out."""
+"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and the way out."""
 
 from __future__ import annotations
 

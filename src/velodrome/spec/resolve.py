@@ -1,4 +1,4 @@
-"""Makes a job whole: fills in the defaults that depend on engine and strategy, refuses what cannot be."""
+"""Completes a job: fills in the defaults that depend on engine and strategy, refuses what is impossible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from velodrome.spec.job import Job
 
 
 def resolve(job: Job) -> Job:
-    """The same job with every default said, or `BadRequest`."""
+    """The same job with every default filled in, or `BadRequest`."""
     own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
     job = _with_engine(job.model_copy(update=own))
     strategy = strategy_of(job)
@@ -32,7 +32,7 @@ def resolve(job: Job) -> Job:
     if job.target and job.validation == 0:
         raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
     if job.keep_going and strategy.synchronous:
-        raise BadRequest(f"--keep-going: {named} is synchronous and cannot go on without one of its workers")
+        raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
     return job.model_copy(
         update={
             "batch_scope": scope,

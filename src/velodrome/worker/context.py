@@ -1,4 +1,4 @@
-"""What a training process is given: the job, its place in it, its data, and the way to say what happens."""
+"""What a training process works with: the job and its task, its place in the world, its data, its events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from velodrome.worker.emitter import Emitter
 
 @dataclass
 class Status:
-    """Where the process is; its heartbeat tells this every second, so plain attributes are enough."""
+    """Progress of the process, which its heartbeat reports every second; plain attributes are enough for that."""
 
     steps: int = 0
-    #: Batches looked at in evaluations: a long one goes on as long as this grows.
+    #: Batches evaluated so far, which shows that a long evaluation makes progress.
     seen: int = 0
-    #: In a call that waits for other processes: a rank that waits is not the one that stalls.
+    #: Whether it is in a call that waits for other processes: a rank that waits is not the one that stalls.
     waiting: bool = False
 
 
@@ -65,7 +65,7 @@ class Context:
 
     @cached_property
     def data(self) -> Any:
-        """What the task loaded, at first use."""
+        """What the task loaded, at first use: see `tasks.base.Loaded`."""
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
         for note in data.notes if self.is_chief else ():
@@ -78,7 +78,7 @@ class Context:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a call that blocks until other processes come."""
+        """Mark a call that blocks until other processes arrive."""
         self.status.waiting = True
         try:
             yield

@@ -24,24 +24,24 @@ class Learner(ABC):
 
     #: Trainable numbers of the model.
     parameters: int
-    #: Examples of each true class (row) by the class they were taken for (column), over all processes; set by
-    #: `evaluate` for a learner of images.
+    #: Confusion matrix over all processes: examples of each true class (row) by predicted class (column). Set by
+    #: `evaluate` where the task has classes.
     confusion: NDArray[np.int64] | None = None
-    #: Seconds of training that this process spent in collectives, where the engine lets us see them.
+    #: Seconds of training that this process spent in collectives, where the engine exposes it.
     collective_seconds: float | None = None
 
     #: What the result records of the implementation that trained (`Implementation.report`); None for the parts in the
     #: strategy's description.
     implementation: dict[str, Any] | None = None
 
-    #: The epoch under way, counted from 1; set by the loop.
+    #: The current epoch, counted from 1; set by the loop.
     epoch: int = 0
     #: First steps that are slower than the rest, because caches, buffers and graphs are new.
     warmup_steps: int = 20
 
     @abstractmethod
     def begin_epoch(self, schedule: Any) -> None:
-        """Take over the order of the epoch that comes: a `Schedule`, or a `TextSchedule` for a language model."""
+        """Begin an epoch with the schedule that the task made for it."""
 
     @abstractmethod
     def set_rate(self, rate: float) -> None:
@@ -59,7 +59,7 @@ class Learner(ABC):
         return number
 
     def end_epoch(self) -> Counts:
-        """Wait for what is still under way; the counts that no call of `train` returned."""
+        """Wait for steps that are still running; the counts that no call of `train` returned."""
         return Counts()
 
     @abstractmethod
@@ -76,11 +76,11 @@ class Learner(ABC):
 
     @abstractmethod
     def state(self) -> State:
-        """Weights, statistics and optimizer state, enough to go on as if nothing had happened."""
+        """Weights, statistics and optimizer state, enough to continue as if nothing had happened."""
 
     @abstractmethod
     def load(self, state: State) -> None:
-        """Go on from what `state` returned, in this process or another."""
+        """Continue from what `state` returned, in this process or another."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,38 +18,21 @@ from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
+from velodrome.worker.pace import Pace
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
 
 
-@dataclass
-class Pace:
-    """Seconds and examples of the training phase alone, with the first steps apart as warm-up."""
-
-    warmup_steps: int
-    seconds: float = 0.0
-    examples: int = 0
-    steps: int = 0
-    warmup: dict[str, float] = field(default_factory=lambda: {"steps": 0, "examples": 0, "seconds": 0.0})
-
-    def add(self, steps: int, examples: int, seconds: float) -> None:
-        self.steps += steps
-        self.examples += examples
-        self.seconds += seconds
-        if self.warmup["steps"] < self.warmup_steps:
-            self.warmup = {"steps": self.steps, "examples": self.examples, "seconds": self.seconds}
-
-
 def schedules(context: Context) -> Callable[[int], Steps]:
-    """The schedule of an epoch, counted from 1; the chief warns of what is special about it."""
+    """The schedule of an epoch, counted from 1; the chief reports its warnings."""
     for message in context.task.schedule_warnings(context.job, context.data) if context.is_chief else ():
         context.events.emit("warning", message=message)
     return partial(context.task.schedule, context.job, context.data)
 
 
 def run(context: Context, learner: Learner) -> None:
-    """Train to the end of the job and, in the chief, save the model and say the result."""
+    """Train to the end of the job and, in the chief, save the model and report the result."""
     job, task, events = context.job, context.task, context.events
     schedule_of = schedules(context)
     target = Target.parse(job.target) if job.target else None
@@ -108,8 +90,7 @@ def run(context: Context, learner: Learner) -> None:
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),
                     class_names=[] if learner.confusion is None else list(task.class_names(context.data)),
-                    pace={"seconds": pace.seconds, "examples": pace.examples, "steps": pace.steps,
-                          "warmup": pace.warmup})
+                    pace=pace.fields())
     with context.waiting():
         learner.close()
 
@@ -149,4 +130,3 @@ def _refuse_nan(counts: Counts, epoch: int) -> None:
             f"the loss became {counts.loss_sum} in epoch {epoch}: try a smaller learning rate, or look for a division "
             "by zero or a logarithm of zero in the model"
         )
-
