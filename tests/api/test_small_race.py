@@ -13,7 +13,7 @@ import velodrome as package
 @pytest.mark.integration
 @pytest.mark.timeout(240)
 def test_a_race_from_python_trains_compares_and_recommends(velodrome, runs: Path, no_strays) -> None:
-    job = {"dataset": "digits", "engine": "torch", "model": "linear", "epochs": 2, "threads": 1}
+    job = {"dataset": "digits", "engine": "torch", "epochs": 3, "threads": 1}
     entries = [{"strategy": "single"}, {"strategy": "ddp", "workers": 2}]
     kinds: dict[str, set[str]] = {}
     ended: list[str] = []
@@ -36,7 +36,7 @@ def test_a_race_from_python_trains_compares_and_recommends(velodrome, runs: Path
     assert found["verdict"] == f"Verdict: {package.recommend('small', runs=runs)['verdict']}"
     assert Path(package.report("small", runs=runs)["report"]) == runs / "small" / "report.html"
     assert package.runs.check(runs=runs)["ok"]
-    again = velodrome("race", "--dataset", "digits", "--engine", "torch", "--model", "linear", "--epochs", 2,
+    again = velodrome("race", "--dataset", "digits", "--engine", "torch", "--epochs", 3,
                       "--threads", 1, "--vary", "strategy=single", "--name", "small", "--runs", runs)
     assert "holds another race" in again.err
     ended.clear()

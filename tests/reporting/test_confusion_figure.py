@@ -51,10 +51,10 @@ def test_the_caption_says_what_is_not_drawn() -> None:
     small = [result(dataset=name, confusion=GOOD) for name in ("a", "b", "c")]
     whole = confusion(compare(small))
     assert whole is not None
-    assert "Drawn" not in whole.caption
+    assert "drawn" not in whole.caption
     one_more = confusion(compare([*small, result(dataset="d", confusion=BAD)]))
     assert one_more is not None
-    assert one_more.caption.endswith("Drawn are 3 of 4 tasks.")
+    assert one_more.caption.endswith("3 of 4 tasks are drawn.")
     too_large = confusion(compare([*small[:2], result(dataset="d", confusion=large)]))
     assert too_large is not None
-    assert too_large.caption.endswith(f"Drawn are 2 of 3 tasks; 1 of them has more than {MOST_CLASSES} classes.")
+    assert too_large.caption.endswith(f"2 of 3 tasks are drawn; 1 of them has more than {MOST_CLASSES} classes.")

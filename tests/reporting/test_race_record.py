@@ -120,7 +120,7 @@ def test_values_that_yaml_itself_refuses_are_named_and_skipped(race: Written, te
     (broken / "job.yaml").write_text(text)
     assert [failure.run for failure in load_race(race.runs, "made").failures] == [broken.name]
     (race.path / "race.yaml").write_text(text)
-    with pytest.raises(VelodromeError, match="no race file"):
+    with pytest.raises(VelodromeError, match="is not a race file"):
         load_race(race.runs, "made")
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_race_is_refused_with_the_way_out(race: Written) -> None:
     with pytest.raises(BadRequest, match="is a run, not a race"):
         load_race(race.path, run.name)
     (race.path / "race.yaml").write_text("- just\n- a list\n")
-    with pytest.raises(VelodromeError, match="no race file"):
+    with pytest.raises(VelodromeError, match="is not a race file"):
         load_race(race.runs, "made")
 
 

@@ -106,12 +106,12 @@ def test_the_page_begins_with_the_verdict_and_has_every_section_in_order(page: s
         "Verdict by time-to-accuracy",
         "Results",
         "By other objectives",
-        "Before you believe a number",
+        "Caveats",
         "Figures",
         "1. Throughput and speedup over workers.",
         "2. Validation accuracy against time.",
         "3. Validation accuracy per epoch.",
-        "4. Computing, waiting, communicating.",
+        "4. Time per step: computing, waiting, communicating.",
         "5. CPU, memory and network.",
         "6. Resources of every process over time.",
         "7. Timeline of phases.",
@@ -125,10 +125,10 @@ def test_the_page_begins_with_the_verdict_and_has_every_section_in_order(page: s
         "Varied",
         "The same for all runs",
         "Environment",
-        "How to repeat it",
+        "How to reproduce",
     ]
     assert "Use torch/ddp with 2 workers: the fastest to accuracy&gt;=0.7" in page
-    assert page.index("velodrome race race.yaml") > page.index("How to repeat it")
+    assert page.index("velodrome race race.yaml") > page.index("How to reproduce")
     assert page.count("<figure") == 7
     assert 'class="number best"' in page
     assert "it &lt;b&gt;broke&lt;/b&gt;" in page
@@ -333,7 +333,7 @@ def test_the_table_of_processes_says_where_it_was_cut(runs: Path) -> None:
     write_race(runs, [result("ddp", 10, 100.0, batch_size=size) for size in range(20, 40)])
     table = next(table for table in make_report(load_race(runs, "made")).tables if table.name == "nodes")
     assert MOST_NODE_ROWS <= len(table.rows) < MOST_NODE_ROWS + 11
-    assert "Shown are 14 of 20 configurations; the CSV files have all." in table.note
+    assert "14 of 20 configurations are shown; the CSV files have all." in table.note
 
 
 def test_every_data_set_has_a_verdict_of_its_own(runs: Path) -> None:
@@ -346,7 +346,7 @@ def test_every_data_set_has_a_verdict_of_its_own(runs: Path) -> None:
     assert decisions == {"digits": "use", "kmnist": "do-not-distribute"}
     assert to_html(report, []).count('<section class="verdict') == 2
     assert "## kmnist" in to_markdown(report)
-    assert "tab:velodrome-duels-2" in to_latex(report)
+    assert "tab:velodrome-pairwise-2" in to_latex(report)
 
 
 def test_the_form_decides_the_file_and_csv_brings_the_processes(report: Report, race: Written, tmp_path: Path) -> None:
@@ -362,8 +362,8 @@ def test_the_form_decides_the_file_and_csv_brings_the_processes(report: Report, 
 def test_one_run_is_said_to_give_no_interval(runs: Path) -> None:
     write_race(runs, [result("single", 1, 100.0), result("ddp", 2, 180.0)])
     report = make_report(load_race(runs, "made"))
-    assert any("one run gives no interval" in note for note in report.notes)
-    assert report.duels[0].rows[0][-1].text == "cannot be told: one run gives no interval"
+    assert any("a single run has no interval" in note for note in report.notes)
+    assert report.pairwise[0].rows[0][-1].text == "inconclusive: a single run has no interval"
 
 
 @pytest.mark.integration

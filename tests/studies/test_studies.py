@@ -17,7 +17,7 @@ from velodrome.spec.job import Job
 from velodrome.spec.race import expand
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
-from velodrome.studies.outcome import CANNOT, QUANTITIES, UNTOLD, beside, findings
+from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, QUANTITIES, beside, findings
 from velodrome.studies.plan import Choice, StudyPlan, plan_study
 
 pytestmark = pytest.mark.unit
@@ -282,14 +282,14 @@ QUIET, NOISY = (0.99, 1.0, 1.01), (0.8, 1.0, 1.25)
 def test_repetitions_decide_only_beyond_chance_and_single_runs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     rnn = "the RNN at batch 20 scales to 25 workers in TensorFlow"
     near = {count: count * 0.85 for count in IDEAL} | {1: 1.0}
-    for noise, verdict in (((1.0,), "holds"), (QUIET, "holds"), (NOISY, UNTOLD)):
+    for noise, verdict in (((1.0,), "holds"), (QUIET, "holds"), (NOISY, INCONCLUSIVE)):
         plan, rows = _jaeger(monkeypatch, near, 50, noise)
         found = next(finding for finding in findings(plan, rows, 64) if finding.claim == rnn)
         assert found.verdict == verdict
         assert ("single runs" in found.why) == (len(noise) == 1)
         assert "25: 21.25" in found.why
     below = {count: count * 0.75 for count in IDEAL} | {1: 1.0}
-    for noise, verdict in ((QUIET, "does not hold"), (NOISY, UNTOLD)):
+    for noise, verdict in ((QUIET, "does not hold"), (NOISY, INCONCLUSIVE)):
         plan, rows = _jaeger(monkeypatch, below, 50, noise)
         assert verdicts(plan, rows, 64)[rnn] == verdict
 
@@ -299,7 +299,7 @@ def test_a_curve_is_flatter_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) 
     claim = "at batch 128 both are flatter beyond 25 workers"
     for curve, noise, verdict in (
         (BENT, (1.0,), "holds"), (BENT, QUIET, "holds"), (IDEAL, QUIET, "does not hold"),
-        ({**IDEAL, 50: 1.5 * IDEAL[25]}, NOISY, UNTOLD),
+        ({**IDEAL, 50: 1.5 * IDEAL[25]}, NOISY, INCONCLUSIVE),
     ):
         plan, rows = _jaeger(monkeypatch, curve, 50, noise)
         assert verdicts(plan, rows, 64)[claim] == verdict
@@ -318,11 +318,11 @@ def test_one_engine_beats_another_only_beyond_chance(monkeypatch: pytest.MonkeyP
     higher = "MXNet has the higher throughput"
     assert judged(higher, faster, QUIET)[0] == "holds"
     assert judged(higher, {1: 0.8, 2: 1.9 * 0.8}, QUIET)[0] == "does not hold"
-    assert judged(higher, faster, NOISY)[0] == UNTOLD
+    assert judged(higher, faster, NOISY)[0] == INCONCLUSIVE
     verdict, why = judged(higher, faster, (1.0,))
     assert verdict == "holds"
     assert "single runs: chance is not excluded" in why
     flatter, better = {1: 1.2, 2: 1.2 * 1.6}, "TensorFlow has the better speedup"
     assert judged(better, flatter, QUIET)[0] == "holds"
-    assert judged(better, flatter, NOISY)[0] == UNTOLD
+    assert judged(better, flatter, NOISY)[0] == INCONCLUSIVE
     assert judged(better, {1: 1.2, 2: 1.2 * 2.2}, QUIET)[0] == "does not hold"

@@ -1,4 +1,4 @@
-"""Results side by side: a row for each configuration, with its place against what it is measured against.
+"""Results side by side: a row for each configuration, with speedup and scaling against its baselines.
 
 Pure functions on plain data, no input or output.
 """
@@ -20,10 +20,10 @@ class Row:
     """One configuration over its finished repetitions."""
 
     configuration: Configuration
-    #: Tells it apart from the others of its race: `torch/ddp with 2 workers, batch 64`.
+    #: Unique within the race: `torch/ddp with 2 workers, batch 64`.
     name: str
     results: tuple[Result, ...] = field(repr=False)
-    #: By the name of the measure; a measure that no run has is left out.
+    #: By the name of the measure; measures that no run has are absent.
     spreads: Mapping[str, Spread]
     #: Runs that ended without a result.
     failed: int = 0
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def single(self) -> bool:
-        """Whether it is not distributed at all, not even over one worker."""
+        """Whether it uses the strategy `single`, which distributes nothing."""
         return bool(self.configuration.fields["strategy"] == "single")
 
     @property
@@ -103,7 +103,7 @@ class Row:
 
 
 def is_whole(result: Result) -> bool:
-    """Whether a run finished with everything a comparison needs."""
+    """Whether a run finished with everything that a comparison needs."""
     return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
 
 
@@ -160,7 +160,7 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
 
 
 def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by what is trained on what: only configurations of one data set and one model are judged together."""
+    """Rows by data set and model: only configurations of the same task are compared."""
     differing = [name for name in varied(row.configuration for row in rows) if name in TASK]
     found: dict[str, list[Row]] = {}
     for row in rows:
@@ -181,6 +181,6 @@ def best_of(rows: Sequence[Row], measure: str) -> float | None:
 
 
 def bests_of(rows: Sequence[Row], measure: str) -> dict[str, float | None]:
-    """For each row, by name, the best median of its task: an easy data set does not win over a hard one."""
+    """For each row, by name, the best median of its task."""
     return {row.name: best for members in tasks_of(rows).values() for best in [best_of(members, measure)]
             for row in members}

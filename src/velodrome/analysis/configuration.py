@@ -1,6 +1,6 @@
-"""A configuration: what the runs of a race have in common when only seed and repetition differ.
+"""A configuration: what runs of a race have in common that differ only in seed and repetition.
 
-Knows how to name configurations so that readers can tell them apart, and which one another is measured against.
+Names configurations by what distinguishes them, and finds the baseline of each.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 from velodrome.analysis.implementation import implementation_kind
 
-#: Fields of a job that make no other configuration: which repetition it is, and when to give up or save.
+#: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
 NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})
-#: What a result says of its configuration when the job itself is not at hand.
+#: Fields of a result that are used if its job is not available.
 _RESULT_FIELDS = (
     "dataset", "model", "engine", "strategy", "consistency", "workers", "servers", "batch_size", "batch_scope",
     "optimizer", "learning_rate", "target",
 )
-#: What may differ between a configuration and the `single` run it is measured against.
+#: Fields that may differ between a configuration and its `single` baseline.
 _OF_DISTRIBUTION = frozenset({
     "strategy", "consistency", "workers", "servers", "batch_scope", "keep_going", "sharding", "staleness_bound",
 })
-#: What may differ between a configuration and its own one-worker run, the strictest first.
+#: Fields that may differ between a configuration and its one-worker baseline, the strictest first.
 _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
-#: What is trained on what: only configurations that agree in these are judged together.
+#: Model and data: only configurations that agree in these are compared.
 TASK = ("dataset", "model", "model_args", "dtype")
-#: What every table and figure says of a configuration in a place of its own.
+#: Fields that every table and figure shows in a column or label of their own.
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
-#: What follows from the strategy unless somebody varies it.
+#: Fields that follow from the strategy unless they are varied.
 _OF_STRATEGY = frozenset({"batch_scope", "target"})
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments"}
 
@@ -78,7 +78,7 @@ def _key_without(configuration: Configuration, names: frozenset[str]) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A field's value for people."""
+    """A field's value as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
     if isinstance(value, bool):
@@ -96,7 +96,7 @@ def varied(configurations: Iterable[Configuration]) -> dict[str, list[Any]]:
 
 
 def telling(configurations: Sequence[Configuration]) -> list[str]:
-    """Fields beside strategy, size and batch that a reader needs to tell configurations apart."""
+    """Fields besides strategy, size and batch that distinguish configurations."""
     within: set[str] = set()
     for members in _by_strategy(configurations).values():
         within.update(varied(members))
@@ -118,7 +118,7 @@ def words_of(configuration: Configuration, names: Iterable[str]) -> list[str]:
 
 
 def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
-    """A name for each key, as short as it can be while it tells this race's configurations apart."""
+    """A name for each key, as short as possible and unique within the race."""
     found = {}
     for label, members in _by_strategy(configurations).items():
         differing = [name for name in varied(members) if name not in ("workers", "servers", "consistency")]
@@ -132,7 +132,7 @@ def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
 
 
 class Baselines:
-    """Finds what a configuration is measured against, in a race of any size without searching it each time."""
+    """Finds the baseline of a configuration without searching the whole race each time."""
 
     def __init__(self, configurations: Iterable[Configuration]) -> None:
         self._single: dict[str, str] = {}
@@ -150,7 +150,7 @@ class Baselines:
         return self._single.get(_key_without(configuration, _OF_DISTRIBUTION))
 
     def alone(self, configuration: Configuration) -> str | None:
-        """The same strategy with one worker; with one worker both batch scopes are the same thing."""
+        """The same strategy with one worker; with one worker both batch scopes are the same."""
         for names in _OF_SIZE:
             if (found := self._alone.get(_key_without(configuration, names))) is not None:
                 return found

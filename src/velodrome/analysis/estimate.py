@@ -1,6 +1,6 @@
-"""How long a job will take, before it runs: from runs like it if there are any, else from a rough table.
+"""Estimates how long a job will take: from similar runs if there are any, else from a rough table.
 
-Only for planning. Nothing here ever enters a result.
+For planning only; no estimate enters a result.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def estimate(
 
 
 def steps_done(job: Job, progress: Mapping[str, Any], per_epoch: int) -> tuple[int, int]:
-    """Steps that a job has done when it tells its progress, and those it will do in all."""
+    """Steps that a job has done at a progress event, and its total."""
     total = job.epochs * per_epoch
     return (progress["epoch"] - 1) * per_epoch + progress["step"], min(total, job.steps) if job.steps else total
 
@@ -68,7 +68,7 @@ def remaining(estimates: Iterable[float], spent: float, expected: float) -> floa
 
 
 def in_words(seconds: float) -> str:
-    """A duration as people say it."""
+    """A duration as text, rounded."""
     if seconds < 90:
         return f"{max(1, math.ceil(seconds))} s"
     if seconds < 5400:

@@ -1,6 +1,6 @@
-"""What is measured of a run: each measure with its name, unit, which way is better, and how it is read from a result.
+"""The measures of a run: name, unit, which direction is better, and how each is read from a result.
 
-`docs/reference/numbers.md` holds the same definitions in words.
+`docs/reference/numbers.md` has the same definitions in prose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Measure:
     form: str
     read: Callable[[Result], float | None]
     better: Better | None = None
-    #: What is shown is the value divided by this.
+    #: The value is divided by this for display.
     scale: float = 1.0
     #: The metric of a task that this measures on the test set.
     metric: Metric | None = None
@@ -76,7 +76,7 @@ def _host_sum(*directions: str) -> Callable[[Result], float | None]:
 
 
 def thesis_rate(result: Result) -> float | None:
-    """Batches per second as theses compute it: examples × epochs × workers / (batch × seconds), all of training.
+    """Batches per second by the thesis formula: examples × epochs × workers / (batch × seconds), all of training.
 
     Examples × epochs × workers is what all workers trained on together when each sees all data; where data is
     divided among them it is the examples they shared. Both are the counted examples, so one formula serves.
@@ -103,7 +103,7 @@ def time_to_target(result: Result, target: Target) -> float | None:
 
 
 def instances(result: Result, per: Literal["process", "host"] = "process") -> int:
-    """What is paid for: every process, or every host."""
+    """The number of instances to pay for: processes, or hosts."""
     nodes = result.get("nodes", ())
     return max(1, len({node.get("host") for node in nodes} if per == "host" else nodes))
 
@@ -143,15 +143,15 @@ MEASURES: tuple[Measure, ...] = (
     THROUGHPUT,
     Measure("startup_seconds", "start-up", "s", ",.2f", _at("seconds", "startup"), "less"),
     Measure("evaluate_seconds", "evaluation", "s", ",.2f", _at("seconds", "evaluate"), "less"),
-    Measure("total_seconds", "in all", "s", ",.2f", _at("seconds", "total"), "less"),
+    Measure("total_seconds", "total", "s", ",.2f", _at("seconds", "total"), "less"),
     Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more"),
-    Measure("thesis_batches_per_second", "batches by the theses' formula", "1/s", ",.1f", thesis_rate, "more"),
+    Measure("thesis_batches_per_second", "batches (thesis formula)", "1/s", ",.1f", thesis_rate, "more"),
     Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
     Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),
     Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB),
     Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB),
     Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less"),
-    Measure("staleness_max", "greatest staleness", "updates", ",.0f", _at("staleness", "max"), "less"),
+    Measure("staleness_max", "max staleness", "updates", ",.0f", _at("staleness", "max"), "less"),
     Measure("share_compute", "computing", "%", ".1f", _at("shares", "compute"), None, 0.01),
     Measure("share_wait", "waiting", "%", ".1f", _at("shares", "wait"), None, 0.01),
     Measure("share_communicate", "communicating", "%", ".1f", _at("shares", "communicate"), None, 0.01),

@@ -1,4 +1,4 @@
-"""Two configurations side by side: what differs, what each measured, and what their repetitions allow to say.
+"""Two configurations side by side: what differs, what each measured, and what their repetitions show.
 
 Pure functions on plain data, no input or output.
 """
@@ -13,7 +13,7 @@ from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.measures import MEASURES, QUALITIES, Measure, Result
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 
-#: Of what is measured, what is worth a verdict.
+#: Measures that are judged.
 _JUDGED = (*(measure.name for measure in QUALITIES), "examples_per_second", "train_seconds", "total_seconds")
 
 
@@ -38,12 +38,12 @@ class Pair:
     lines: tuple[Line, ...]
 
     def sentences(self) -> list[str]:
-        """Who beats whom in what, or why nobody can say."""
+        """Which of the two is better in each measure, or why that cannot be decided."""
         counts = [len(side) for side in self.results]
         if min(counts) < 2:
             return [
-                f"A is {self.names[0]}, B is {self.names[1]}. Not enough runs to say that one beats the other: "
-                f"there are {_runs(counts[0])} of A and {_runs(counts[1])} of B, and two of each are the least."
+                f"A is {self.names[0]}, B is {self.names[1]}. Not enough runs to decide whether one beats the other: "
+                f"there are {_runs(counts[0])} of A and {_runs(counts[1])} of B, and at least two of each are needed."
             ]
         return [sentence for line in self.lines if (sentence := self._sentence(line))]
 
@@ -53,7 +53,7 @@ class Pair:
             return None
         between = f"ratio {place.estimate:.3f}, 95 % interval {place.low:.3f} to {place.high:.3f}"
         if not place.above_one and not place.below_one:
-            return f"{measure.heading}: no difference can be told ({between})."
+            return f"{measure.heading}: no significant difference ({between})."
         wins = place.above_one if measure.better == "more" else place.below_one
         first, second = self.names if wins else reversed(self.names)
         return f"{measure.heading}: {first} beats {second} ({between})."

@@ -1,4 +1,4 @@
-"""The figure of what was taken for what: the confusion of the most accurate configuration of every task."""
+"""The confusion matrix of the most accurate configuration of every task."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from velodrome.analysis.compare import Row, tasks_of
 from velodrome.reporting.figures import INK, Picture, drawing, new_figure
 
-#: With more classes the cells cannot be told apart, and with more than the second number they cannot be read.
+#: With more classes cells are too small to see, and with more than the second number counts are too small to read.
 MOST_CLASSES, MOST_WRITTEN = 40, 20
 MOST_TASKS = 3
 
 
 def confusion(rows: Sequence[Row]) -> Picture | None:
-    """How often each class was taken for each other, in shares of the true class."""
+    """The confusion matrix, normalized by the true class."""
     best = _best(rows)
     small = [(task, row, table) for task, row, table in best if 2 <= len(table) <= MOST_CLASSES]
     shown = small[:MOST_TASKS]
@@ -26,19 +26,19 @@ def confusion(rows: Sequence[Row]) -> Picture | None:
         for panel, (task, row, table) in zip(axes[0], shown, strict=True):
             _draw(panel, table, _names(row.representative, len(table)))
             panel.set_title(f"{task + ': ' if task else ''}{row.name}", fontsize=9)
-    caption = ("Test examples by their true class (row) and the class they were taken for (column); the darker, the "
-               "larger the share of the true class. One run of the most accurate configuration"
+    caption = ("Test examples by true class (row) and predicted class (column); the darker, the larger the share of "
+               "the true class. One run of the most accurate configuration"
                f"{' of each task' if len(shown) > 1 else ''}.")
     caption += _cut(len(shown), len(best), sum(len(table) > MOST_CLASSES for _, _, table in best))
-    return Picture("confusion", "What was taken for what", caption, figure)
+    return Picture("confusion", "Confusion matrix", caption, figure)
 
 
 def _cut(shown: int, tasks: int, large: int) -> str:
-    """What is not drawn, and why."""
+    """Which tasks are not drawn, and why."""
     if shown == tasks:
         return ""
     why = f"; {large} of them {'has' if large == 1 else 'have'} more than {MOST_CLASSES} classes" if large else ""
-    return f" Drawn are {shown} of {tasks} tasks{why}."
+    return f" {shown} of {tasks} tasks are drawn{why}."
 
 
 def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:
@@ -73,14 +73,14 @@ def _draw(panel: Any, table: list[list[int]], names: Sequence[str]) -> None:
     if len(table) <= MOST_WRITTEN:
         # Dark on light also on a dark page, so it is not the ink that follows the page.
         for true, row in enumerate(table):
-            for taken, count in enumerate(row):
-                colour = "#ffffff" if shares[true][taken] > 0.6 else "#20262e"
+            for predicted, count in enumerate(row):
+                colour = "#ffffff" if shares[true][predicted] > 0.6 else "#20262e"
                 if count:
-                    panel.text(taken, true, f"{count:,}", ha="center", va="center", fontsize=7, color=colour)
+                    panel.text(predicted, true, f"{count:,}", ha="center", va="center", fontsize=7, color=colour)
     wide = max(map(len, names)) > 2
     panel.set_xticks(range(len(names)), names, rotation=90 if wide else 0, fontsize=7.5)
     panel.set_yticks(range(len(names)), names, fontsize=7.5)
-    panel.set_xlabel("taken for")
+    panel.set_xlabel("predicted class")
     panel.set_ylabel("true class")
     panel.tick_params(length=0)
     panel.grid(visible=False)

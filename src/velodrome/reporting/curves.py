@@ -29,14 +29,14 @@ from velodrome.spec.job import Target
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: More panels than this are no longer compared by eye.
+#: More panels than this cannot be compared by eye.
 MOST_PANELS = 9
 #: Tasks whose curves are drawn; each has figures of its own.
 MOST_TASKS = 6
 
 
 def rest_of(rows: Sequence[Row]) -> dict[str, str]:
-    """What tells configurations of one strategy and size apart, in words: `batch 64`; empty if nothing does."""
+    """What distinguishes configurations of one strategy and size: `batch 64`; empty if nothing does."""
     configurations = [row.configuration for row in rows]
     differing = [*(["batch_size"] if "batch_size" in varied(configurations) else []), *telling(configurations)]
     found = {}
@@ -49,13 +49,13 @@ def rest_of(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def fastest(rows: Sequence[Row], most: int) -> list[Row]:
-    """At most so many rows, the fastest, in their old order."""
+    """The fastest rows, at most `most`, in their original order."""
     kept = {row.name for row in sorted(rows, key=lambda row: -row.examples_per_second)[:most]}
     return [row for row in rows if row.name in kept]
 
 
 def cut(shown: int, of: int, what: str = "configurations") -> str:
-    return f" Drawn are the {shown} fastest of {of} {what}." if shown < of else ""
+    return f" The {shown} fastest of {of} {what} are drawn." if shown < of else ""
 
 
 def metric_of(rows: Sequence[Row]) -> tuple[str, str]:
@@ -95,7 +95,7 @@ def _keys(colours: Mapping[str, str], markers: Mapping[str, str | None], styles:
 
 
 def of_tasks(rows: Sequence[Row], target: str | None) -> list[Picture]:
-    """Quality against time and per epoch, for each task: accuracies of different data sets are no comparison."""
+    """Quality against time and per epoch, for each task: accuracies of different data sets cannot be compared."""
     tasks = tasks_of(rows)
     found = []
     for number, (task, members) in enumerate(list(tasks.items())[:MOST_TASKS], start=1):
@@ -103,7 +103,7 @@ def of_tasks(rows: Sequence[Row], target: str | None) -> list[Picture]:
             if picture is not None:
                 caption = picture.caption
                 if len(tasks) > MOST_TASKS:
-                    caption += f" Drawn are the first {MOST_TASKS} of {len(tasks)} tasks."
+                    caption += f" The first {MOST_TASKS} of {len(tasks)} tasks are drawn."
                 found.append(replace(
                     picture, name=picture.name if number == 1 else f"{picture.name}-{number}",
                     title=picture.title + (f" for {task}" if task else ""), caption=caption,
@@ -124,7 +124,7 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
     sizes = [f"{count} worker{'' if count == 1 else 's'}" for count in sorted({row.workers for row in drawn})]
     colour, rest = colours_of(sizes), rest_of(drawn)
     style = styles_of([rest[row.name] for row in drawn])
-    # Colours begin again after six: then each size has a marker, too.
+    # Colours repeat after six: then each size has a marker, too.
     marker = {size: MARKERS[place % len(MARKERS)] if len(sizes) > len(COLOURS) else None
               for place, size in enumerate(sizes)}
     left_out = 0
@@ -156,9 +156,9 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
             axes[place // columns][place % columns].set_visible(False)
         handles = _keys(colour, marker, style)
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
-    caption = f"{name.capitalize()} at the end of each epoch: median of the runs, and their range as a band."
+    caption = f"{name.capitalize()} at the end of each epoch: median of the runs; the band is their range."
     if len(panels) < len(labels) or left_out:
-        caption += f" Drawn are the {len(panels)} fastest of {len(labels)} strategies, and of each its fastest lines."
+        caption += f" The {len(panels)} fastest of {len(labels)} strategies are drawn, each with its fastest lines."
     return Picture("accuracy-by-epoch", f"{name.capitalize()} per epoch", caption, figure)
 
 
@@ -200,8 +200,8 @@ def over_time(rows: Sequence[Row], target: str | None) -> Picture | None:
                            xytext=(4, 3), textcoords="offset points", ha="left", va="bottom", fontsize=8)
             panel.margins(y=0.08)
         figure.legend(loc="outside right upper", fontsize=7.5)
-    caption = (f"{name.capitalize()} over training time, start-up and evaluation not counted; medians of the runs. "
-               "Colour: strategy; line: workers (w)." + cut(count, len(rows)))
+    caption = (f"{name.capitalize()} over training time, without start-up and evaluation; medians of the runs. "
+               "Colour: strategy; line style: workers (w)." + cut(count, len(rows)))
     return Picture("accuracy-over-time", f"{name.capitalize()} against time", caption, figure)
 
 
@@ -216,9 +216,9 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     marker = {label: MARKERS[place % len(MARKERS)] for place, label in enumerate(colour)}
     panels: list[tuple[str, str, Callable[[Row], Ratio | None] | None]] = [("throughput", "examples/s", None)]
     if any(row.speedup is not None and row.workers > 1 for row in rows):
-        panels.append(("speedup over the engine's single", "times", lambda row: row.speedup))
+        panels.append(("speedup over the engine's single run", "×", lambda row: row.speedup))
     if any(row.scaling is not None and row.workers > 1 for row in rows):
-        panels.append(("scaling over its own one worker", "times", lambda row: row.scaling))
+        panels.append(("scaling over one worker", "×", lambda row: row.scaling))
     counts = sorted({row.workers for row in rows})
     # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
     top = {
@@ -230,7 +230,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
         figure, axes = new_figure(11 if len(panels) > 1 else 7, 4.3, 1, len(panels))
         for panel, (title, unit, read) in zip(axes[0], panels, strict=True):
             for place, key in enumerate(kept):
-                # A little aside from one another, so that bars of equal worker counts do not cover each other.
+                # Shifted a little, so that bars of equal worker counts do not cover each other.
                 shift = 1 + min(0.012, 0.1 / len(kept)) * (place - (len(kept) - 1) / 2)
                 _draw_group(panel, sorted(groups[key], key=lambda row: (row.workers, row.servers)), read, shift,
                             color=colour[key[0]], linestyle=style[key[1]], marker=marker[key[0]])
@@ -251,8 +251,8 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
         handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
-    caption = ("Medians with the range of the runs (throughput), and ratios with their 95 % intervals as far as they "
-               "fit (speedup, scaling). One run gives neither." + cut(len(kept), len(groups), "lines"))
+    caption = ("Throughput: median with the range of the runs. Speedup and scaling: ratio with its 95 % interval, cut "
+               "at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
     return Picture("workers", "Throughput and speedup over workers", caption, figure)
 
 

@@ -1,4 +1,4 @@
-"""A report put together: what it says, in which order, from a race that was read. The writers only give it a form."""
+"""The content of a report: tables, notes and verdicts of a race, in order. The writers only format it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_NODE_ROWS = 150
 
 @dataclass(frozen=True)
 class Answer:
-    """What is recommended for a task, and the verdicts by other objectives."""
+    """The recommendation for a task, and the verdicts by other objectives."""
 
     task: str
     recommendation: Recommendation
@@ -37,17 +37,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that is said about a race."""
+    """Everything that a report contains."""
 
     record: RaceRecord
     rows: tuple[Row, ...]
     #: One for each task (data set and model) of the race; the name is empty if there is only one.
     answers: tuple[Answer, ...]
     main: Table | None
-    duels: tuple[Table, ...]
+    pairwise: tuple[Table, ...]
     more: tuple[Table, ...]
     failures: Table | None
-    #: What all runs share, what was varied, what they ran on: names and values for people.
+    #: Parameters common to all runs, varied parameters, and the environment: names and values as text.
     shared: tuple[tuple[str, str], ...]
     varied: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
@@ -62,7 +62,7 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        return tuple(table for table in (self.main, *self.duels, *self.more, self.failures) if table is not None)
+        return tuple(table for table in (self.main, *self.pairwise, *self.more, self.failures) if table is not None)
 
 
 def make_report(record: RaceRecord, objective: str | None = None, target: str | None = None) -> Report:
@@ -72,19 +72,19 @@ def make_report(record: RaceRecord, objective: str | None = None, target: str | 
     target = target or record.target
     rows = compare(record.results, Target.parse(target) if target else None)
     names = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
-    answers, duels = [], []
+    answers, pairwise = [], []
     for task, members in tasks_of(rows).items():
         answer = recommend(members, chosen, wanted[chosen], failed=record.failed_among(members))
         others = [recommend(members, name, wanted[name]) for name in names]
         answers.append(Answer(task, answer, tuple(others) if members else ()))
         if answer.best:
-            table = tables.duel_table(ask(members, chosen, wanted[chosen]), answer.best, len(answers))
-            duels += [table] if table is not None else []
+            table = tables.pairwise_table(ask(members, chosen, wanted[chosen]), answer.best, len(answers))
+            pairwise += [table] if table is not None else []
     series = {row.name: _series(row) for row in rows}
     return Report(
         record, tuple(rows), tuple(answers),
         main=tables.results_table(rows) if rows else None,
-        duels=tuple(duels),
+        pairwise=tuple(pairwise),
         more=(
             tables.times_table(rows), tables.resources_table(rows), tables.nodes_table(rows, series, MOST_NODE_ROWS),
         ) if rows else (),
@@ -138,7 +138,7 @@ def _varied(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 def _stamp(moment: float) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
-    except (OverflowError, OSError, ValueError):  # beyond what this machine's calendar holds
+    except (OverflowError, OSError, ValueError):  # outside the range of this platform
         return f"{moment:g} s since 1970"
 
 
@@ -174,19 +174,19 @@ def _machine(about: dict[str, Any]) -> str:
 
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
-    """What a careful reader must know before believing a number."""
+    """Caveats that a reader must know."""
     notes = []
     if rows and min(row.runs for row in rows) < 2:
         once = sum(row.runs < 2 for row in rows)
         who = "Every configuration" if once == len(rows) else f"{once} of {len(rows)} configurations"
-        notes.append(f"{who} ran once: one run gives no interval, and differences may be noise. --repeat 3 helps.")
+        notes.append(f"{who} ran once: a single run has no interval, and differences may be noise. Use --repeat 3.")
     fields = [row.configuration.fields for row in rows]
     if any(field.get("threads") is None and "threads" in field for field in fields):
         notes.append("Threads were not set: the cores of a host were divided among its workers, so one worker had all "
-                     "of them. Speedup then says what dividing the same cores gains, not what more machines gain.")
+                     "of them. Speedup then measures the gain of dividing the same cores, not of adding machines.")
     if any(field.get("batch_scope") == "per-worker" and field["workers"] > 1 for field in fields):
-        notes.append("Where the batch is each worker's own, more workers see more examples a step or make more steps "
-                     "at once: throughput may rise while accuracy per epoch falls.")
+        notes.append("With a batch per worker, more workers process more examples per step or make more steps at once: "
+                     "throughput may rise while accuracy per epoch falls.")
     hosts = {node.get("host") for row in rows for result in row.results for node in result["nodes"]}
     if len(hosts) == 1 and any(row.processes > 1 for row in rows):
         notes.append("All processes ran on one host: they shared its cores and memory, and no gradient crossed a "
@@ -198,12 +198,12 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     if record.missing:
         several = len(record.missing) > 1
         notes.append(f"{len(record.missing)} run{'s' if several else ''} of the race {'have' if several else 'has'} "
-                     "not run yet.")
+                     "not started yet.")
     running = sum(result["status"] == "running" for result in record.results)
     if running:
-        notes.append(f"The race was under way when this was written: {running} running.")
+        notes.append(f"The race was running when this report was written: {running} unfinished.")
     if record.aside:
-        notes.append(f"{record.aside} earlier attempts that did not finish are kept beside the runs and not counted.")
+        notes.append(f"{record.aside} archived attempts that did not finish are not counted.")
     return tuple(notes)
 
 

@@ -1,6 +1,6 @@
-"""How figures look and how they are kept: colours readable by the colour-blind, SVG for pages, files on request.
+"""Style and output of figures: colours for colour-blind readers, SVG for pages, files on request.
 
-Which figures there are is in `curves` and `usage`; the one picture of `velodrome race` is here.
+The figures themselves are in `curves`, `usage` and `confusion`; only that of `velodrome race` is here.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's palette, made for colour-blind readers, without its yellow and black: each is lost on one background.
+#: Okabe and Ito's palette for colour-blind readers, without yellow and black: each is invisible on one background.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 STYLES: tuple[Any, ...] = (
     "-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)), (0, (8, 3)), (0, (2, 3, 6, 3)), (0, (2, 1)),
     (0, (5, 4)), (0, (8, 2, 2, 2)), (0, (1, 1, 1, 1, 1, 4)),
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
-#: Text and axes; in a page it becomes the page's own text colour, so that figures follow light and dark.
+#: Text and axes; replaced by the page's text colour, so that figures follow light and dark themes.
 INK = "#20262d"
-#: More lines than this in a figure cannot be told apart.
+#: More lines than this in a figure cannot be distinguished.
 MOST_LINES = 24
 #: Tasks whose curves fit into the one picture of a race.
 MOST_TASKS_OF_RACE = 4
@@ -38,7 +38,7 @@ MOST_TASKS_OF_RACE = 4
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure with its file name, its title, and what a reader must know to read it."""
+    """A drawn figure with its file name, title and caption."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ class Picture:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Everything drawn or saved inside looks alike and leaves matplotlib's settings as they were."""
+    """Draw or save with our style, and restore matplotlib's settings afterwards."""
     import matplotlib as mpl
 
     with mpl.rc_context({
@@ -58,7 +58,7 @@ def drawing() -> Iterator[None]:
         "text.color": INK, "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK, "axes.axisbelow": True,
         "grid.color": INK, "grid.alpha": 0.15, "axes.grid": True, "lines.linewidth": 1.5, "lines.markersize": 4,
         "svg.hashsalt": "velodrome", "svg.fonttype": "path", "axes.titlelocation": "left",
-        # A dollar in somebody's model name is a dollar, no formula.
+        # A dollar sign in a model's name is a dollar sign, not a formula.
         "text.parse_math": False, "axes.formatter.use_mathtext": False,
     }):
         yield
@@ -77,7 +77,7 @@ def colours_of(labels: Sequence[str]) -> dict[str, str]:
 
 
 def styles_of(names: Sequence[Any]) -> dict[Any, Any]:
-    """A stroke for each name; after those that are told apart at a glance, longer and longer dashes."""
+    """A line style for each name; after the predefined ones, longer and longer dashes."""
     return {
         name: STYLES[place] if place < len(STYLES) else (0, (2.0 * place, 2, 1, 2))
         for place, name in enumerate(dict.fromkeys(names))
@@ -85,9 +85,9 @@ def styles_of(names: Sequence[Any]) -> dict[Any, Any]:
 
 
 def markers_of(labels: Sequence[str], rests: Sequence[str]) -> dict[tuple[str, str], str | None]:
-    """A marker for each strategy and what else tells its lines apart, other ones where colours begin again.
+    """A marker for each strategy and what else distinguishes its lines, other ones where colours repeat.
 
-    No markers where colours alone tell everything.
+    No markers where colours alone are enough.
     """
     labels, rests = list(dict.fromkeys(labels)), list(dict.fromkeys(rests))
     if len(labels) <= len(COLOURS) and len(rests) < 2:
@@ -100,7 +100,7 @@ def markers_of(labels: Sequence[str], rests: Sequence[str]) -> dict[tuple[str, s
 
 @dataclass(frozen=True)
 class Looks:
-    """How the lines of configurations look: colour by strategy, stroke by workers, marker by what else differs."""
+    """The style of lines: colour by strategy, line style by workers, marker by what else differs."""
 
     colour: Mapping[str, str]
     style: Mapping[int, Any]
@@ -166,7 +166,7 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
 
     from velodrome.reporting.curves import draw_over_time
 
-    # In one order for both halves: it decides the colours, and those of the curves are explained by the bars.
+    # One order for both halves: it decides the colours, and the bars are the legend of the curves.
     rows = sorted(rows, key=lambda row: row.label)
     tasks = tasks_of(rows)
     shown = list(tasks.items())[:MOST_TASKS_OF_RACE]
@@ -184,7 +184,7 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
             panel.set_title(task)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         keys = _keys_of(looks)
-        # A few fit where curves of accuracy seldom come; many stand below everything.
+        # A few fit into the corner that curves of accuracy seldom reach; many go below the figure.
         if len(shown) == 1 and len(keys) <= 6:
             panel.legend(handles=keys, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
         else:
@@ -196,7 +196,7 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
 
 
 def bar_words(rows: Sequence[Row]) -> dict[str, str]:
-    """What stands beside the bar of each configuration, by its name: everything that tells it from its neighbours."""
+    """The label of each bar, by the name of its configuration: everything that distinguishes it from its neighbours."""
     configurations = [row.configuration for row in rows]
     fields = [*(["batch_size"] if "batch_size" in varied(configurations) else []), *telling(configurations)]
     found = {}
@@ -236,7 +236,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
 
 
 def _keys_of(looks: Looks) -> list[Any]:
-    """What strokes and markers mean; colours are explained by the bars, as long as each is there once."""
+    """The legend of line styles and markers; the bars explain the colours, as long as each occurs once."""
     from matplotlib.lines import Line2D
 
     keys = [Line2D([], [], color=INK, linestyle=style, label=_counted(count, "worker"))

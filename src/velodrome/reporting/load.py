@@ -1,6 +1,6 @@
-"""Reads a race from disk as plain data for the analysis: results with their jobs, failures, and what is missing.
+"""Reads a race from disk as plain data for the analysis: results with their jobs, failures, and missing runs.
 
-A run that cannot be read is named and passed over, never a crash.
+A run that cannot be read becomes a failure, never a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from velodrome.spec.race import Race, expand
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that gave no result, and why."""
+    """A run without a result, and the reason."""
 
     run: str
     status: str
@@ -37,14 +37,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class RaceRecord:
-    """All that is on disk of a race."""
+    """A race as it is on disk."""
 
     name: str
     path: Path
-    #: The race as it was asked for, as its file's text and as fields.
+    #: The race as requested, as the text of its file and as fields.
     text: str
     spec: Mapping[str, Any]
-    #: Of every run that can be read, with its `job` and `examples_trained`; those under way have status `running`.
+    #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`.
     results: tuple[Mapping[str, Any], ...]
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
@@ -77,7 +77,9 @@ def load_race(runs: Path, name: str) -> RaceRecord:
     text = (path / "race.yaml").read_text(encoding="utf-8", errors="replace")
     spec = _mapping(text)
     if spec is None:
-        raise VelodromeError(f"race {path.name!r}: {path / 'race.yaml'} is no race file; restore it or race again")
+        raise VelodromeError(
+            f"race {path.name!r}: {path / 'race.yaml'} is not a race file; restore it or run the race again"
+        )
     results, failures, aside = [], [], 0
     names = set()
     for folder in (*Store(path).runs(), *_without_job(path)):
@@ -98,14 +100,14 @@ def load_race(runs: Path, name: str) -> RaceRecord:
         results.append(result)
         if not is_whole(result) and result["status"] != "running":
             failures.append(_failure(result))
-    # A folder may be named as `.` or through a link: what it is called is said by where it lies.
+    # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
         path.resolve().name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside
     )
 
 
 def _without_job(path: Path) -> list[RunFolder]:
-    """Runs that have a result and have lost their job: they cannot be counted, and must not vanish."""
+    """Runs that have a result but no job: they cannot be counted, and must not go unnoticed."""
     lost = (file.parent for file in path.glob("*/result.json") if not (file.parent / "job.yaml").is_file())
     return [RunFolder(folder) for folder in sorted(lost)]
 
@@ -115,7 +117,7 @@ def _no_race(runs: Path, name: str) -> str:
         return f"{name!r} is a run, not a race: `velodrome runs show {name}` shows it"
     races = sorted(file.parent.name for file in runs.glob("*/race.yaml")) if runs.is_dir() else []
     known = f"; there are {', '.join(races[:8])}{' and more' if len(races) > 8 else ''}" if races else ""
-    return f"no race {name!r} in {str(runs)!r}{known}: --runs says where to look"
+    return f"no race {name!r} in {str(runs)!r}{known}: choose the folder with --runs"
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
@@ -127,11 +129,11 @@ def _mapping(text: str) -> dict[str, Any] | None:
 
 
 class _UnreadableError(Exception):
-    """Nothing can be made of a run, and why."""
+    """A run cannot be read, and the reason."""
 
 
 def _job(folder: RunFolder) -> dict[str, Any]:
-    """The fields that are written, as a job holds them; those of other versions are nobody's mistake."""
+    """The fields of job.yaml, validated; fields of other versions are kept and not checked."""
     try:
         job = _mapping((folder.path / "job.yaml").read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
@@ -146,7 +148,7 @@ def _job(folder: RunFolder) -> dict[str, Any]:
         raise _UnreadableError(f"its job.yaml has {wrong}") from error
     if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
-    # A text such as '2' is a number to a job, and must be one to those who count with it.
+    # A text such as '2' is a number to a job, and must be one for the analysis.
     return {**job, **whole.model_dump(include=job.keys() & Job.model_fields.keys())}
 
 
@@ -157,7 +159,7 @@ def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
         return {**job, "run": folder.name, "status": folder.status(), "job": job}
     if problems := result_problems(result):
         raise _UnreadableError(f"its result.json {problems[0]}")
-    # The run may have been moved since: it is where it was found, not where it says.
+    # The run may have been moved: its folder is where it was found, not the recorded path.
     return {
         **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
         "examples_trained": examples_trained(folder.path),

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: styles, figures and the sorting of tables are inside."""
+"""The report as one self-contained HTML file: styles, figures and the sorting of tables are inside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from velodrome.reporting.figures import Picture, to_svg
 
 
 def to_html(report: Report, pictures: Sequence[Picture]) -> str:
-    """Everything of a report; whatever came from names and users is escaped."""
+    """The whole report as HTML; every name and text of a user is escaped."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -1,4 +1,4 @@
-"""The tables of a report as plain cells: what they say is decided here, how they look is the writers' business."""
+"""The tables of a report as plain cells; the writers decide how they look."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABSENT = "–"
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, what surrounds it (a range, an interval), whether it is the best of its column, and what sorts it."""
+    """A value, its range or interval, whether it is the best of its column, and its sort key."""
 
     text: str
     detail: str = ""
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a name for files and links, a title, and a note that says how to read it."""
+    """A table with a name for files and links, a title, and a note on how to read it."""
 
     name: str
     title: str
@@ -49,14 +49,14 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
-    """The columns that say which configuration a row is."""
+    """The columns that identify the configuration of a row."""
     extra = telling([row.configuration for row in rows])
     columns = [Column("strategy", numeric=False), Column("workers"), Column("batch"),
                *(Column(name.replace("_", " "), numeric=False) for name in extra), Column("runs")]
     cells = {}
     for row in rows:
         fields = row.configuration.fields
-        scope = "each" if fields.get("batch_scope") == "per-worker" else "in all"
+        scope = "per worker" if fields.get("batch_scope") == "per-worker" else "global"
         cells[row.name] = [
             Cell(row.label),
             Cell(row.configuration.size, value=row.workers + row.servers / 1000),
@@ -92,7 +92,7 @@ def _placed(place: Ratio | None, best: float | None) -> Cell:
 
 
 def _achieved(row: Row, place: str) -> bool:
-    """Whether a ratio may be marked as the best: one worker reaches all of its own scaling by definition."""
+    """Whether a ratio may be marked as the best: one worker scales ideally by definition."""
     return getattr(row, place) != Ratio(1.0) and (row.workers > 1 or place == "speedup")
 
 
@@ -102,7 +102,7 @@ def _best_places(rows: Sequence[Row], place: str) -> dict[str, float | None]:
     for members in tasks_of(rows).values():
         others = [held.estimate for row in members if (held := getattr(row, place)) and _achieved(row, place)]
         best = max(others, default=0.0)
-        # The only one, or a best that is slower than what it is measured against, is nothing to mark.
+        # A single ratio, or a best one that is slower than its baseline, is not marked.
         marked = len(others) > 1 and (best > 1 or place == "efficiency")
         found.update({row.name: best if marked and _achieved(row, place) else None for row in members})
     return found
@@ -132,13 +132,13 @@ def results_table(rows: Sequence[Row]) -> Table:
     several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
     reached = ""
     if any(0 < row.reached < row.runs for row in rows):
-        reached = " A time to target that only some of the runs reached is the median of those."
+        reached = " If only some runs reached the target, the time to target is their median."
     return _table(
         "results", "Results",
         f"Median over the runs, with the range below it; the best of a column is marked{several}. Speedup is "
-        "throughput over the same engine's single run, scaling over the strategy's own run with one worker, efficiency "
-        "is speedup divided by workers; below them their 95 % intervals. The batch is held fixed in all or for each "
-        "worker, as said."
+        "throughput relative to the same engine's single run, scaling relative to the same strategy with one worker, "
+        "efficiency is speedup divided by workers; below them their 95 % intervals. The batch size is global (divided "
+        "among the workers) or per worker, as given."
         + reached,
         rows, (*qualities, "time_to_target", "train_seconds", "examples_per_second"),
         ("speedup", "scaling", "efficiency"),
@@ -149,8 +149,8 @@ def times_table(rows: Sequence[Row]) -> Table:
     return _table(
         "times", "Times and batches",
         "Start-up is everything before the first training step. Batches per second follow from throughput, without "
-        "the first steps; the theses' formula, examples × epochs × workers / (batch × seconds), counts all of training "
-        "and the batch as it was asked for.",
+        "the first steps; the thesis formula, examples × epochs × workers / (batch × seconds), counts all of training "
+        "and the batch size as requested.",
         rows, ("startup_seconds", "train_seconds", "evaluate_seconds", "total_seconds", "batches_per_second",
                "thesis_batches_per_second", "staleness_mean", "staleness_max", "share_compute", "share_wait",
                "share_communicate"),
@@ -159,9 +159,9 @@ def times_table(rows: Sequence[Row]) -> Table:
 
 def resources_table(rows: Sequence[Row]) -> Table:
     return _table(
-        "resources", "Resources of all processes together",
-        "CPU and memory are sums of the processes' means, from start to end; 100 % is one core. Network is what the "
-        "hosts received and sent in all, each host once; loopback is traffic that did not leave a host.",
+        "resources", "Resources, all processes",
+        "CPU and memory are means over the run, summed over the processes; 100 % is one core. Network is the total "
+        "that the hosts received and sent, each host counted once; loopback is traffic within a host.",
         rows, ("cpu_percent", "memory_bytes", "network_bytes", "loopback_bytes"),
     )
 
@@ -190,16 +190,16 @@ def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | 
             )))
         whole = totals(found)
         if len(found.samples) > 1:
-            body.append((Cell(row.name), Cell("in all"), Cell(""), *(
+            body.append((Cell(row.name), Cell("total"), Cell(""), *(
                 _extent(whole.get(name), form, scale) for name, form, scale in forms
             )))
     shown = len({cells[0].text for cells in body})
-    cut = f" Shown are {shown} of {len(chosen)} configurations; the CSV files have all." if shown < len(chosen) else ""
+    cut = f" {shown} of {len(chosen)} configurations are shown; the CSV files have all." if shown < len(chosen) else ""
     return Table(
         "nodes", "Resources by process",
-        "Mean over the seconds of the run, with the least and greatest second below it, for the run of each "
-        "configuration whose throughput is nearest to the median. Network rates are the host's, so processes on one "
-        "host show the same traffic; the line for all counts it once." + cut,
+        "Mean over the run, with minimum and maximum below it, for the run of each configuration whose throughput is "
+        "nearest to the median. Network rates are measured per host, so processes of one host show the same traffic; "
+        "the total counts it once." + cut,
         (Column("configuration", numeric=False), Column("process", numeric=False), Column("host", numeric=False),
          Column("CPU", "% of a core"), Column("memory", "MiB"), Column("network", "MiB/s"),
          Column("loopback", "MiB/s")),
@@ -207,8 +207,8 @@ def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | 
     )
 
 
-def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
-    """The recommended configuration against each other one: what is proven and what is not."""
+def pairwise_table(question: Question, best: str, number: int = 1) -> Table | None:
+    """The recommended configuration compared with each of the others."""
     leader = next((candidate for candidate in question.candidates if candidate.name == best), None)
     if leader is None or len(question.candidates) < 2:
         return None
@@ -218,26 +218,26 @@ def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
             continue
         place = question.advantage(leader, other)
         if place is None:
-            said = "cannot be told: a value of zero has no ratio"
+            finding = "inconclusive: a value of zero has no ratio"
         elif not place.has_interval:
-            said = "cannot be told: one run gives no interval"
+            finding = "inconclusive: a single run has no interval"
         elif place.above_one:
-            said = "beaten"
+            finding = "beaten"
         elif place.below_one:
-            said = "better"
+            finding = "better"
         else:
             more = more_runs(leader.spread, other.spread)
-            said = "level" if is_level(place) else f"cannot be told: {more} more of both may tell"
+            finding = "equivalent" if is_level(place) else f"inconclusive: {more} more runs of both may decide"
         body.append((
             Cell(other.name), Cell(question.text(other.spread.centre), value=other.spread.centre),
             Cell(ABSENT) if place is None
             else Cell(f"{place.estimate:.2f}×", interval_text(place), value=place.estimate),
-            Cell(said),
+            Cell(finding),
         ))
     return Table(
-        "duels" if number == 1 else f"duels-{number}", f"{best} against the others",
+        "pairwise" if number == 1 else f"pairwise-{number}", f"{best} compared with the others",
         f"By {question.objective}: how many times better the recommended configuration is, with the 95 % interval of "
-        "the ratio (Welch's t on logarithms). Another is beaten only if the interval lies above 1.",
+        "the ratio (Welch's t on logarithms). A configuration is beaten only if the interval lies above 1.",
         (Column("configuration", numeric=False), Column("geometric mean"), Column("ratio"),
          Column("verdict", numeric=False)),
         tuple(body),
@@ -246,7 +246,7 @@ def duel_table(question: Question, best: str, number: int = 1) -> Table | None:
 
 def failures_table(failures: Sequence[Failure]) -> Table:
     return Table(
-        "failures", "Runs that did not finish", "They are left out of every number above.",
+        "failures", "Runs that did not finish", "They are excluded from every number above.",
         (Column("run", numeric=False), Column("status", numeric=False), Column("reason", numeric=False)),
         tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
     )

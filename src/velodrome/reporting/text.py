@@ -21,12 +21,12 @@ _LATEX = {
     "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
 }
 _TINY, _BREAK = r"\tiny", r"\\"
-#: Rows of one LaTeX table; longer ones go on in another.
+#: Rows of one LaTeX table; longer tables are split.
 _LATEX_ROWS = 40
 
 
 def latex_escape(text: str) -> str:
-    """Text that LaTeX prints as it is; what a plain pdfLaTeX has no letter for becomes a question mark."""
+    """Text escaped for LaTeX; characters that plain pdfLaTeX lacks become question marks."""
     found = []
     for character in " ".join(text.split()):
         if character in _LATEX:
@@ -57,12 +57,12 @@ def to_markdown(report: Report) -> str:
     parts += [f"- {markdown_escape(note)}" for note in report.notes]
     for table in report.tables:
         parts += ["", f"## {markdown_escape(table.title)}", "", *_markdown_rows(table), "", markdown_escape(table.note)]
-    for title, pairs in (("Varied", report.varied), ("The same for all runs", report.shared),
+    for title, pairs in (("Varied", report.varied), ("Common to all runs", report.shared),
                          ("Environment", report.environment)):
         parts += ["", f"## {title}", "", "| | |", "|---|---|"]
         parts += [f"| {markdown_escape(name)} | {markdown_escape(value)} |" for name, value in pairs]
     fence = "`" * 4
-    parts += ["", "## How to repeat it", "", "`race.yaml`:", "", f"{fence}yaml", report.record.text.rstrip(), fence, ""]
+    parts += ["", "## How to reproduce", "", "`race.yaml`:", "", f"{fence}yaml", report.record.text.rstrip(), fence, ""]
     parts += [f"{fence}sh", *report.commands, fence, ""]
     return "\n".join(parts)
 
@@ -93,7 +93,7 @@ def to_latex(report: Report) -> str:
 
 
 def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) -> Iterable[str]:
-    # A reason can be a long sentence: it wraps. Names do not.
+    # A reason can be a long sentence, so its column wraps; names do not.
     last = "p{0.5\\linewidth}" if table.name == "failures" else None
     columns = ["r" if column.numeric else "l" for column in table.columns]
     if last:
@@ -106,7 +106,7 @@ def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) ->
     yield rf"\label{{tab:velodrome-{table.name}{f'-{number + 1}' if number else ''}}}"
     size = _TINY if len(table.columns) > 11 or table.name == "nodes" else r"\scriptsize"
     yield rf"{size}\setlength{{\tabcolsep}}{{{'2pt' if size == _TINY else '3pt'}}}"
-    # What is wider than the text stands out on both sides alike.
+    # A table wider than the text is centred.
     yield rf"\smallskip\makebox[\linewidth][c]{{\begin{{tabular}}{{{''.join(columns)}}}"
     yield r"\toprule"
     yield " & ".join(map(_latex_heading, table.columns)) + r" \\"

@@ -1,4 +1,4 @@
-"""Figures of what configurations spent: resources by strategy, by process over time, and where the time went."""
+"""Figures of resource use: by strategy, by process over time, and by phase."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bars(rows: Sequence[Row]) -> Picture | None:
 
             handles = [Patch(color=COLOURS[place], label=kind) for place, kind in enumerate(kinds)]
             figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
-    caption = ("Means over the run, summed over the processes (CPU, memory) or hosts (network, in and out); the pale "
+    caption = ("Means over the run, summed over processes (CPU, memory) or hosts (network, in and out); the lighter "
                "part of network is loopback. Medians of the runs; w = workers, ps = parameter servers."
                + cut(len(groups), len({_bars(row) for row in rows}), "strategies and sizes")
                + _without_colour(every[len(kinds):]))
@@ -75,16 +75,16 @@ def bars(rows: Sequence[Row]) -> Picture | None:
 
 
 def _without_colour(kinds: Sequence[str]) -> str:
-    """What is not drawn because every colour is taken."""
+    """Which configurations are not drawn because there are too few colours."""
     if not kinds:
         return ""
     more = f"; and {len(kinds) - MOST_NAMED} more" if len(kinds) > MOST_NAMED else ""
-    return (f" There are {len(COLOURS)} colours: {len(kinds)} {'kind is' if len(kinds) == 1 else 'kinds are'} left "
-            f"out, {'; '.join(kinds[:MOST_NAMED])}{more}.")
+    return (f" There are {len(COLOURS)} colours, so {len(kinds)} {'kind is' if len(kinds) == 1 else 'kinds are'} not "
+            f"drawn: {'; '.join(kinds[:MOST_NAMED])}{more}.")
 
 
 def _chosen(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequence[str]) -> list[Row]:
-    """The runs worth a look over time: those the verdict speaks of, then the fastest of each strategy."""
+    """The runs that are drawn over time: those that the verdict names, then the fastest of each strategy."""
     there = [row for row in rows if row.name in series]
     picked = {row.name: row for name in first for row in there if row.name == name}
     for row in sorted(there, key=lambda row: -row.examples_per_second):
@@ -126,11 +126,11 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
                 below.set_ylabel(title, fontsize=8)
         for panel in axes[-1]:
             panel.set_xlabel("time since the run began (s)")
-    caption = ("One sample a second of the run with the median throughput: the configurations that the verdict speaks "
-               "of, then the fastest of each strategy. Network is the host's, loopback included, so processes on one "
-               "host show the same.")
+    caption = ("One sample a second of the run with the median throughput: the configurations that the verdict names, "
+               "then the fastest of each strategy. Network is measured per host, loopback included, so processes of "
+               "one host show the same values.")
     if cut_off:
-        caption += f" At most {MOST_PROCESSES} processes a run are drawn."
+        caption += f" At most {MOST_PROCESSES} processes per run are drawn."
     return Picture("processes", "Resources of every process over time", caption, figure)
 
 
@@ -151,7 +151,7 @@ def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequen
             for place, (_, spans) in enumerate(found):
                 for phase, colour in _PHASES.items():
                     pieces = merged([span for span in spans if span.phase == phase], longest / 1500)
-                    # Narrower than a hair is not seen, and training is full of phases that short.
+                    # Narrower bars would be invisible, and training has many phases that short.
                     panel.broken_barh([(s.start, max(s.end - s.start, longest / 1500)) for s in pieces],
                                       (place - 0.38, 0.76), color=colour, linewidth=0)
             panel.set_yticks(range(len(found)), [name_of(process) for process, _ in found], fontsize=8)
@@ -163,15 +163,15 @@ def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequen
         used = {span.phase for row in chosen for spans in series[row.name].spans.values() for span in spans}
         figure.legend(handles=[Patch(color=colour, label=phase) for phase, colour in _PHASES.items() if phase in used],
                       loc="outside lower center", ncols=len(_PHASES))
-    caption = ("Where the time went, process by process, for the same runs; a gap is time in no phase: waiting to be "
-               "started, or serving others.")
+    caption = ("Phases of every process of the same runs. A gap is time outside any phase: waiting to be started, or "
+               "serving others.")
     if any(len(series[row.name].spans) > MOST_PROCESSES for row in chosen):
-        caption += f" At most {MOST_PROCESSES} processes a run are drawn."
+        caption += f" At most {MOST_PROCESSES} processes per run are drawn."
     return Picture("timeline", "Timeline of phases", caption, figure)
 
 
 def shares(rows: Sequence[Row]) -> Picture | None:
-    """Computing, waiting and communicating as parts of a step, where runs report them."""
+    """Shares of a step spent computing, waiting and communicating, for runs that report them."""
     reported = [row for row in ordered(rows) if "share_compute" in row.spreads]
     there = fastest(reported, MOST_BARS)
     if not there:
@@ -190,6 +190,6 @@ def shares(rows: Sequence[Row]) -> Picture | None:
         panel.set_xlabel("share of a training step (%)")
         panel.grid(visible=False, axis="y")
         figure.legend(loc="outside lower center", ncols=3)
-    return Picture("shares", "Computing, waiting, communicating",
-                   "Parts of a training step as the engine reports them; medians of the runs."
+    return Picture("shares", "Time per step: computing, waiting, communicating",
+                   "Shares of a training step as reported by the engine; medians of the runs."
                    + cut(len(there), len(reported)), figure)

@@ -1,4 +1,4 @@
-"""Writes a report in the form that was asked for, and says which files it wrote."""
+"""Writes a report in the requested format and returns the files."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Block(_Part):
 
 
 class Scale(_Part):
-    """How a study is made smaller: fields that replace the published ones, caps, and values that are kept."""
+    """How a study is scaled down: fields that replace the published ones, caps, and values that are kept."""
 
     job: dict[str, Any] = Field(default_factory=dict)
     most: dict[str, int] = Field(default_factory=dict)
@@ -71,7 +71,7 @@ class Study(_Part):
     title: str
     source: str
     machines: str
-    #: Where the published data lay, if that is part of the study.
+    #: Where the published data was stored, if that is part of the study.
     stored: Literal["hdfs"] | None = None
     naming: Literal["plain", "published"] = "plain"
     notes: list[str] = Field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Ours beside theirs: published figures next to what our runs measured, and published findings checked on them.
+"""Published figures beside those of our runs, and published findings checked against our runs.
 
 Pure functions on plain data, no input or output.
 """
@@ -16,9 +16,9 @@ from velodrome.analysis.statistics import Ratio, ratio
 from velodrome.studies.load import Claim, Study
 from velodrome.studies.plan import Setting, StudyPlan
 
-Verdict = Literal["holds", "does not hold", "cannot be told", "cannot be checked at this scale"]
+Verdict = Literal["holds", "does not hold", "inconclusive", "cannot be checked at this scale"]
 CANNOT: Verdict = "cannot be checked at this scale"
-UNTOLD: Verdict = "cannot be told"
+INCONCLUSIVE: Verdict = "inconclusive"
 #: What "linear" and "nearly ideal" mean: this share of the ideal speedup over one worker.
 LINEAR = 0.8
 
@@ -65,8 +65,8 @@ QUANTITIES: dict[str, Quantity] = {
     "accuracy": Quantity("test accuracy", ".4f", _median("accuracy")),
     "perplexity": Quantity("test perplexity", ",.1f", _median("perplexity")),
     "seconds": Quantity("training s", ",.1f", _median("train_seconds")),
-    "total": Quantity("in all s", ",.2f", _median("total_seconds")),
-    "steps_per_worker": Quantity("steps a worker", ",.0f", _steps_per_worker),
+    "total": Quantity("total s", ",.2f", _median("total_seconds")),
+    "steps_per_worker": Quantity("steps per worker", ",.0f", _steps_per_worker),
     "cpu": Quantity("CPU %", ",.1f", _cpu),
     "memory": Quantity("memory GB", ",.2f", _median("memory_bytes", 1e9)),
     "network": Quantity("network MB", ",.1f", _network),
@@ -124,7 +124,7 @@ def beside(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Beside]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what our runs say to it."""
+    """A claim and whether our runs confirm it."""
 
     claim: str
     verdict: Verdict
@@ -137,7 +137,7 @@ class Finding:
 def findings(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Finding]:
     """Every claim of a study, judged by runs whose workers have a core each.
 
-    With repetitions a claim holds or not only beyond chance; single runs are judged by what they say, and that is told.
+    With repetitions a claim is decided by intervals; single runs are judged by their estimates, which `why` mentions.
     """
     fair = [row for row in rows if row.workers <= cores]
     return [_judge(claim, plan, fair, cores) for claim in plan.study.claims]
@@ -149,27 +149,27 @@ def _judge(claim: Claim, plan: StudyPlan, rows: Sequence[Row], cores: int) -> Fi
         for values in itertools.product(*claim.where.values())
     ]
     verdict = _together([verdict for verdict, _ in parts])
-    told = list(dict.fromkeys(why for _, why in parts))
+    reasons = list(dict.fromkeys(why for _, why in parts))
     if verdict == CANNOT and claim.to > cores:
-        told.append(f"{claim.to} workers with a core each are needed, and there are {cores} cores")
-    return Finding(claim.text, verdict, "; ".join(told))
+        reasons.append(f"{claim.to} workers with a core each are needed, and there are {cores} cores")
+    return Finding(claim.text, verdict, "; ".join(reasons))
 
 
 def _together(verdicts: Sequence[Verdict]) -> Verdict:
     """A claim falls with any of its parts and stands only with all."""
-    falling: tuple[Verdict, ...] = ("does not hold", CANNOT, UNTOLD)
+    falling: tuple[Verdict, ...] = ("does not hold", CANNOT, INCONCLUSIVE)
     return next((verdict for verdict in falling if verdict in verdicts), "holds")
 
 
 def _above_one(place: Ratio) -> Verdict:
-    """Whether a ratio is more than 1: beyond chance where there is an interval, as it stands where there is none."""
+    """Whether a ratio is more than 1: by its interval if it has one, by its estimate otherwise."""
     if not place.has_interval:
         return "holds" if place.estimate > 1 else "does not hold"
-    return "holds" if place.above_one else "does not hold" if place.below_one else UNTOLD
+    return "holds" if place.above_one else "does not hold" if place.below_one else INCONCLUSIVE
 
 
 def _chance(places: Sequence[Ratio]) -> str:
-    """What a reader must know of verdicts that rest on single runs."""
+    """A caveat for verdicts that are based on single runs."""
     return "" if all(place.has_interval for place in places) else " (single runs: chance is not excluded)"
 
 
@@ -182,31 +182,31 @@ def _series(
         return CANNOT, f"{name}: {lacking}"
     mine = {row.workers: row for row in rows if _matches(row, where) and row.scaling is not None}
     shown = ", ".join(f"{count}: {_shown(row.scaling)}" for count, row in sorted(mine.items()))
-    told = f"{name}: speedup by workers {shown}" if shown else f"{name}: not run at this scale"
+    why = f"{name}: speedup by workers {shown}" if shown else f"{name}: not run at this scale"
     if claim.kind == "flattens":
-        return _flatter(claim, mine, told)
+        return _flatter(claim, mine, why)
     # One worker is what the others are measured against.
     places = {
         count: row.scaling.divided_by(LINEAR * count) for count, row in mine.items()
         if row.scaling is not None and 1 < count <= claim.to
     }
-    told += _chance(list(places.values()))
+    why += _chance(list(places.values()))
     verdict = _together([_above_one(place) for place in places.values()])
     # A curve that has bent before the claimed point does not straighten again.
     if claim.to not in mine and not (verdict == "does not hold" and claim.to <= cores):
-        return CANNOT, told
-    return verdict, told
+        return CANNOT, why
+    return verdict, why
 
 
-def _flatter(claim: Claim, mine: Mapping[int, Row], told: str) -> tuple[Verdict, str]:
+def _flatter(claim: Claim, mine: Mapping[int, Row], why: str) -> tuple[Verdict, str]:
     """Whether more workers gain less than the ideal does."""
     if claim.beyond not in mine or claim.to not in mine:
-        return CANNOT, told
+        return CANNOT, why
     gain = ratio(*(mine[count].spreads["examples_per_second"] for count in (claim.to, claim.beyond)))
     if gain is None:
-        return CANNOT, told
+        return CANNOT, why
     ideal = LINEAR * claim.to / claim.beyond
-    return _above_one(gain.inverted().divided_by(1 / ideal)), told + _chance([gain])
+    return _above_one(gain.inverted().divided_by(1 / ideal)), why + _chance([gain])
 
 
 def _shown(place: Ratio | None) -> str:
@@ -233,7 +233,7 @@ def _higher(claim: Claim, plan: StudyPlan, rows: Sequence[Row]) -> tuple[Verdict
     for engine in (first, second):
         if (lacking := _lacking(plan, {"engine": engine})) is not None:
             return CANNOT, lacking
-    told, places = [], []
+    shown, places = [], []
     for row in rows:
         other = next((one for one in rows if one.configuration.fields["engine"] == second and _alike(row, one)), None)
         if row.configuration.fields["engine"] != first or other is None:
@@ -242,11 +242,11 @@ def _higher(claim: Claim, plan: StudyPlan, rows: Sequence[Row]) -> tuple[Verdict
             continue
         place = _over(row, other, claim.measure)
         if place is not None:
-            told.append(f"{row.configuration.size} workers, batch {row.batch_size}: {_shown(place)}")
+            shown.append(f"{row.configuration.size} workers, batch {row.batch_size}: {_shown(place)}")
             places.append(place)
     if not places:
         return CANNOT, f"no configuration ran with both {first} and {second}"
-    why = f"{claim.measure} of {first} over that of {second}: {'; '.join(told)}{_chance(places)}"
+    why = f"{claim.measure} of {first} over that of {second}: {'; '.join(shown)}{_chance(places)}"
     return _together([_above_one(place) for place in places]), why
 
 

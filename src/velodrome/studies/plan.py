@@ -1,5 +1,5 @@
-"""A study laid on this machine: every published configuration with the job we run for it, what had to change, and
-what cannot run here and how to add it. Starts nothing and fetches nothing by itself."""
+"""A study fitted to this machine: every published configuration with the job that we run for it, what had to change,
+and what cannot run here and how to add it. Starts nothing and fetches nothing by itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from velodrome.spec.read import make_job
 from velodrome.spec.resolve import resolve
 from velodrome.studies.load import ScaleName, Study
 
-#: More computing processes than this to a core only take turns.
+#: Workers per core beyond which more of them only take turns.
 PER_CORE = 8
 
 
@@ -40,21 +40,21 @@ def label_of(fields: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """One published configuration and what becomes of it here."""
+    """One published configuration and our job for it."""
 
     published: Mapping[str, Any]
     #: Fields of our job, or None if it cannot run.
     ours: Mapping[str, Any] | None
     #: What differs from the published job: `epochs 25 → 1`.
     changes: tuple[str, ...] = ()
-    #: Why it cannot run, with the way out.
+    #: Why it cannot run, with the solution.
     missing: str | None = None
     #: Not part of the published study.
     added: bool = False
 
     @property
     def label(self) -> str:
-        """What was published, in a few words."""
+        """The published configuration as a label."""
         return label_of(self.published)
 
 
@@ -78,12 +78,12 @@ class StudyPlan:
     left_out: int
     race: Race | None
     reductions: tuple[str, ...]
-    #: Where the data comes from, if the study says where it lay.
+    #: Where the data comes from, if that is part of the study.
     data: str | None = None
 
     @property
     def missing(self) -> dict[str, int]:
-        """What cannot run and how to add it, with the number of configurations that wait for it."""
+        """What cannot run and how to add it, with the number of configurations that need it."""
         found: dict[str, int] = {}
         for setting in self.settings:
             if setting.missing:
@@ -121,16 +121,17 @@ def glance_at_data(choice: Choice, name: str) -> str | None:
     except VelodromeError as error:
         return str(error)
     if about.train is None and not catalogue.is_here(name, bad_data=choice.bad_data):
-        return f"data set {name} is not here: `velodrome data prepare {name}` tells how to get it, or choose --dataset"
+        return (f"data set {name} is not on this machine: `velodrome data prepare {name}` shows how to get it, or "
+                "choose another one with --dataset")
     return None
 
 
 def fetch_data(choice: Choice, name: str) -> str | None:
-    """Bring a data set here; why not, if it cannot be had."""
+    """Fetch a data set; the reason if that is impossible."""
     try:
         catalogue.prepare(name, bad_data=choice.bad_data)
     except VelodromeError as error:
-        return f"{error}; or take another data set with --dataset"
+        return f"{error}; or choose another data set with --dataset"
     return None
 
 
@@ -143,7 +144,7 @@ def _changes(published: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str
 
 
 class _Fitter:
-    """Makes jobs fit this machine's cores and memory, and remembers what it had to take away."""
+    """Fits jobs to this machine's cores and memory, and records what was reduced."""
 
     def __init__(self, kept: Mapping[str, int]) -> None:
         #: Workers of jobs that the race on disk has already, by `label_of`.
@@ -158,8 +159,8 @@ class _Fitter:
         job = resolve(make_job(fields))
         label = label_of(fields)
         if label in self._kept:
-            # Other workers than those that ran would be another race, and memory comes and goes. A job that it does
-            # not hold at this moment fails when its turn comes, and the others run.
+            # Another number of workers would be another race, and free memory varies. A job that does not fit at this
+            # moment fails when its turn comes, and the others run.
             job = self._smaller(job, self._kept[label])
             if job.workers != asked:
                 self._note(job, asked, "as it ran here before")
@@ -172,7 +173,7 @@ class _Fitter:
     def _fit(self, job: Job, asked: int) -> Job:
         if asked > PER_CORE * self._cores:
             job = self._smaller(job, PER_CORE * self._cores)
-            self._note(job, asked, f"{self._cores} cores, and more than {PER_CORE} workers to a core only take turns")
+            self._note(job, asked, f"{self._cores} cores, and more than {PER_CORE} workers per core only take turns")
         needed = preflight.needed_memory(job)
         if needed > self._memory:
             before = job.workers
@@ -193,9 +194,9 @@ def plan_study(
     study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] | None = None,
     kept: Mapping[str, int] | None = None,
 ) -> StudyPlan:
-    """Lay a study on this machine at a scale; `look` says why a data set cannot be had.
+    """Fit a study to this machine at a scale; `look` returns why a data set is not available.
 
-    `kept` are the workers that its jobs have in a race that is gone on with, as `Race.fitted`.
+    `kept` are the numbers of workers of its jobs in a race that is resumed, as `Race.fitted`.
     """
     look = look or partial(glance_at_data, choice)
     fitter = _Fitter(kept or {})
@@ -231,10 +232,10 @@ def plan_study(
             Setting(published, None, missing=reason, added=added) if reason is not None
             else Setting(published, ours, _changes(published, ours), added=added)
         )
-    plan = StudyPlan(study, scale, tuple(settings), left_out, None, tuple(fitter.reductions), _told_data(study, choice))
+    plan = StudyPlan(study, scale, tuple(settings), left_out, None, tuple(fitter.reductions), _data_note(study, choice))
     if not plan.jobs:
         return plan
-    # Names are decided by all that the study has, also by what cannot run yet: they stay when it can.
+    # Names depend on the whole study, also on what cannot run yet: they stay the same when it can.
     race = _race(plan, choice).model_copy(update={"prefix": several_of(tasks), "fitted": fitter.fitted})
     return StudyPlan(**{**vars(plan), "race": race})
 
@@ -250,7 +251,7 @@ def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
     return fields
 
 
-def _told_data(study: Study, choice: Choice) -> str | None:
+def _data_note(study: Study, choice: Choice) -> str | None:
     if choice.data_url is not None:
         return f"data is read from shards at {choice.data_url}"
     if study.stored == "hdfs":
@@ -262,7 +263,7 @@ def _told_data(study: Study, choice: Choice) -> str | None:
 
 
 def _race(plan: StudyPlan, choice: Choice) -> Race:
-    """Our jobs as one race that `velodrome race` would expand to the same."""
+    """Our jobs as one race, as `velodrome race` would expand it."""
     jobs: Sequence[Mapping[str, Any]] = plan.jobs
     shared = {name: value for name, value in jobs[0].items() if all(job.get(name) == value for job in jobs)}
     entries = [{name: value for name, value in job.items() if name not in shared} for job in jobs]

@@ -1,4 +1,4 @@
-// A click on a heading sorts its table by that column, again the other way round.
+// A click on a heading sorts its table by that column, another click in the reverse order.
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => heading.addEventListener("click", () => {
