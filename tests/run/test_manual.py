@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from velodrome.cluster.launcher import Exit
 from velodrome.cluster.plan import make_plan
 from velodrome.events.lines import PREFIX, to_line
 from velodrome.run.manual import Part, finish, main, take
@@ -24,7 +25,7 @@ def part(folder: Path, **fields: Any) -> Part:
 
 
 def line(kind: str, **fields: Any) -> str:
-    return PREFIX + to_line({"time": 1.0, "role": "worker", "rank": 0, "kind": kind, **fields}) + "\n"
+    return PREFIX + to_line({"time": 1.0, "role": "worker", "rank": 0, "kind": kind, **fields})
 
 
 def counts(correct: int, total: int, loss: float) -> dict[str, Any]:
@@ -48,21 +49,22 @@ def test_epochs_and_the_result_are_printed_in_the_terms_of_the_task(
     for one in lines:
         take(mine, one)
     assert capfd.readouterr().err.splitlines() == [f"worker 0: {words}" for words in printed]
-    assert mine.events_file.read_text() == "".join(lines)
+    assert mine.events_file.read_text() == "".join(f"{one}\n" for one in lines)
 
 
 def test_what_is_no_event_is_printed_as_it_is_and_not_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     mine = part(tmp_path)
-    take(mine, "a framework's own line\n")
+    take(mine, "a framework's own line")
     assert capfd.readouterr().err == "a framework's own line\n"
     assert not mine.events_file.exists()
 
 
 def test_a_chief_that_was_killed_leaves_a_result_with_the_signal(tmp_path: Path) -> None:
-    finish(part(tmp_path), "failed", -9)
+    finish(part(tmp_path), "failed", Exit.from_returncode(-9))
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["error"]["message"]) == (
-        "failed", "worker 0 on 127.0.0.1: it ended with signal SIGKILL"
+        "failed",
+        "worker 0 on 127.0.0.1 was ended by SIGKILL: it was killed from outside, or the system ran out of memory",
     )
 
 
@@ -83,5 +85,5 @@ def test_the_error_of_the_chief_is_its_own(tmp_path: Path) -> None:
     other = line("error", cause="peer", message="lost another worker").replace('"rank":0', '"rank":1')
     (tmp_path / "events-worker-0.jsonl").write_text(own)
     (tmp_path / "events-worker-1.jsonl").write_text(other)
-    finish(mine, "failed", 1)
+    finish(mine, "failed", Exit.from_returncode(1))
     assert json.loads((tmp_path / "result.json").read_text())["error"]["message"].endswith(": ValueError: odd")

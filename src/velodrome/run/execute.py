@@ -163,9 +163,9 @@ def _finish(
 ) -> dict[str, Any]:
     run.release_reserve()
     result = make_result(
-        plan, str(run.path.resolve()), status, run.events(), started=started, ended=time.time(), failure=failure
+        plan, str(run.path.resolve()), status, run.events(), started=started, ended=time.time(), failure=failure,
+        launcher=launcher,
     )
-    result["launcher"] = launcher
     with suppress(OSError):  # a full disk is reported elsewhere
         write_session(run.path / "tensorboard", plan.job, result)
     run.finish(result)

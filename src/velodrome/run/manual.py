@@ -9,10 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,10 +19,12 @@ from typing import Any
 import yaml
 
 from velodrome import files
-from velodrome.cluster.environments import interpreter_of
+from velodrome.cluster.launcher import Exit
+from velodrome.cluster.local.foreground import run_in_foreground
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest
-from velodrome.events.lines import parse
+from velodrome.events.lines import parse, read_events
+from velodrome.events.models import ErrorEvent
 from velodrome.offers.world import World
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status
@@ -33,9 +32,6 @@ from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
-
-#: How long a process may take to end after Ctrl-C before it is killed.
-INTERRUPT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -103,79 +99,36 @@ def sentence(event: dict[str, Any], task: Task) -> str | None:
 
 def take(part: Part, line: str) -> None:
     """Keep an event line in the run's folder and print its essence; anything else is printed as it is."""
-    event = parse(line.rstrip("\n"))
+    event = parse(line)
     if event is None:
-        print(line, end="", file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
         return
     with suppress(OSError), part.events_file.open("a", encoding="utf-8") as stream:  # the disk may be full
-        stream.write(line)
+        stream.write(line + "\n")
     if words := sentence(event, task_of(part.plan.job)):
         print(f"{part.process.name}: {words}", file=sys.stderr, flush=True)
 
 
-def _run_worker(part: Part, words: list[str]) -> tuple[int, bool]:
-    """Run the training process to its end; its exit code, and whether Ctrl-C ended it.
-
-    It leads a session of its own, so that Ctrl-C reaches it only through us: once to report, again to be killed.
-    """
-    interpreter = str(interpreter_of(part.plan.job.engine))
-    child = subprocess.Popen(
-        [interpreter, "-m", "velodrome.worker", *words, "--lifeline"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, errors="replace", start_new_session=True,
-    )
-    interrupts = 0
-
-    def kill() -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-
-    timer = threading.Timer(INTERRUPT_SECONDS, kill)
-    timer.daemon = True
-    assert child.stdout is not None
-    try:
-        while True:
-            try:
-                for line in child.stdout:
-                    take(part, line)
-                return child.wait(), interrupts > 0
-            except KeyboardInterrupt:
-                interrupts += 1
-                if interrupts > 1:
-                    kill()
-                else:
-                    child.send_signal(signal.SIGINT)
-                    timer.start()
-    finally:
-        timer.cancel()
-        kill()
-        child.wait()
-
-
-def finish(part: Part, status: Status, code: int) -> None:
+def finish(part: Part, status: Status, end: Exit) -> None:
     """With the chief: compile the result from the events that are on this host."""
-    events: list[dict[str, Any]] = []
-    for path in sorted(part.folder.glob("events-*.jsonl")):
-        events += filter(None, map(parse, path.read_text(encoding="utf-8", errors="replace").splitlines()))
-    events.sort(key=lambda event: event["time"])
-    started = events[0]["time"] if events else time.time()
+    events = [event for path in sorted(part.folder.glob("events-*.jsonl")) for event in read_events(path)]
+    events.sort(key=lambda event: event.time)
+    started = events[0].time if events else time.time()
     failure = None
     if status != "finished":
         me = part.process
-        mine = [event for event in events if (event["role"], event["rank"]) == (me.role, me.rank)]
-        errors = [event for event in mine if event["kind"] == "error"]
-        error = errors[-1] if errors else {"message": f"it ended with {_exit(code)}"}
-        failure = Failure(f"{me.name} on {me.host}: {error['message']}", me.role, me.rank, me.host,
-                          cause=error.get("cause", "engine"))
+        mine = [event for event in events if (event.role, event.rank) == (me.role, me.rank)]
+        error = next((event for event in reversed(mine) if isinstance(event, ErrorEvent)), None)
+        what = f": {error.message}" if error else f" {end.cause}"
+        failure = Failure(f"{me.name} on {me.host}{what}", me.role, me.rank, me.host,
+                          cause=error.cause if error else "exit")
     result = make_result(
-        part.plan, str(part.folder.resolve()), status, events, started=started, ended=time.time(), failure=failure
+        part.plan, str(part.folder.resolve()), status, events, started=started, ended=time.time(), failure=failure,
+        launcher="manual",
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
     files.write_text(part.folder / "result.json", json.dumps(result, indent=2) + "\n")
     print(f"{part.process.name}: the result is in {part.folder / 'result.json'}", file=sys.stderr, flush=True)
-
-
-def _exit(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"exit code {code}"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -189,11 +142,11 @@ def main(words: list[str] | None = None) -> int:
     except BadRequest as error:
         print(f"velodrome: {error}", file=sys.stderr)
         return error.exit_code
-    code, interrupted = _run_worker(part, words)
-    status: Status = "finished" if code == 0 else "interrupted" if interrupted else "failed"
+    end, interrupted = run_in_foreground(part.plan.job.engine, words, lambda line: take(part, line))
+    status: Status = "finished" if end.is_success else "interrupted" if interrupted else "failed"
     if part.process is part.plan.chief:
-        finish(part, status, code)
-    return 130 if status == "interrupted" else 128 - code if code < 0 else code
+        finish(part, status, end)
+    return 130 if status == "interrupted" else end.code if end.code is not None else 1
 
 
 if __name__ == "__main__":

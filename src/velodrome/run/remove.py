@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def remove_folder(found: Found, store: Path) -> None:
     if found.path.is_symlink() or not found.path.resolve().is_relative_to(store.resolve()):
         raise BadRequest(f"{str(found.path)!r} leads out of {str(store)!r}: remove it by hand")
     refuse_running(found)
-    aside = found.path.with_name(f".removed-{os.getpid()}-{found.name}")
+    aside = found.path.with_name(f".removed-{secrets.token_hex(4)}-{found.name}")
     try:
         found.path.rename(aside)
         shutil.rmtree(aside)  # takes links away, not what they lead to
