@@ -66,10 +66,12 @@ def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None
     assert cleaner.marked(token) == []
 
 
-def test_the_guardian_removes_what_mpi_left_in_shared_memory(token: str) -> None:
-    left = Path("/dev/shm") / pattern_of_run(token).replace("*", "of-a-test")
+@pytest.mark.parametrize("name", [pytest.param(None, id="by name"), pytest.param("mpich_renamed", id="by its holders")])
+def test_the_guardian_removes_what_mpi_left_in_shared_memory(token: str, name: str | None) -> None:
+    guardian = cleaner.start_guardian(token, pattern_of_run(token))
+    left = Path("/dev/shm") / (f"{name}_{token}" if name else pattern_of_run(token).replace("*", "of-a-test"))
     left.touch()
-    cleaner.dismiss(cleaner.start_guardian(token, pattern_of_run(token)))
+    cleaner.dismiss(guardian)
     assert not left.exists()
 
 

@@ -156,3 +156,13 @@ def test_the_environment_is_probed_and_listed(plain: Path, velodrome: Any) -> No
     missing = {strategy["name"]: strategy["missing"] for strategy in listed["strategies"]}
     assert missing["single"] == []
     assert "mpi4py" in missing["allreduce"][0]
+
+
+@pytest.mark.integration
+def test_a_run_of_the_controller_trains_in_that_environment(plain: Path, runs: Path, velodrome: Any) -> None:
+    words = ["--model", "linear", "--optimizer", "sgd", "--epochs", "1", "--runs", runs, "--name", "slim", "--json"]
+    done = velodrome("train", "--engine", "plain", "--strategy", "single", *words)
+    assert done.code == 0, done.text
+    assert done.json()["versions"]["numpy"] == "1.23.5"
+    assert [host["interpreter"] for host in done.json()["hosts"]] == [str(plain)]
+    assert str(plain) in velodrome("runs", "show", "slim", "--runs", runs).out.replace("\n", "")

@@ -113,6 +113,8 @@ class Engine:
     environment: Environment = field(default=no_environment)
     #: Packages whose version goes into the result.
     packages: tuple[str, ...] = ()
+    #: Tasks that its worker module implements by itself, beside those with a module in `engines/NAME/tasks`.
+    tasks: tuple[str, ...] = ()
 
     def missing(self, strategy: Strategy, probe: Probe) -> list[str]:
         """What keeps a strategy from running in the probed interpreter, each as a sentence with the way out."""

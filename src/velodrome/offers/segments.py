@@ -9,8 +9,6 @@ this file by its path.
 from __future__ import annotations
 
 import os
-import re
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,7 +19,7 @@ PREFIX = "mpich_"
 
 def job_name(token: str | None) -> str:
     """What MPICH knows a job by: made of its run's token, so that whoever knows that can remove what is left of it."""
-    return f"velodrome_{token or secrets.token_hex(8)}"
+    return f"velodrome_{token or os.urandom(8).hex()}"
 
 
 def pattern(job: str) -> str:
@@ -88,7 +86,7 @@ def _held() -> set[Path]:
     """The segments that any process has mapped or open."""
     found: set[Path] = set()
     for process in Path("/proc").iterdir():
-        if not re.fullmatch("[0-9]+", process.name):
+        if not process.name.isdecimal():
             continue
         found |= mapped(process.name)
         try:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from velodrome.errors import BadRequest
+from velodrome.offers import registry
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import batch_of_step
@@ -180,7 +181,8 @@ class Task(ABC):
             found = find_spec(self.module(engine))
         except ModuleNotFoundError:
             found = None
-        if found is None:
+        by_itself = registry.engine(engine).tasks if engine in registry.NAMES else ()
+        if found is None and self.name not in by_itself:
             raise BadRequest(f"--engine {engine} has no implementation of task {self.name!r}: choose another engine")
 
     def module(self, engine: str) -> str:

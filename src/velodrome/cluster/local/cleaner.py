@@ -7,6 +7,7 @@ Standard library only, so that it starts in a blink.
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 
 #: What a user or a system sends to end things; the guardian leaves when its run is over.
 _DEAF_TO = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+#: Loaded by its path: the guardian runs without site packages, ours among them.
+_SEGMENTS = Path(__file__).parents[2] / "offers" / "segments.py"
 
 
 def marked(token: str) -> list[int]:
@@ -49,8 +53,8 @@ def start_guardian(token: str, shared: str) -> subprocess.Popen[bytes]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEAF_TO)
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, token, shared], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+            [sys.executable, "-I", "-S", __file__, token, shared, str(time.time())], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -67,13 +71,15 @@ def dismiss(guardian: subprocess.Popen[bytes]) -> None:
         guardian.wait()
 
 
-def guard(token: str, shared: str) -> None:
+def guard(token: str, shared: str, started: str) -> None:
     """Wait until the controller's end of our standard input closes, however it ends, then end the run."""
     sys.stdin.buffer.read()
     end_marked(token)
     # A process that is killed while MPI starts leaves its segment behind.
     for path in Path("/dev/shm").glob(shared):
         path.unlink(missing_ok=True)
+    # Should MPICH name it otherwise than we expect, it is known by being new and held by nobody.
+    runpy.run_path(str(_SEGMENTS))["remove_orphans"](float(started))
 
 
 if __name__ == "__main__":
