@@ -10,6 +10,8 @@ import pytest
 from rich.console import Console
 
 from velodrome.cli.board import Board
+from velodrome.events.lines import make_event
+from velodrome.events.models import Event
 from velodrome.spec.race import Entry, expand, parse_race
 
 pytestmark = pytest.mark.unit
@@ -30,8 +32,10 @@ def drawn(shown: Board) -> str:
     return stream.getvalue()
 
 
-def epoch(correct: int, loss: float) -> dict[str, Any]:
-    return {"kind": "epoch", "rank": 0, "validation": {"correct": correct, "total": 1000, "loss_sum": 1000 * loss}}
+def epoch(correct: int, loss: float) -> Event:
+    counts = {"correct": correct, "total": 1000, "loss_sum": 1000 * loss}
+    return make_event("epoch", role="worker", rank=0, epoch=1, seconds=1.0, evaluate_seconds=1.0, steps=1, train=counts,
+                      validation=counts)
 
 
 def ended(**test: Any) -> dict[str, Any]:
@@ -68,8 +72,7 @@ def test_a_job_that_ends_after_some_steps_is_done_then() -> None:
     shown.begin(job)
 
     def said(epoch: int, step: int, steps: int) -> str:
-        told = {"kind": "progress", "rank": 0, "epoch": epoch, "step": step, "steps": steps}
-        shown.event(job, {**told, "examples": 1, "seconds": 1.0})
+        shown.event(job, make_event("progress", rank=0, epoch=epoch, step=step, steps=steps, examples=1, seconds=1.0))
         return drawn(shown)
 
     assert "running  20%" in said(1, 3, 10)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.events.lines import parse
+from velodrome.events.lines import parse_event
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
@@ -199,7 +199,7 @@ def _warm(module: str) -> subprocess.Popen[str]:
 
 
 def _ended(me: Member, code: int, output: str, log: str) -> Ended:
-    events = [event for event in map(parse, output.splitlines()) if event is not None]
+    events = [event.as_json() for event in map(parse_event, output.splitlines()) if event is not None]
     return Ended(me.role, me.rank, code, log, events)
 
 

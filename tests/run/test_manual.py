@@ -45,7 +45,11 @@ def test_epochs_and_the_result_are_printed_in_the_terms_of_the_task(
     right = 0 if model == "lstm-small" else 1
     train = counts(500 * right, 1000, 1000 * math.log(200))
     other = counts(250 * right, 1000, 1000 * math.log(150))
-    lines = [line("epoch", epoch=1, train=train, validation=other), line("result", test=other)]
+    pace = {"seconds": 1.0, "examples": 1000, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}
+    lines = [
+        line("epoch", epoch=1, seconds=1.0, evaluate_seconds=1.0, steps=1, train=train, validation=other),
+        line("result", test=other, history=[], parameters=1, steps=1, pace=pace),
+    ]
     for one in lines:
         take(mine, one)
     assert capfd.readouterr().err.splitlines() == [f"worker 0: {words}" for words in printed]

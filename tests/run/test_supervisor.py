@@ -13,6 +13,7 @@ from scripted import CONNECT, FINISH, Clock, Script, ScriptedGroup, ScriptedLaun
 from velodrome.cluster.launcher import Diagnosis
 from velodrome.cluster.plan import make_plan
 from velodrome.errors import VelodromeError
+from velodrome.events.models import Event, LostEvent, WarningEvent
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.outcome import Failure
 from velodrome.run.store import OpenRun, Store
@@ -40,7 +41,7 @@ class Supervised:
         self.launcher = ScriptedLauncher([scripts], options=options)
         resolved = resolve(Job(**{**JOB, "start_timeout": 20, "stall_timeout": 20, **(job or {})}))
         self.plan = make_plan("a", resolved, self.launcher.hosts)
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
         clock: Clock = self.launcher.clock
         self.failure: Failure | None = Supervisor(
             run, self.plan, self.launcher, self.events.append, clock=clock
@@ -66,8 +67,8 @@ def test_a_good_run_ends_with_all_processes_gone(run: OpenRun) -> None:
     done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]])
     assert done.failure is None
     assert done.group.calls == ["collect", "stop"]
-    assert done.events[-1]["kind"] == "result"
-    assert [event.as_json() for event in run.events()] == done.events
+    assert done.events[-1].kind == "result"
+    assert list(run.events()) == done.events
 
 
 @pytest.mark.parametrize(("code", "words"), [
@@ -161,7 +162,7 @@ def test_what_is_no_whole_event_goes_to_the_log_and_nothing_else_happens(run: Op
     done = Supervised(run, [[*CONNECT, text, *FINISH, 0], [*CONNECT, None, *FINISH[:1], 0]])
     assert done.failure is None
     assert text in (run.path / "logs" / "worker-0.log").read_text()
-    assert sum(event["kind"] == "result" for event in done.events) == 1
+    assert sum(event.kind == "result" for event in done.events) == 1
 
 
 def test_half_a_line_before_death_is_no_result(run: OpenRun) -> None:
@@ -197,9 +198,9 @@ def test_with_keep_going_a_lost_worker_is_reported_and_the_run_continues(run: Op
     scripts: list[Script] = [serving, serving, [*CONNECT[:2], -9], chief]
     done = Supervised(run, scripts, {**PARAMETER_SERVER, "keep_going": True})
     assert done.failure is None
-    (lost,) = [event for event in done.events if event["kind"] == "lost"]
-    assert (lost["role"], lost["rank"]) == ("worker", 1)
-    assert lost["message"].endswith("; the run continues with 1 worker")
+    (lost,) = [event for event in done.events if isinstance(event, LostEvent)]
+    assert (lost.role, lost.rank) == ("worker", 1)
+    assert lost.message.endswith("; the run continues with 1 worker")
 
 
 def test_with_keep_going_the_last_worker_is_not_given_up(run: OpenRun) -> None:
@@ -220,7 +221,7 @@ def test_the_users_error_ends_the_run_with_their_traceback(run: OpenRun) -> None
 def test_events_carry_the_time_at_which_the_controller_received_them(run: OpenRun) -> None:
     before = time.time()
     done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]])
-    assert all(event["time"] == 1.0 and before - 1 < event["received"] <= time.time() + 1 for event in done.events)
+    assert all(event.time == 1.0 and before - 1 < (event.received or 0) <= time.time() + 1 for event in done.events)
 
 
 def test_what_cannot_be_collected_fails_a_run_that_was_good(run: OpenRun) -> None:
@@ -249,12 +250,12 @@ def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path, m
     monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
     good: list[Script] = [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]]
     launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]], good])
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher, listener=events.append)
     assert (result["status"], result["launcher"]) == ("finished", "scripted")
     first, second = ({member.port for member in plan.members} for plan in launcher.plans)
     assert not first & second
-    warnings = [event["message"] for event in events if event["kind"] == "warning"]
+    warnings = [event.message for event in events if isinstance(event, WarningEvent)]
     assert warnings == ["worker 0 on 10.0.0.1: port 5001 is taken; trying again with other ports"]
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from synthetic_races import result
 from velodrome.cluster.local.ports import free_port
+from velodrome.events.lines import make_event
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
@@ -132,8 +133,10 @@ def _tags(folder: Path) -> dict[str, list[float]]:
 def test_a_language_model_is_shown_by_its_perplexity(tmp_path: Path) -> None:
     scalars = Scalars(tmp_path, LanguageModel())
     counts = {"correct": 0, "total": 10, "loss_sum": 20.0}
-    scalars.take({"kind": "epoch", "time": 1.0, "epoch": 1, "seconds": 1.0, "train": counts, "validation": counts})
-    scalars.take({"kind": "result", "time": 2.0, "test": counts, "history": [{}]})
+    row = {"epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0}
+    pace = {"seconds": 1.0, "examples": 10, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}
+    scalars.take(make_event("epoch", **row, steps=1, train=counts, validation=counts))
+    scalars.take(make_event("result", test=counts, history=[row], parameters=1, steps=1, pace=pace))
     scalars.close()
     tags = _tags(tmp_path)
     assert tags["perplexity/test"] == pytest.approx([7.389056])

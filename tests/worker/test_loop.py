@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from velodrome.errors import RunFailed
-from velodrome.events.lines import parse
+from velodrome.events.lines import parse_event
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
@@ -99,7 +99,7 @@ class Heard:
                 data += chunk
         except BlockingIOError:
             pass
-        return [event for line in data.decode().splitlines() if (event := parse(line)) is not None]
+        return [event.as_json() for line in data.decode().splitlines() if (event := parse_event(line)) is not None]
 
 
 def test_it_trains_and_says_everything_a_reader_needs(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from velodrome.events.models import ProgressEvent
 from velodrome.spec.job import Job
 from velodrome.tasks.registry import task_of
 
@@ -55,10 +56,10 @@ def estimate(
     return Estimate(start * max(1.0, processes / max(1, cores)) + amount / rate, measured=False)
 
 
-def steps_done(job: Job, progress: Mapping[str, Any], per_epoch: int) -> tuple[int, int]:
+def steps_done(job: Job, progress: ProgressEvent, per_epoch: int) -> tuple[int, int]:
     """Steps that a job has done at a progress event, and its total."""
     total = job.epochs * per_epoch
-    return (progress["epoch"] - 1) * per_epoch + progress["step"], min(total, job.steps) if job.steps else total
+    return (progress.epoch - 1) * per_epoch + progress.step, min(total, job.steps) if job.steps else total
 
 
 def remaining(estimates: Iterable[float], spent: float, expected: float) -> float:

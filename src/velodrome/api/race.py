@@ -16,6 +16,7 @@ from velodrome.analysis.recommend import verdict
 from velodrome.cluster.registry import DEFAULT, open_launcher
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
+from velodrome.events.models import Event
 from velodrome.machine import cores
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder, check
@@ -78,9 +79,9 @@ class _Callbacks(RaceObserver):
     ) -> None:
         self._on_event, self._on_job = on_event, on_job
 
-    def event(self, entry: Entry, event: dict[str, Any]) -> None:
+    def event(self, entry: Entry, event: Event) -> None:
         if self._on_event is not None:
-            self._on_event(entry.name, event)
+            self._on_event(entry.name, event.as_json())
 
     def end(self, entry: Entry, result: Result, error: JobFailed | None) -> None:
         if self._on_job is not None:

@@ -11,10 +11,18 @@ from velodrome.cluster.registry import DEFAULT, open_launcher
 from velodrome.data.base import Progress
 from velodrome.run import execute
 from velodrome.run.store import OpenRun, Store
+from velodrome.run.supervisor import Listener
 from velodrome.spec.job import Job
 
-Listener = Callable[[dict[str, Any]], None]
+OnEvent = Callable[[dict[str, Any]], None]
 OnStart = Callable[[Plan, OpenRun], None]
+
+
+def _listener(on_event: OnEvent | None) -> Listener:
+    """Return what passes each event on as a plain object."""
+    if on_event is None:
+        return execute.silent
+    return lambda event: on_event(event.as_json())
 
 
 def train(
@@ -23,7 +31,7 @@ def train(
     name: str | None = None,
     runs: str | Path = "runs",
     on: str = DEFAULT,
-    on_event: Listener | None = None,
+    on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
     on_download: Progress | None = None,
 ) -> dict[str, Any]:
@@ -34,7 +42,7 @@ def train(
         name: name of the run's folder; by default made from the job and the time.
         runs: folder that holds the runs.
         on: the launcher: ``local``, or ``debug`` to train a job of one process inside this program.
-        on_event: called with every event while the job runs.
+        on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
         on_download: called with bytes done, bytes in total and a label while a data set is fetched.
 
@@ -44,7 +52,7 @@ def train(
     """
     with open_launcher(on) as launcher:
         return execute.execute(
-            job, store=Store(Path(runs)), launcher=launcher, name=name, listener=on_event or execute.silent,
+            job, store=Store(Path(runs)), launcher=launcher, name=name, listener=_listener(on_event),
             on_start=on_start, progress=on_download,
         )
 
@@ -54,7 +62,7 @@ def resume(
     *,
     runs: str | Path = "runs",
     on: str = DEFAULT,
-    on_event: Listener | None = None,
+    on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> dict[str, Any]:
     """Resume a run that did not finish from its newest checkpoint and return its result.
@@ -63,10 +71,10 @@ def resume(
         name: name of the run.
         runs: folder that holds the runs.
         on: the launcher, as for ``train``.
-        on_event: called with every event while the job runs.
+        on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
     """
     with open_launcher(on) as launcher:
         return execute.resume(
-            name, store=Store(Path(runs)), launcher=launcher, listener=on_event or execute.silent, on_start=on_start
+            name, store=Store(Path(runs)), launcher=launcher, listener=_listener(on_event), on_start=on_start
         )

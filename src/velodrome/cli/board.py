@@ -16,6 +16,7 @@ from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
 from velodrome.cli.console import show_failure
+from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WarningEvent
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_jobs import RaceObserver
 from velodrome.spec.race import Entry
@@ -87,18 +88,17 @@ class Board(RaceObserver):
             number = self._lines.index(line) + 1
             self._console.print(f"{number}/{len(self._lines)} {entry.name}: started", highlight=False, soft_wrap=True)
 
-    def event(self, entry: Entry, event: Mapping[str, Any]) -> None:
+    def event(self, entry: Entry, event: Event) -> None:
         line = self._by_name[entry.name]
-        kind = event["kind"]
-        if kind == "progress" and event["rank"] == 0:
-            line.per_epoch = max(line.per_epoch, event["steps"])
+        if isinstance(event, ProgressEvent) and event.rank == 0:
+            line.per_epoch = max(line.per_epoch, event.steps)
             done, total = steps_done(line.entry.job, event, line.per_epoch)
             line.share = min(1.0, done / total)
-            line.rate = event["examples"] / event["seconds"] if event["seconds"] else None
-        elif kind == "epoch":
-            line.quality = line.task.measured(event["validation"])[line.metric.name]
-        elif kind in ("warning", "lost"):
-            self._console.print(f"{line.entry.name}: {event['message']}", highlight=False, soft_wrap=True, markup=False)
+            line.rate = event.examples / event.seconds if event.seconds else None
+        elif isinstance(event, EpochEvent):
+            line.quality = line.task.measured(event.validation.as_json())[line.metric.name]
+        elif isinstance(event, WarningEvent | LostEvent):
+            self._console.print(f"{line.entry.name}: {event.message}", highlight=False, soft_wrap=True, markup=False)
 
     def end(self, entry: Entry, result: Mapping[str, Any], error: JobFailed | None = None) -> None:
         if error is not None:

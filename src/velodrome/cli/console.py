@@ -25,6 +25,8 @@ from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.cluster.plan import Plan
 from velodrome.cluster.registry import launcher_named
+from velodrome.events.lines import to_event
+from velodrome.events.models import EpochEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
 from velodrome.offers.registry import strategy_of
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
@@ -73,36 +75,36 @@ class JobProgress:
         assert self._download_task is not None
         self._download.update(self._download_task, completed=done, total=total, description=label)
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, fields: dict[str, Any]) -> None:
+        event = to_event(fields)
         if self._download is not None:
             self._download.stop()
             self._download = None
-        kind = event["kind"]
-        if kind == "phase" and event["state"] == "begin" and "epoch" not in event and self._task is not None:
-            self._bar.update(self._task, description=self._label or f"{event['phase']} …")
-        elif kind == "progress" and event["rank"] == 0 and self._task is not None:
+        if isinstance(event, PhaseEvent) and event.state == "begin" and event.epoch is None and self._task is not None:
+            self._bar.update(self._task, description=self._label or f"{event.phase} …")
+        elif isinstance(event, ProgressEvent) and event.rank == 0 and self._task is not None:
             assert self._job is not None
-            self._per_epoch = max(self._per_epoch, event["steps"])
+            self._per_epoch = max(self._per_epoch, event.steps)
             done, total = steps_done(self._job, event, self._per_epoch)
-            rate = event["examples"] / event["seconds"] if event["seconds"] else 0.0
+            rate = event.examples / event.seconds if event.seconds else 0.0
             quality = f"  {self._reached}" if self._reached else ""
-            label = self._label or f"epoch {event['epoch']} of {self._epochs}"
+            label = self._label or f"epoch {event.epoch} of {self._epochs}"
             self._bar.update(
                 self._task, description=label, total=total, completed=done, note=f"{rate:,.0f} examples/s{quality}"
             )
-        elif kind == "epoch":
+        elif isinstance(event, EpochEvent):
             self._take_epoch(event)
-        elif kind in ("warning", "lost"):
-            error_console.print(f"{kind}: {event['message']}", soft_wrap=True, markup=False)
+        elif isinstance(event, WarningEvent | LostEvent):
+            error_console.print(f"{event.kind}: {event.message}", soft_wrap=True, markup=False)
 
-    def _take_epoch(self, event: dict[str, Any]) -> None:
+    def _take_epoch(self, event: EpochEvent) -> None:
         assert self._learns is not None
-        self._reached = self._learns.in_words(event["validation"])
+        self._reached = self._learns.in_words(event.validation.as_json())
         if not self._label:
-            trained = self._learns.in_words(event["train"])
+            trained = self._learns.in_words(event.train.as_json())
             shown = f"  validation {self._reached}" if self._reached else ""
             error_console.print(
-                f"epoch {event['epoch']:>3} of {self._epochs}  train {trained}{shown}  {event['seconds']:.1f} s"
+                f"epoch {event.epoch:>3} of {self._epochs}  train {trained}{shown}  {event.seconds:.1f} s"
             )
 
     def end(self) -> None:

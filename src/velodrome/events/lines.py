@@ -14,13 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
-from velodrome.events.models import KINDS, PHASES, Cause, Event, EventBase, Kind, Phase
-
-__all__ = [
-    "KINDS", "PHASES", "PREFIX", "Cause", "Kind", "Phase", "event_files", "make_event", "parse", "parse_event",
-    "parse_stored",
-    "read_events", "to_event", "to_line",
-]
+from velodrome.events.models import Event, EventBase, Kind
 
 PREFIX = "@velodrome "
 
@@ -92,14 +86,3 @@ def read_events(path: Path) -> Iterator[Event]:
     """Yield the events of a file; lines that are no event of this version are skipped."""
     with suppress(OSError), path.open(encoding="utf-8", errors="replace") as stream:
         yield from filter(None, map(parse_stored, stream))
-
-
-def parse(line: str) -> dict[str, Any] | None:
-    """Return the event in a line of a process's output as plain fields, or None for a line of its log."""
-    if not line.startswith(PREFIX):
-        return None
-    try:
-        event = json.loads(line[len(PREFIX) :])
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and event.get("kind") in KINDS else None

@@ -20,6 +20,7 @@ from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
 from velodrome.events.lines import make_event
+from velodrome.events.models import Event
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, Status, Store
 from velodrome.run.supervisor import Listener, Supervisor
@@ -45,7 +46,7 @@ class JobFailed(RunFailed):
         self.exit_code = 2 if failure.cause == "request" else 1
 
 
-def silent(event: dict[str, Any]) -> None:
+def silent(event: Event) -> None:
     pass
 
 
@@ -102,7 +103,7 @@ def _carry_out(
     failure: Failure | None = None
     plan = Plan(run.name, job, ())
 
-    def take(event: dict[str, Any]) -> None:
+    def take(event: Event) -> None:
         scalars.take(event)
         listener(event)
 
@@ -151,9 +152,9 @@ def _interruption(error: BaseException) -> str:
     return f"ended by {signal.Signals(number).name}" if number in set(signal.Signals) else "interrupted by Ctrl-C"
 
 
-def _retry(run: OpenRun, failure: Failure) -> dict[str, Any]:
+def _retry(run: OpenRun, failure: Failure) -> Event:
     message = f"{failure.message}; trying again with other ports"
-    event = make_event("warning", role=failure.role, rank=failure.rank, message=message).as_json()
+    event = make_event("warning", role=failure.role, rank=failure.rank, message=message)
     run.add_event(event)
     return event
 

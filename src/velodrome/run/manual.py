@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -23,8 +22,8 @@ from velodrome.cluster.launcher import Exit
 from velodrome.cluster.local.foreground import run_in_foreground
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest
-from velodrome.events.lines import parse, read_events
-from velodrome.events.models import ErrorEvent
+from velodrome.events.lines import event_files, parse_event, read_events
+from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.offers.world import World
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status
@@ -82,24 +81,25 @@ def _prepare(folder: Path) -> None:
         raise BadRequest(f"--folder {str(folder)!r}: cannot write there: {error.strerror}") from None
 
 
-def sentence(event: dict[str, Any], task: Task) -> str | None:
+def sentence(event: Event, task: Task) -> str | None:
     """An event as a person reads it, or None if it is not worth a line."""
-    kind = event["kind"]
-    if kind == "phase" and event["state"] == "begin" and "epoch" not in event:
-        return f"{event['phase']} …"
-    if kind == "epoch":
-        parts = {part: task.in_words(event[part]) for part in ("train", "validation")}
-        return f"epoch {event['epoch']}: " + ", ".join(f"{part} {value}" for part, value in parts.items() if value)
-    if kind == "result":
-        return f"test {task.in_words(event['test'])} ({task.amount(event['test'])})"
-    if kind in ("error", "warning"):
-        return f"{kind}: {event['message']}"
+    if isinstance(event, PhaseEvent) and event.state == "begin" and event.epoch is None:
+        return f"{event.phase} …"
+    if isinstance(event, EpochEvent):
+        parts = {"train": event.train, "validation": event.validation}
+        values = {part: task.in_words(counts.as_json()) for part, counts in parts.items()}
+        return f"epoch {event.epoch}: " + ", ".join(f"{part} {value}" for part, value in values.items() if value)
+    if isinstance(event, ResultEvent):
+        test = event.test.as_json()
+        return f"test {task.in_words(test)} ({task.amount(test)})"
+    if isinstance(event, ErrorEvent | WarningEvent):
+        return f"{event.kind}: {event.message}"
     return None
 
 
 def take(part: Part, line: str) -> None:
     """Keep an event line in the run's folder and print its essence; anything else is printed as it is."""
-    event = parse(line)
+    event = parse_event(line)
     if event is None:
         print(line, file=sys.stderr, flush=True)
         return
@@ -111,7 +111,7 @@ def take(part: Part, line: str) -> None:
 
 def finish(part: Part, status: Status, end: Exit) -> None:
     """With the chief: compile the result from the events that are on this host."""
-    events = [event for path in sorted(part.folder.glob("events-*.jsonl")) for event in read_events(path)]
+    events = [event for path in event_files(part.folder) for event in read_events(path)]
     events.sort(key=lambda event: event.time)
     started = events[0].time if events else time.time()
     failure = None

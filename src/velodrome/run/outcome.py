@@ -11,7 +11,6 @@ from typing import Any
 
 from velodrome.cluster.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION, HistoryRow
-from velodrome.events.lines import to_event
 from velodrome.events.models import (
     EpochEvent,
     EventBase,
@@ -271,7 +270,7 @@ def make_result(
     plan: Plan,
     path: str,
     status: str,
-    events: Iterable[EventBase | Mapping[str, Any]],
+    events: Iterable[EventBase],
     *,
     started: float,
     ended: float,
@@ -279,7 +278,6 @@ def make_result(
     launcher: str = "local",
 ) -> dict[str, Any]:
     """Compute the result of a run as the plain object that is stored, printed and returned."""
-    typed = (event if isinstance(event, EventBase) else to_event(event) for event in events)
     return build_result(
-        plan, path, status, typed, started=started, ended=ended, failure=failure, launcher=launcher
+        plan, path, status, events, started=started, ended=ended, failure=failure, launcher=launcher
     ).as_json()

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.events.models import Event
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder, run_race
 from velodrome.spec.race import Entry
@@ -34,7 +35,7 @@ class RaceObserver:
     def begin(self, entry: Entry) -> None:
         """A job starts."""
 
-    def event(self, entry: Entry, event: dict[str, Any]) -> None:
+    def event(self, entry: Entry, event: Event) -> None:
         """An event of the running job."""
 
     def end(self, entry: Entry, result: Result, error: JobFailed | None) -> None:

@@ -93,7 +93,7 @@ class OpenRun(RunFolder):
         if self._events.tell():
             self._events.write("\n")  # whatever a killed controller left half written ends here
 
-    def add_event(self, event: EventBase | dict[str, Any]) -> None:
+    def add_event(self, event: EventBase) -> None:
         assert self._events is not None
         self._events.write(to_line(event) + "\n")
         self._events.flush()

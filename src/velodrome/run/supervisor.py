@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Group, Launcher
@@ -20,7 +19,7 @@ from velodrome.run.process_state import SILENT_SECONDS, ProcessState
 from velodrome.run.root_cause import not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun
 
-Listener = Callable[[dict[str, Any]], None]
+Listener = Callable[[Event], None]
 
 #: How long one wait for output lasts at most.
 WAIT_SECONDS = 0.2
@@ -109,9 +108,8 @@ class Supervisor:
         self._record(event.model_copy(update={"received": round(time.time(), 4)}))
 
     def _record(self, event: Event) -> None:
-        fields = event.as_json()
-        self._run.add_event(fields)
-        self._listener(fields)
+        self._run.add_event(event)
+        self._listener(event)
 
     def _continue_without_lost(self) -> None:
         """With --keep-going, a worker may fail while another one is left."""

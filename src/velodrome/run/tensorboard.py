@@ -1,5 +1,5 @@
-"""What TensorBoard shows of a run, written by the controller without any framework: scalars from the events, and at
-the end what the HParams tab compares runs by, in a folder of its own so that resource curves are no columns there."""
+"""What TensorBoard shows of a run, written by the controller without any framework: scalars from the events and, at
+the end, the session that the HParams tab compares, in its own folder so that resource curves are no columns there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.configuration import NOT_CONFIGURED, text_of
+from velodrome.events.fields import Counts
+from velodrome.events.models import EpochEvent, Event, ResourcesEvent, ResultEvent
 from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
 
-#: Where the session that the HParams tab compares lies, within a run's `tensorboard/`.
+#: The folder of the session that the HParams tab compares, within a run's `tensorboard/`.
 SESSION = "hparams"
 
 
 class EventFile:
-    """A file of TensorBoard's, begun when the first summary is written."""
+    """An event file of TensorBoard, created with the first summary."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -52,7 +54,7 @@ class EventFile:
 
     def close(self) -> None:
         if self._stream is not None:
-            with suppress(OSError):  # a full disk is told of elsewhere
+            with suppress(OSError):  # a full disk is reported elsewhere
                 self._stream.close()
 
 
@@ -63,31 +65,28 @@ class Scalars:
         self._file = EventFile(folder)
         self._task = task
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Write what an event says, if it is for a curve."""
-        kind = event["kind"]
-        if kind == "epoch":
-            values = {"time/epoch_seconds": event["seconds"]}
-            for part in ("train", "validation"):
-                values.update(self._curves(part, event[part]))
-            self._file.scalars(event["epoch"], event["time"], values)
-        elif kind == "resources":
-            node = f"{event['role']}-{event['rank']}"
-            network = event["network"]
-            self._file.scalars(round(event["time"] - self._file.began), event["time"], {
-                f"cpu_percent/{node}": event["cpu_percent"],
-                f"memory_bytes/{node}": event["memory_bytes"],
-                f"network_bytes/{node}/in": network["in"],
-                f"network_bytes/{node}/out": network["out"],
+    def take(self, event: Event) -> None:
+        """Write the scalars of an event, if it has any."""
+        now = event.controller_time
+        if isinstance(event, EpochEvent):
+            train, validation = self._curves("train", event.train), self._curves("validation", event.validation)
+            self._file.scalars(event.epoch, now, {"time/epoch_seconds": event.seconds, **train, **validation})
+        elif isinstance(event, ResourcesEvent):
+            node = f"{event.role}-{event.rank}"
+            self._file.scalars(round(now - self._file.began), now, {
+                f"cpu_percent/{node}": event.cpu_percent,
+                f"memory_bytes/{node}": event.memory_bytes,
+                f"network_bytes/{node}/in": event.network.inbound,
+                f"network_bytes/{node}/out": event.network.out,
             })
-        elif kind == "result" and event["test"]["total"]:
-            self._file.scalars(len(event["history"]), event["time"], self._curves("test", event["test"]))
+        elif isinstance(event, ResultEvent) and event.test.total:
+            self._file.scalars(len(event.history), now, self._curves("test", event.test))
 
-    def _curves(self, part: str, counts: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics of a part; one that is not finite is drawn as such."""
-        if not counts["total"]:
+    def _curves(self, part: str, counts: Counts) -> dict[str, float]:
+        """Return the metrics of a part; one that is not finite is drawn as such."""
+        if not counts.total:
             return {}
-        measured = self._task.measure(counts)
+        measured = self._task.measure(counts.as_json())
         return {f"{name}/{part}": math.nan if value is None else value for name, value in measured.items()}
 
     def close(self) -> None:
@@ -95,7 +94,7 @@ class Scalars:
 
 
 def hyperparameters(job: Job) -> dict[str, float | bool | str]:
-    """What tells a configuration apart, as TensorBoard can hold it: a number, a truth value or a word."""
+    """Return the fields that distinguish configurations, as TensorBoard can hold them: numbers, booleans and text."""
     found: dict[str, float | bool | str] = {}
     for name, value in job.model_dump().items():
         if value is not None and name not in NOT_CONFIGURED:
@@ -104,7 +103,7 @@ def hyperparameters(job: Job) -> dict[str, float | bool | str]:
 
 
 def metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """What runs are compared by: the last word on each."""
+    """Return the final metrics by which runs are compared."""
     last, task = (result.get("history") or [{}])[-1], task_of_result(result)
     test, seconds, pace = (result.get(part) or {} for part in ("test", "seconds", "throughput"))
     values = {
@@ -118,7 +117,7 @@ def metrics(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def write_session(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
-    """Write a run down for the HParams tab; repetitions, which differ in their seed only, share a group."""
+    """Write the session of a run for the HParams tab; repetitions, which differ only in their seed, share a group."""
     from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
@@ -145,7 +144,7 @@ def write_session(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
 
 
 def _plugin_summary(name: str, data: Any, content: Any) -> Any:
-    """A message of the HParams plugin as a summary: its content is the metadata, the tensor is empty."""
+    """Wrap a message of the HParams plugin in a summary: its content is the metadata, the tensor is empty."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import metadata
 

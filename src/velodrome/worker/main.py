@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from velodrome.data.budget import share_host
 from velodrome.errors import BadRequest, PeerLost, PortTaken, VelodromeError, headline
-from velodrome.events.lines import Cause
+from velodrome.events.models import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
 from velodrome.offers.world import World
