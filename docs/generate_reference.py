@@ -143,9 +143,10 @@ def implementations_of(engine: Engine) -> str:
     rows = []
     for strategy in engine.strategies:
         about = strategy.implementation
-        lists = (about.framework, about.own, about.stock)
+        lists = (about.framework, about.own, about.stock, about.kept)
         rows.append([f"`{strategy.name}`", *("; ".join(parts) or "–" for parts in lists)])
-    return table(["strategy", "the framework's parts", "Velodrome's parts", "stock form"], rows)
+    headings = ["strategy", "the framework's parts", "Velodrome's parts", "stock form", "which keeps of Velodrome's"]
+    return table(headings, rows)
 
 
 def engines_page() -> str:

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from velodrome.spec.job import Job
 from velodrome.variables import WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
+from velodrome.worker.main import report
 
 
 def read_data(path: str) -> Splits:
@@ -64,8 +64,7 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
     try:
         import_module(engine_of(context.job).worker).train(context)
     except BaseException as error:
-        traceback.print_exc()
-        events.emit("error", error=type(error).__name__, message=str(error))
+        report(error, events)
         return error.exit_code if isinstance(error, VelodromeError) else 1
     return 0
 

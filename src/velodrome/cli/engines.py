@@ -7,7 +7,9 @@ from velodrome.cli.options import Json
 
 def _parts(implementation: dict[str, list[str]]) -> str:
     """Whose parts a strategy consists of, a line each."""
-    headings = (("framework", "framework"), ("own", "Velodrome"), ("stock", "--implementation stock"))
+    headings = (
+        ("framework", "framework"), ("own", "Velodrome"), ("stock", "--implementation stock"), ("kept", "it keeps"),
+    )
     return "".join(f"\n{heading}: {', '.join(implementation[key])}" for key, heading in headings if implementation[key])
 
 

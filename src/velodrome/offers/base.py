@@ -45,11 +45,13 @@ class Implementation:
     framework: tuple[str, ...] = ()
     #: What does the work under `--implementation stock`; empty for a strategy that has no stock form.
     stock: tuple[str, ...] = ()
+    #: What of Velodrome's the stock form keeps.
+    kept: tuple[str, ...] = ()
 
     def report(self, kind: Kind, path: str | None = None) -> dict[str, Any]:
         """What a result records: the form that trained, its parts, and the path of the gradients if there are several
         ("shared-memory", "mpi")."""
-        own, framework = ((), self.stock) if kind == "stock" else (self.own, self.framework)
+        own, framework = (self.kept, self.stock) if kind == "stock" else (self.own, self.framework)
         return {"kind": kind, "own": list(own), "framework": list(framework), "path": path}
 
 

@@ -9,9 +9,6 @@ import sys
 import threading
 from contextlib import suppress
 
-#: Names of malloc.h; larger values of the first are refused.
-_M_MMAP_THRESHOLD, _LARGEST_KEPT = -3, 32 << 20
-_M_TRIM_THRESHOLD, _MOST_KEPT = -1, 512 << 20
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
@@ -43,15 +40,6 @@ def limit_threads(threads: int) -> None:
     """Tell numerical libraries, before they load, how many threads they may start."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(threads)
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees for the next one, instead of giving pages back and getting new ones."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # a C library that is not GNU's manages well without it
-            library = ctypes.CDLL(None)
-            library.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
-            library.mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT)
 
 
 def _prctl(option: int, value: object) -> None:

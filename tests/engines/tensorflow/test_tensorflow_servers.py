@@ -160,7 +160,7 @@ def test_the_chief_ends_when_it_cannot_go_on(
     ran = finish(started, tmp_path)
     assert time.monotonic() - began < 30
     (error,) = _chief(ran).of_kind("error")
-    assert error["error"] == "PeerLost"
+    assert error["cause"] == "peer"
     assert all(process.code is not None for process in ran.processes)
 
 
@@ -172,7 +172,7 @@ def test_a_synchronous_worker_says_that_it_lost_its_peer(make_job: Any, data: Pa
     survivor, _ = finish(started, tmp_path).processes
     assert time.monotonic() - began < 30
     (error,) = survivor.of_kind("error")
-    assert error["error"] == "PeerLost"
+    assert error["cause"] == "peer"
 
 
 def test_who_does_not_come_is_named(make_job: Any, data: Path, tmp_path: Path) -> None:
@@ -190,5 +190,5 @@ def test_a_taken_port_is_said_to_be_taken(make_job: Any, data: Path, tmp_path: P
     with socket.create_server(("0.0.0.0", members[0].port)):
         (process,) = finish(start(asked, data, tmp_path, members=members), tmp_path).processes
     (error,) = process.of_kind("error")
-    assert error["error"] == "PortTaken"
+    assert error["cause"] == "port"
     assert str(members[0].port) in error["message"]

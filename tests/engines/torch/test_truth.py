@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, largest_difference, run, write_data
 
+from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.spec.job import Job
 
 torch = pytest.importorskip("torch")
@@ -86,6 +87,8 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, st
     wanted = job(optimizer=optimizer, dtype=dtype)
     ran = run(wanted.model_copy(update={"strategy": strategy, "workers": workers}), data, tmp_path)
     alone = single(wanted)
+    path = {"ddp": None, "allreduce": "shared-memory" if workers > 1 else "mpi"}[strategy]
+    assert (ran.result["implementation"]["kind"], ran.result["implementation"]["path"]) == ("velodrome", path)
     assert largest_difference(ran.state, alone.state, "model.") < TOLERANCE[dtype]
     for part in ("correct", "total"):
         assert ran.result["test"][part] == alone.result["test"][part]
@@ -94,6 +97,38 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, st
         assert mine["train_accuracy"] == theirs["train_accuracy"]
         assert mine["validation_accuracy"] == theirs["validation_accuracy"]
         assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
+def test_the_stock_form_ends_with_the_weights_of_velodromes(single, data, tmp_path, strategy, optimizer, dtype):
+    wanted = job(optimizer=optimizer, dtype=dtype)
+    workers = 1 if strategy == "single" else 2
+    stock = wanted.model_copy(update={"implementation": "stock", "strategy": strategy, "workers": workers})
+    ran = run(stock, data, tmp_path)
+    assert largest_difference(ran.state, single(wanted).state, "model.") < TOLERANCE[dtype]
+    used = ran.result["implementation"]
+    assert used["kind"] == "stock"
+    assert "torch.optim" in used["framework"]
+    assert used["path"] == ("mpi" if strategy == "allreduce" else None)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_the_stock_form_clips_the_whole_gradient(single, data, tmp_path, strategy):
+    wanted = job(clip_norm=0.05)
+    stock = wanted.model_copy(update={"implementation": "stock", "strategy": strategy, "workers": 2})
+    assert largest_difference(run(stock, data, tmp_path).state, single(wanted).state, "model.") < 1e-9
+
+
+def test_a_pytorch_without_fused_kernels_trains_the_same_and_is_reported(data, tmp_path):
+    plain = run(job(model="torch_nets:without_fused_kernels", optimizer="adam"), data, tmp_path / "plain")
+    fused = run(job(model="torch_nets:logits", optimizer="adam"), data, tmp_path / "fused")
+    assert largest_difference(plain.state, fused.state, "model.") < 1e-9
+    (process,) = plain.processes
+    assert "torch._fused_adam_" in process.of_kind("warning")[0]["message"]
+    assert PLAIN_OPTIMIZER in plain.result["implementation"]["own"]
+    assert FUSED_OPTIMIZER in fused.result["implementation"]["own"]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
@@ -111,15 +146,17 @@ def test_hosts_apart_reach_each_other_over_the_network(single, data, tmp_path, s
     hosts = ["127.0.0.2", "127.0.0.3"]
     ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 2}), data, tmp_path, hosts=hosts)
     assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
+    assert ran.result["implementation"]["path"] == ("mpi" if strategy == "allreduce" else None)
 
 
+@pytest.mark.parametrize("implementation", ["velodrome", "stock"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
 @pytest.mark.parametrize("model", ["dense-128", "torch_nets:normalised"])
-def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, model):
+def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, model, implementation):
     workers = 1 if strategy == "single" else 2
     arguments = {"dropout": 0.3} if ":" in model else {}
     wanted = job(model=model, model_args=arguments, optimizer="adam", strategy=strategy, workers=workers, steps=None,
-                 epochs=4, dtype="float32")  # fmt: skip
+                 epochs=4, dtype="float32", implementation=implementation)  # fmt: skip
     whole = run(wanted, data, tmp_path / "whole")
     run(wanted.model_copy(update={"epochs": 2}), data, tmp_path / "parts")
     parts = run(wanted, data, tmp_path / "parts", resume=True)

@@ -18,6 +18,12 @@ def logits(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
 
 
+def without_fused_kernels(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same network, on a PyTorch that has dropped its private optimizer kernels."""
+    del torch._fused_adam_, torch._fused_sgd_
+    return logits(input_shape, classes)
+
+
 def log_softmax(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(*logits(input_shape, classes), nn.LogSoftmax(1))
 

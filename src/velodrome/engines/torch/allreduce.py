@@ -1,4 +1,4 @@
-"""`allreduce`: every process computes its part of the gradient, and one sum over MPI makes it whole."""
+"""`allreduce`: every process computes the gradient of its part of a batch, and the parts are summed."""
 
 from __future__ import annotations
 
@@ -11,44 +11,47 @@ import torch
 
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Optimizer
-from velodrome.engines.torch.reducers import Sent, Shared, Sums
+from velodrome.engines.torch.reducers import AllReduceReducer, GradientReducer, SharedMemoryReducer
 
 T = TypeVar("T")
 
 
 class AllReduceLearner(TorchLearner):
-    """Shares parameters with the other processes where they are on one host, else sends gradients to them."""
+    """Shares parameters with the other processes where all are on one host, else all-reduces gradients over MPI."""
 
     collective_seconds: float = 0.0
 
     def _make_optimizer(self) -> Optimizer:
-        self._sums = self._choose_sums()
-        return self._sums.optimizer
+        self._reducer = self._choose_reducer()
+        self.path = self._reducer.path
+        return self._reducer.optimizer
 
-    def _choose_sums(self) -> Sums:
+    def _choose_reducer(self) -> GradientReducer:
         transport, job = self._transport, self._context.job
-        shares = transport.size > 1 and self._device.type == "cpu" and self._network.leaves_parameters_alone()
+        if job.implementation == "stock":
+            return AllReduceReducer(transport, self._trained, job)
+        shares = transport.size > 1 and self._device.type == "cpu" and self._network.leaves_parameters_unchanged()
         agreed = np.array([shares], np.int64)
         transport.all_reduce(agreed)
         if agreed[0] == transport.size:
-            memory = Shared.memory(transport, self._trained, job)
+            memory = SharedMemoryReducer.allocate(transport, self._trained, job)
             if memory is not None:
-                return Shared(transport, self._trained, job, memory)
-        return Sent(transport, self._trained, job)
+                return SharedMemoryReducer(transport, self._trained, job, memory)
+        return AllReduceReducer(transport, self._trained, job)
 
     def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
-        self._sums.write(None if loss is None else self._local_gradients(loss))
-        return self._together(self._sums.reduce)
+        self._reducer.write(None if loss is None else self._local_gradients(loss))
+        return self._blocking(self._reducer.reduce)
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
-        return self._together(lambda: self._sums.norm(gradients))
+        return self._blocking(lambda: self._reducer.norm(gradients))
 
     def step(self, loss: torch.Tensor | None, batch: int) -> None:
         super().step(loss, batch)
-        self._together(self._sums.finish)
+        self._blocking(self._reducer.finish)
 
-    def _together(self, call: Callable[[], T]) -> T:
-        """Do what blocks until all processes do it."""
+    def _blocking(self, call: Callable[[], T]) -> T:
+        """Make a call that blocks until all processes make it, and count the time it takes."""
         status = self._context.status
         status.waiting = True
         began = time.perf_counter()

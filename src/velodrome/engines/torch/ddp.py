@@ -23,48 +23,48 @@ from velodrome.errors import PeerLost, PortTaken, RunFailed
 from velodrome.offers.world import World
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import address_towards, interface_of
-from velodrome.worker.context import Context
+from velodrome.worker.context import Context, Status
 
-#: Collectives may wait this long: who stalls is found by the controller, which knows more than a timeout does.
+#: Collectives may block this long: a stalled process is found by the controller, which knows more than a timeout does.
 COLLECTIVE_LIMIT = timedelta(days=7)
-#: Worker 0 started its clock later than the others, by as much as its start took longer.
+#: Worker 0 may start to wait later than the others: its start may take longer.
 _GRACE_SECONDS = 30.0
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|tcpstore|peer", re.IGNORECASE)
 
 
 class ProcessGroup(Transport):
-    """The default process group as a transport for what is not a gradient."""
+    """A process group as a transport for what is not a gradient."""
 
-    def __init__(self, rank: int, size: int, store: distributed.TCPStore) -> None:
-        self.rank, self.size = rank, size
-        self._store = store
+    def __init__(self, group: distributed.ProcessGroup | None, store: distributed.TCPStore) -> None:
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        self.group, self._store = group, store
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
-        with losing_peers():
-            distributed.all_reduce(torch.from_numpy(buffer))
+        with translate_peer_errors():
+            distributed.all_reduce(torch.from_numpy(buffer), group=self.group)
 
     def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
-        with losing_peers():
-            distributed.broadcast(torch.from_numpy(buffer), root)
+        with translate_peer_errors():
+            distributed.broadcast(torch.from_numpy(buffer), root, group=self.group)
 
     def barrier(self) -> None:
-        with losing_peers():
-            distributed.all_reduce(torch.zeros(1))
+        with translate_peer_errors():
+            distributed.all_reduce(torch.zeros(1), group=self.group)
 
     def close(self) -> None:
-        # By word of the store, and the group itself ends with the process: taking gloo's connections down while a peer
-        # closes its own can wait for ever, and so can a last collective.
-        with losing_peers():
-            self._store.set(f"bye/{self.rank}", "")
-            self._store.wait([f"bye/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
-            self._store.set(f"gone/{self.rank}", "")
-            if self.rank == 0:  # the store lives here
-                self._store.wait([f"gone/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
+        # Through the store, and the group itself ends with the process: closing gloo's connections while a peer closes
+        # its own can block for ever, and so can a last collective.
+        with translate_peer_errors():
+            self._store.set(f"leaving/{self.rank}", "")
+            self._store.wait([f"leaving/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
+            self._store.set(f"left/{self.rank}", "")
+            if self.rank == 0:  # the store is in this process
+                self._store.wait([f"left/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
 
 
 @contextmanager
-def losing_peers() -> Iterator[None]:
-    """Around what talks to other processes: their loss is said as such."""
+def translate_peer_errors() -> Iterator[None]:
+    """Raise `PeerLost` where PyTorch raises its own error because another process has gone."""
     try:
         yield
     except RuntimeError as error:
@@ -93,39 +93,43 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
         raise RunFailed(
             f"{world.peers[0]} did not join: nobody answered at {host}:{port} within {seconds:g} s"
         ) from error
-    _meet(store, world, seconds)
-    with losing_peers():
+    _rendezvous(store, world, seconds)
+    with translate_peer_errors():
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=rank, world_size=size, timeout=limit
         )
         distributed.all_reduce(torch.zeros(1))  # connections are made by their first use
-    distributed.distributed_c10d._set_pg_timeout(COLLECTIVE_LIMIT)
-    return ProcessGroup(rank, size, store)
+        # A group's timeout is set when it is made: the first one is limited by the job's start timeout, and the one
+        # that trains by none.
+        group = distributed.new_group(timeout=COLLECTIVE_LIMIT)
+        distributed.all_reduce(torch.zeros(1), group=group)
+    return ProcessGroup(group, store)
 
 
-def _meet(store: distributed.TCPStore, world: World, seconds: float) -> None:
-    """Say hello; worker 0 waits for everybody and tells the others who is missing, so that all can name them."""
+def _rendezvous(store: distributed.TCPStore, world: World, seconds: float) -> None:
+    """Join; worker 0 waits for all others and publishes who is missing, so that every process can name them."""
     rank, size = world.me.rank, len(world.peers)
-    keys = [f"hello/{other}" for other in range(size)]
+    keys = [f"joined/{other}" for other in range(size)]
     try:
         store.set(keys[rank], "")
         if rank == 0:
-            missing = "" if _arrive(store, keys, seconds) else _absent(store, keys)
+            missing = "" if _wait_for(store, keys, seconds) else _absent(store, keys)
             store.set("missing", missing)
         else:
             store.wait(["missing"], timedelta(seconds=seconds + _GRACE_SECONDS))
             missing = store.get("missing").decode()
-        store.set(f"told/{rank}", "")
+        store.set(f"acknowledged/{rank}", "")
     except (distributed.DistError, RuntimeError) as error:
         raise PeerLost(f"lost {world.peers[0]} while waiting for the others") from error
     if missing:
-        if rank == 0:  # the store lives here, and those who came must be able to read it
-            _arrive(store, [f"told/{other}" for other in range(size) if str(other) not in missing.split(",")], 5)
+        if rank == 0:  # the store is in this process, and those that joined must be able to read it
+            present = [other for other in range(size) if str(other) not in missing.split(",")]
+            _wait_for(store, [f"acknowledged/{other}" for other in present], 5)
         absent = ", ".join(str(world.peers[int(other)]) for other in missing.split(","))
         raise RunFailed(f"{absent} did not join within {seconds:g} s")
 
 
-def _arrive(store: distributed.TCPStore, keys: list[str], seconds: float) -> bool:
+def _wait_for(store: distributed.TCPStore, keys: list[str], seconds: float) -> bool:
     try:
         store.wait(keys, timedelta(seconds=seconds))
     except (distributed.DistError, RuntimeError):
@@ -138,7 +142,7 @@ def _absent(store: distributed.TCPStore, keys: list[str]) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bound by us, to this address only: PyTorch's own store would listen on every interface."""
+    """A listening socket on this address only: PyTorch's own store would listen on every interface."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
@@ -148,6 +152,21 @@ def _listen(host: str, port: int) -> socket.socket:
         raise RunFailed(
             f"cannot listen on {host}:{port} ({error.strerror or error}): worker 0 must run on {host!r}"
         ) from error
+
+
+class _StockDdp(DistributedDataParallel):
+    """DistributedDataParallel that broadcasts buffers in the forward pass, its default: there it waits for others."""
+
+    def __init__(self, status: Status, model: nn.Module, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._status = status
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        self._status.waiting = True
+        with translate_peer_errors():
+            outputs = super().forward(*inputs, **named)
+        self._status.waiting = False
+        return outputs
 
 
 class DdpLearner(TorchLearner):
@@ -161,19 +180,22 @@ class DdpLearner(TorchLearner):
         # another name for broadcast_buffers.
         warnings.filterwarnings("ignore", message=".*find_unused_parameters=True was specified.*")
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
-        return DistributedDataParallel(
-            self._model,
-            device_ids=[self._device.index] if self._device.type == "cuda" else None,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=not self._network.from_zoo,
-        )
+        assert isinstance(self._transport, ProcessGroup)
+        options: dict[str, Any] = {
+            "device_ids": [self._device.index] if self._device.type == "cuda" else None,
+            "process_group": self._transport.group,
+            # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
+            "find_unused_parameters": not self._network.from_zoo,
+        }
+        if self._context.job.implementation == "stock":
+            return _StockDdp(self._context.status, self._model, **options)
+        return DistributedDataParallel(self._model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
 
     def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
         assert loss is not None, "every process computes in every step"
         status = self._context.status
-        status.waiting = True  # most of the pass computes, but where it stops it waits for others
-        with losing_peers():
+        status.waiting = True  # most of the pass computes, but where it blocks it waits for others
+        with translate_peer_errors():
             gradients = self._local_gradients(loss)
         status.waiting = False
         return gradients

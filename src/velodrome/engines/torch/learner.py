@@ -12,8 +12,9 @@ from torch import nn
 
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import Optimizer, shorten, squares
+from velodrome.engines.torch.optimizer import Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Place, task_class
+from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
@@ -27,6 +28,8 @@ class TorchLearner(Learner):
     always_computes = False
     #: What a subclass multiplies the loss with, to undo what its engine divides by.
     loss_factor = 1.0
+    #: What carries the gradients, where a strategy has several ways.
+    path: str | None = None
 
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
         self._context, self._network, self._transport, self._device = context, network, transport, device
@@ -35,6 +38,7 @@ class TorchLearner(Learner):
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
+        self.implementation = self._report_implementation()
         self.forward: nn.Module = self._wrapped()
         self._task = task_class(context)(context, network, Place(transport.rank, transport.size, device))
         self._epochs = 0
@@ -42,21 +46,33 @@ class TorchLearner(Learner):
     # -- what a strategy may change
 
     def _make_optimizer(self) -> Optimizer:
-        """What changes the parameters by what `_gradients` gives."""
-        return Optimizer(self._context.job, list(self._trained))
+        """The optimizer that steps by what `_gradients` returns."""
+        return make_optimizer(self._context.job, self._trained)
 
     def _wrapped(self) -> nn.Module:
-        """What the forward pass calls."""
+        """The module that the forward pass calls."""
         return self._model
 
     def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
-        """The gradient of what the optimizer changes; `loss` is None if this process has no example in the step."""
+        """The gradients that the optimizer takes; `loss` is None if this process has no example in the step."""
         assert loss is not None, "one process has all examples"
         return self._local_gradients(loss)
 
     def _norm(self, gradients: list[torch.Tensor]) -> float:
-        """The length of the whole gradient, of which `gradients` may be this process's share."""
-        return squares(gradients) ** 0.5
+        """The norm of the whole gradient, of which `gradients` may be one process's slice."""
+        return squared_norm(gradients) ** 0.5
+
+    def _report_implementation(self) -> dict[str, Any]:
+        """The parts that train here: those of the strategy's description, with what this PyTorch lacks replaced."""
+        job = self._context.job
+        report = self._context.strategy.implementation.report(job.implementation, self.path)
+        if missing := self._optimizer.missing:
+            report["own"] = [PLAIN_OPTIMIZER if part == FUSED_OPTIMIZER else part for part in report["own"]]
+            if self._context.is_chief:
+                names = " and ".join(f"torch.{name}" for name in missing)
+                message = f"this PyTorch lacks {names}: optimizer steps use public functions and take longer"
+                self._context.events.emit("warning", message=message)
+        return report
 
     # -- training
 
@@ -75,10 +91,11 @@ class TorchLearner(Learner):
         return self._task.train(first, last, self)
 
     def step(self, loss: torch.Tensor | None, batch: int) -> None:
-        """One step by the summed loss of this process's examples, None if it has none, out of a batch over all."""
+        """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
+        all processes."""
         gradients = self._gradients(None if loss is None else loss * (self.loss_factor / batch))
         if self._clip_norm is not None:
-            shorten(gradients, self._norm(gradients), self._clip_norm)
+            clip(gradients, self._norm(gradients), self._clip_norm)
         self._optimizer.step(gradients)
 
     def _local_gradients(self, loss: torch.Tensor) -> list[torch.Tensor]:

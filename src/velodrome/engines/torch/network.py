@@ -20,15 +20,17 @@ from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 
 PROBED_EXAMPLES = 4
+#: Layers whose training needs more than one example. Lazy ones have become these by the time they are looked for.
+_BATCH_NORMALISATION = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 #: Probabilities are kept this far from zero before their logarithm is taken.
 SMALLEST_PROBABILITY = 1e-7
 
-#: Sum of the losses of a batch, from what the model answers and the labels.
+#: Sum of the losses of a batch, from the model's outputs and the labels.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def loss_of_logits(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Also right for log-probabilities, which are logits that add up already."""
+    """Also correct for log-probabilities, which are normalised logits."""
     return functional.cross_entropy(outputs, labels, reduction="sum")
 
 
@@ -42,14 +44,14 @@ class Network:
 
     model: nn.Module
     loss: Loss
-    #: From the zoo: all of it is known, so nothing needs to be looked after at every step.
+    #: Whether it is from the zoo: then its properties are known and need no checks.
     from_zoo: bool
-    #: The fewest examples a training step can be made with: batch normalisation has no variance of one.
-    fewest: int
+    #: The smallest batch a process can train on: batch normalisation has no variance of one example.
+    minimum_batch: int
     #: A few images, for trying the model.
     sample: torch.Tensor | None = None
 
-    def leaves_parameters_alone(self) -> bool:
+    def leaves_parameters_unchanged(self) -> bool:
         """Whether a forward pass in training changes no parameter: only then may processes share them."""
         if self.from_zoo:
             return True
@@ -103,12 +105,12 @@ def build(job: Job, data: Splits, device: torch.device) -> Network:
     outputs = _probe(job.model, model, sample, data.classes)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
-    normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    normalised = any(isinstance(module, _BATCH_NORMALISATION) for module in model.modules())
     return Network(
         model=model,
         loss=loss_of_probabilities if own.are_probabilities(outputs) else loss_of_logits,
         from_zoo=from_zoo,
-        fewest=2 if normalised else 1,
+        minimum_batch=2 if normalised else 1,
         sample=sample,
     )
 
@@ -117,7 +119,7 @@ def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
     """The job's language model with the weights that its seed decides."""
     seed_everything(job.seed)
     model = torch_zoo.build_text(job.model, vocabulary).to(device=device, dtype=dtype_of(job))
-    return Network(model=model, loss=loss_of_logits, from_zoo=True, fewest=1)
+    return Network(model=model, loss=loss_of_logits, from_zoo=True, minimum_batch=1)
 
 
 def _probe(name: str, model: nn.Module, images: torch.Tensor, classes: int) -> np.ndarray:

@@ -1,22 +1,22 @@
-"""PyTorch, worker side: takes its device, meets its peers, builds the learner of the job's strategy and trains."""
+"""PyTorch in a training process: chooses the device, connects to the other processes, builds the learner and trains."""
 
 from __future__ import annotations
 
 import torch
 
+from velodrome.engines.torch import tuning
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.tasks.base import task_class
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker import host, loop
+from velodrome.worker import loop
 from velodrome.worker.context import Context
 
 
 def train(context: Context) -> None:
     """Train the job of the context to its end."""
-    host.keep_freed_memory()
-    # What an optimizer remembers of a gradient that stays zero fades into numbers so small that processors compute with
-    # them many times slower. Threads that start later take this over.
-    torch.set_flush_denormal(True)
+    if context.job.implementation == "velodrome":
+        tuning.keep_freed_memory()
+        tuning.flush_denormals()
     torch.set_num_threads(context.threads)
     gpus = torch.cuda.device_count() >= context.world.local_size
     device = torch.device("cuda", context.world.me.local_rank) if gpus else torch.device("cpu")

@@ -28,7 +28,10 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
 # Parts of the strategies, as `velodrome engines` and results name them.
 _AUTOGRAD = "modules and autograd"
 _BATCHES = "batches gathered from bytes in memory instead of a DataLoader"
-_OPTIMIZER = "the fused kernels of torch.optim called directly"
+FUSED_OPTIMIZER = "the fused kernels of torch.optim called directly"
+#: In place of the former, where PyTorch lacks them.
+PLAIN_OPTIMIZER = "optimizer steps by public tensor functions"
+_STOCK_OPTIMIZER = "torch.optim"
 _PROCESS = "freed memory kept for the next step, denormals flushed to zero"
 _REDUCTION = (
     "gradients summed in shared memory and the optimizer step divided among the processes of one host, or one flat "
@@ -43,7 +46,8 @@ ENGINE = Engine(
             "single", "one process, not distributed: what everything else is measured against",
             synchronous=True, consistency="none", max_workers=1,
             implementation=Implementation(
-                own=(_BATCHES, _OPTIMIZER, _PROCESS), framework=(_AUTOGRAD,),
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD,),
+                stock=(_AUTOGRAD, _STOCK_OPTIMIZER), kept=(_BATCHES,),
             ),
         ),
         Strategy(
@@ -51,17 +55,20 @@ ENGINE = Engine(
             "(gloo on CPU, nccl on GPU)",
             synchronous=True, consistency="bsp", listens=("worker",),
             implementation=Implementation(
-                own=(_BATCHES, _OPTIMIZER, _PROCESS),
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS),
                 framework=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL, buffers not broadcast, gradients as "
                            "views of its buckets"),
+                stock=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL with its defaults", _STOCK_OPTIMIZER),
+                kept=(_BATCHES,),
             ),
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
             synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",),
             implementation=Implementation(
-                own=(_BATCHES, _OPTIMIZER, _PROCESS, _REDUCTION),
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _REDUCTION),
                 framework=(_AUTOGRAD,),
+                stock=(_AUTOGRAD, _STOCK_OPTIMIZER), kept=(_BATCHES, "one flat gradient summed by MPI_Allreduce"),
             ),
         ),
     ),

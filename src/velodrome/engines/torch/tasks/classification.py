@@ -49,14 +49,14 @@ class ClassificationTask(TorchTask):
         start, end = self._offsets[first], self._offsets[last]
         predicted = torch.empty(end - start, dtype=torch.int64, device=device)
         losses: list[torch.Tensor] = []
-        images, loss_of, fewest = self._train.images, self._network.loss, self._network.fewest
+        images, loss_of, minimum = self._train.images, self._network.loss, self._network.minimum_batch
         offsets, batches, labels, forward, step_with = (
             self._offsets, self._batches, self._labels, stepper.forward, stepper.step
         )
         for step in range(first, last):
             low, high = offsets[step], offsets[step + 1]
             count = high - low
-            if count >= fewest:
+            if count >= minimum:
                 outputs = forward(images(low, high))
             elif count or stepper.always_computes:
                 kept = [] if count else [buffer.clone() for buffer in self._network.model.buffers()]
@@ -83,7 +83,7 @@ class ClassificationTask(TorchTask):
     def _padded(self, low: int, high: int) -> torch.Tensor:
         """At least as many images as the model needs: its own repeated, or any; those too many do not count."""
         chosen = self._train.images(low, high) if high > low else self._train.any_image()
-        return chosen.repeat(self._network.fewest, 1, 1, 1)
+        return chosen.repeat(self._network.minimum_batch, 1, 1, 1)
 
     def evaluate(self, part: Part) -> Seen:
         data, device, model = self._context.data, self._place.device, self._network.model

@@ -1,0 +1,107 @@
+"""The private functions of PyTorch that the engine calls: they are there, only one file calls them, and the public
+functions that replace them give the same weights."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from velodrome.engines import torch as package  # noqa: E402
+from velodrome.engines.torch import kernels, tuning  # noqa: E402
+from velodrome.engines.torch.optimizer import FusedOptimizer, Optimizer, StockOptimizer  # noqa: E402
+from velodrome.spec.job import Job  # noqa: E402
+
+pytestmark = pytest.mark.unit
+
+STEPS = 30
+
+
+def trained(optimizer: type[Optimizer], job: Job, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Tensors after some steps by gradients that depend on them, one of which stays zero."""
+    drawn = torch.Generator().manual_seed(3)
+    tensors = [torch.nn.Parameter(torch.randn(shape, generator=drawn, dtype=dtype)) for shape in ((70, 7), (5,), (3,))]
+    stepping = optimizer(job, tensors)
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            stepping.rate = job.rate / 2
+        gradients = [(tensor * (1 + step % 3) + 0.1).detach() for tensor in tensors[:-1]]
+        stepping.step([*gradients, torch.zeros(3, dtype=dtype)])
+    return [tensor.detach() for tensor in tensors]
+
+
+@pytest.mark.parametrize("name", kernels.PRIVATE)
+def test_pytorch_still_has_the_private_function(name: str) -> None:
+    assert hasattr(torch, name), f"torch.{name} is gone: remove it from engines/torch/kernels.py, its fallback trains"
+    assert name not in kernels.choose_kernels().missing, f"torch.{name} takes other arguments or computes otherwise now"
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize(("optimizer", "name"), [("adam", "_fused_adam_"), ("momentum", "_fused_sgd_")])
+@pytest.mark.parametrize("how", ["dropped", "changed"])
+def test_without_it_the_weights_are_the_same(monkeypatch, optimizer, name, dtype, tolerance, how) -> None:
+    job = Job(optimizer=optimizer)
+    expected = trained(FusedOptimizer, job, dtype)
+    if how == "dropped":
+        monkeypatch.delattr(torch, name)
+    else:
+        monkeypatch.setattr(torch, name, lambda tensors: None)
+    assert kernels.choose_kernels().missing == (name,)
+    for mine, wanted in zip(trained(FusedOptimizer, job, dtype), expected, strict=True):
+        assert torch.allclose(mine, wanted, rtol=0, atol=tolerance)
+
+
+def test_a_private_function_that_computes_something_else_is_replaced(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "_fused_sgd_", lambda *lists, **settings: None)
+    assert kernels.choose_kernels().missing == ("_fused_sgd_",)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_stock_optimizers_give_the_same_weights(optimizer, dtype, tolerance) -> None:
+    job = Job(optimizer=optimizer)
+    for mine, wanted in zip(trained(StockOptimizer, job, dtype), trained(FusedOptimizer, job, dtype), strict=True):
+        assert torch.allclose(mine, wanted, rtol=0, atol=tolerance)
+
+
+def test_no_other_file_uses_a_private_name_of_pytorch() -> None:
+    folder = Path(str(package.__file__)).parent
+    found = {}
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                root = node.value
+                while isinstance(root, ast.Attribute):
+                    root = root.value
+                if isinstance(root, ast.Name) and root.id in ("torch", "nn", "distributed", "functional"):
+                    found.setdefault(file.relative_to(folder).as_posix(), set()).add(node.attr)
+    assert found == {"kernels.py": set(kernels.PRIVATE)}
+
+
+def test_the_c_library_takes_both_settings_of_malloc() -> None:
+    """Fails on a C library that has no `mallopt`: training there is no worse than without this setting."""
+    assert tuning.keep_freed_memory()
+
+
+def test_a_c_library_without_mallopt_is_no_obstacle(monkeypatch) -> None:
+    monkeypatch.setattr(tuning.ctypes, "CDLL", lambda name: object())
+    assert not tuning.keep_freed_memory()
+
+
+def test_denormals_are_flushed_to_zero() -> None:
+    smallest = torch.full((8,), 1e-38)
+    flushed = []
+
+    def work() -> None:
+        assert tuning.flush_denormals()
+        flushed.append(float((smallest * 0.1).sum()))
+
+    thread = threading.Thread(target=work)  # the setting is of a thread: the one that tests keeps its own
+    thread.start()
+    thread.join()
+    assert flushed == [0.0]
+    assert float((smallest * 0.1).sum()) > 0
