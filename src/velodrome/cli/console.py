@@ -151,7 +151,7 @@ def summary(result: dict[str, Any]) -> Table:
     table.add_row("parameters", f"{result['parameters']:,}")
     table.add_row(
         "seconds", f"start-up {seconds['startup']:.1f}, training {seconds['train']:.1f}, "
-        f"evaluation {seconds['evaluate']:.1f}, in all {seconds['total']:.1f}"
+        f"evaluation {seconds['evaluate']:.1f}, total {seconds['total']:.1f}"
     )
     if rate["examples_per_second"]:
         table.add_row(

@@ -31,7 +31,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of the run; by de
 On = Annotated[
     str,
     typer.Option(
-        "--on", metavar="NAME", autocompletion=_launcher_names, show_default=True,
+        "--on", metavar="NAME", autocompletion=_launcher_names, show_default=True, rich_help_panel="Distribution",
         help="Where processes run: local (this machine), or debug (one process inside this command, for breakpoints).",
     ),
 ]
@@ -121,17 +121,24 @@ def _parameters() -> list[inspect.Parameter]:
 
 
 def _in_panels(own: list[inspect.Parameter], of_job: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """A command's parameters in the order of its help: what it puts into a panel itself, the job's, its output's."""
-    first, last = [], []
+    """A command's parameters in the order of its help: panels of its own first, then the groups of a job.
+
+    An option of its own without a panel goes to the output's.
+    """
+    found = []
     for parameter in own:
         kind, info = get_args(parameter.annotation)
         if isinstance(info, OptionInfo) and info.rich_help_panel is None:
             info = copy(info)
             info.rich_help_panel = OUTPUT
-            last.append(parameter.replace(annotation=Annotated[kind, info]))
-        else:
-            first.append(parameter)
-    return [*first, *of_job, *last]
+        found.append(parameter.replace(annotation=Annotated[kind, info]))
+    order = list(GROUPS)
+
+    def place(parameter: inspect.Parameter) -> int:
+        panel = get_args(parameter.annotation)[1].rich_help_panel
+        return order.index(panel) if panel in order else -1
+
+    return sorted([*found, *of_job], key=place)
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Names of runs: what may be one, and what a run is called when the user does not say."""
+"""Names of runs: which are valid, and the default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
 
 def check_name(name: str) -> str:
-    """Refuse a name that could be anything but one plain folder."""
+    """Refuse a name that is not one plain folder."""
     if not _NAME.fullmatch(name):
         raise BadRequest(
             f"--name {name!r}: a name is letters, digits, '.', '_' and '-', begins with a letter or digit, and has at "
@@ -22,7 +22,7 @@ def check_name(name: str) -> str:
 
 
 def default_name(job: Job) -> str:
-    """Says what runs: engine, strategy, processes, data, model, time."""
+    """The default name of a run: engine, strategy, processes, data, model, time."""
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", job.model)
     stock = ["stock"] if job.implementation == "stock" else []
     parts = [job.engine, job.strategy, *stock, f"{job.workers}w", job.dataset, model, f"{job.batch_size}b"]

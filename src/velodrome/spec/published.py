@@ -61,11 +61,11 @@ def abbreviations() -> dict[tuple[str, str], str]:
 
 @dataclass(frozen=True)
 class PublishedName:
-    """What a name by the scheme says."""
+    """The parts of a published name."""
 
     engine: str
     strategy: str
-    #: Tells runs apart whose names would be the same; repetitions count it up.
+    #: Distinguishes runs whose names would be the same; repetitions count it up.
     group: int
     #: Examples of the training set; 0 if they are not known before it is loaded.
     size: int
@@ -74,7 +74,7 @@ class PublishedName:
     batch_size: int
     instance_type: str
     epochs: int
-    #: Begin, as `%y%m%d-%H%M%S`.
+    #: Start, as `%y%m%d-%H%M%S`.
     stamp: str
 
     def __str__(self) -> str:
@@ -88,12 +88,12 @@ class PublishedName:
 
 
 def parse(name: str) -> PublishedName:
-    """What a name says, or `BadRequest` if it does not follow the scheme."""
+    """The parts of a name, or `BadRequest` if it does not follow the scheme."""
     found = _NAME.fullmatch(name)
     strategies = {letters: key for key, letters in abbreviations().items()}
     if found is None or found["letters"] not in strategies:
         raise BadRequest(
-            f"{name!r} does not follow the published scheme: it should be like "
+            f"{name!r} does not follow the published scheme: expected a name such as "
             "'MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652'"
         )
     engine, strategy = strategies[found["letters"]]
@@ -104,17 +104,17 @@ def parse(name: str) -> PublishedName:
 
 
 def now() -> str:
-    """The time stamp of a race that begins at this moment."""
+    """The time stamp of a race that starts now."""
     return time.strftime("%y%m%d-%H%M%S")
 
 
 def local_type() -> str:
-    """What this machine is called among instance types: `local-2c` with two cores."""
+    """This machine as an instance type: `local-2c` with two cores."""
     return f"local-{os.cpu_count() or 1}c"
 
 
 def label_of(dataset: str) -> str:
-    """What is learned to tell apart: the variant of a data set or its name, in letters and digits only."""
+    """The label that is learned: the variant of a data set or its name, in letters and digits only."""
     before, colon, rest = dataset.partition(":")
     last = rest.rstrip("/").rpartition("/")[2] if colon and before in catalogue.SCHEMES else rest
     word = _LABELS.get(last or before, last or before)
@@ -124,7 +124,7 @@ def label_of(dataset: str) -> str:
 
 
 def _size(job: Job) -> int:
-    """Examples to train on, or words of a text: what can be told now, 0 if nothing can."""
+    """Training examples, or words of a text; 0 if that is not known yet."""
     try:
         about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
         if about.train is None and about.counted_when_prepared:
@@ -154,12 +154,12 @@ def sizes_of(jobs: Iterable[Job], known: Mapping[str, int]) -> dict[str, int]:
 def stamped(race: Race, written: Race | None) -> Race:
     """A race with the time stamp, the data sizes and the machine of its names.
 
-    They are those of its first begin, if one was written: data that was read since then may say another size than it
-    said before, the machine may have other cores, and the runs that are finished must be found again.
+    They are those of its first start, if it was started before: since then the data may have got another size and the
+    machine other cores, and finished runs must be found again.
     """
     if race.naming != "published":
         return race
-    # Names are what this is for, so the jobs are taken without theirs; what cannot be is told when they are checked.
+    # Names are what this is for, so the jobs have none yet; invalid ones are reported when they are checked.
     jobs = [entry.job for entry in combinations(race)[0]]
     return race.model_copy(update={
         "stamp": race.stamp or (written and written.stamp) or now(),

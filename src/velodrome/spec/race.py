@@ -1,4 +1,4 @@
-"""A race: a base job, what to vary, how often to repeat. Expands to jobs; says everything that is wrong at once."""
+"""A race: a base job, what to vary, how often to repeat. Expands to jobs and reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class Race(BaseModel):
     )
     repeat: Annotated[int, Field(ge=1)] = Field(1, description="runs of each configuration, with seeds that count up")
     naming: Literal["plain", "published"] = Field(
-        "plain", description="what runs are called: engine, strategy and sizes (plain), or by [the published "
+        "plain", description="how runs are named: by engine, strategy and sizes (plain), or by [the published "
         "scheme](names.md)"
     )
     stamp: str | None = Field(
-        None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; the race's begin "
-        "unless said"
+        None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; by default the "
+        "start of the race"
     )
     sizes: dict[str, int] = Field(
-        default_factory=dict, description="data sizes in published names, written when the race begins and kept, so "
-        "that a race that is gone on with has the same names"
+        default_factory=dict, description="data sizes in published names, recorded when the race starts, so that a "
+        "resumed race has the same names"
     )
     machine: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="what the machine is called in published names, "
-        "written and kept like the sizes"
+        None, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published names, "
+        "recorded like the sizes"
     )
     prefix: list[Prefix] | None = Field(
-        None, description="what plain names begin with: data set, model or both; those of which the race has several "
-        "unless said"
+        None, description="what plain names begin with: data set, model or both; by default those of which the race "
+        "has several"
     )
     fitted: dict[str, Positive] = Field(
         default_factory=dict, description="workers that a study's jobs had when it first ran here, kept when it is "
-        "gone on with"
+        "resumed"
     )
 
     @field_validator("vary")
@@ -78,7 +78,7 @@ def parse_race(content: dict[str, Any]) -> Race:
             f"{'.'.join(map(str, part['loc']))} {str(part['input'])[:60]!r}: {_reason(part['msg'])}"
             for part in error.errors()
         ]
-        raise BadRequest(f"this is no race: {'; '.join(parts)}") from None
+        raise BadRequest(f"this is not a race: {'; '.join(parts)}") from None
 
 
 def _reason(message: str) -> str:
@@ -105,7 +105,7 @@ def _entry(text: str) -> dict[str, Any]:
     engine, slash, rest = text.partition("/")
     strategy, colon, servers = rest.partition(":")
     if not slash or not strategy or (colon and not servers.isdigit()):
-        raise BadRequest(f"--vary entry: {text!r} is no entry; write engine/strategy or engine/strategy:servers")
+        raise BadRequest(f"--vary entry: {text!r} is not an entry; write engine/strategy or engine/strategy:servers")
     return {"engine": engine, "strategy": strategy, **({"servers": int(servers)} if colon else {})}
 
 

@@ -1,4 +1,4 @@
-"""Makes a job of the fields that a user gave, and turns everything that is wrong with them into sentences."""
+"""Makes a job of the fields that a user gave, and turns validation errors into sentences."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _stock_forms() -> str:
 
 
 def _with_engine(job: Job) -> Job:
-    """The job with the engine that alone has its strategy, if nobody named an engine."""
+    """The job with the engine that alone has its strategy, if none was given."""
     having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
     if "engine" in job.model_fields_set or len(having) != 1:
         return job
@@ -64,7 +64,7 @@ def roles_of(job: Job) -> list[tuple[str, int]]:
 
 
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
-    """What `auto` means for a job: whole files if every worker of a synchronous strategy gets one, else examples.
+    """What `auto` selects for a job: whole files if every worker of a synchronous strategy gets one, else examples.
 
     `files` is 0 for data that does not lie in files.
     """
