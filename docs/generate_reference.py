@@ -218,7 +218,7 @@ def names_page() -> str:
         ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits "
          "that tells runs apart whose names would else be the same: repetitions count it up"],
         ["data size", "`33000d`", "examples to train on; words of a text; 0 if not known before it is loaded"],
-        ["label", "`artType`", "what is told apart: the variant of a data set, or its name (`fashionMnist`)"],
+        ["label", "`artType`", "the label: the variant of a data set, or its name (`fashionMnist`)"],
         ["instances", "`2i`", "processes of the job: workers, servers and a chief"],
         ["batch", "`128b`", "as asked for"],
         ["instance type", "`m5-4xlarge`", "what it ran on; `local-2c` is this machine with two cores"],
