@@ -1,7 +1,7 @@
 """Writes docs/reference/*.md from the code itself: commands, job fields, engines, events, run folders and results.
 
     python docs/generate_reference.py            # write the pages
-    python docs/generate_reference.py --check    # say which are out of date, exit code 1 if any
+    python docs/generate_reference.py --check    # name those that are out of date; exit code 1 if any
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def commands_page() -> str:
         "## Exit codes\n\n"
         + table(["code", "meaning"], [
             ["0", "done"], ["1", "a run started and failed, or something went wrong"],
-            ["2", "it cannot be done as asked: nothing was started, or no process can do it"], ["130", "Ctrl-C"],
+            ["2", "the job cannot run as requested: nothing was started, or a process refused it"], ["130", "Ctrl-C"],
         ])
         + "\n## Environment\n\n"
         + table(["variable", "meaning"], [
@@ -216,13 +216,17 @@ def names_page() -> str:
     letters = [[f"`{short}`", engine, f"`{strategy}`"] for (engine, strategy), short in abbreviations().items()]
     parts = [
         ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits "
-         "that tells runs apart whose names would else be the same: repetitions count it up"],
+         "that distinguishes runs which would have the same name otherwise: repetitions count it up"],
         ["data size", "`33000d`", "examples to train on; words of a text; 0 if not known before it is loaded"],
+<<<<<<< HEAD
         ["label", "`artType`", "the label: the variant of a data set, or its name (`fashionMnist`)"],
+=======
+        ["label", "`artType`", "what is classified: the variant of a data set, or its name (`fashionMnist`)"],
+>>>>>>> 2e0ddc6 (Reword the generated reference)
         ["instances", "`2i`", "processes of the job: workers, servers and a chief"],
-        ["batch", "`128b`", "as asked for"],
+        ["batch", "`128b`", "as requested"],
         ["instance type", "`m5-4xlarge`", "what it ran on; `local-2c` is this machine with two cores"],
-        ["epochs", "`10e`", "as asked for"],
+        ["epochs", "`10e`", "as requested"],
         ["time stamp", "`230713-102652`", "begin of the race, local time: year, month, day, hour, minute, second"],
     ]
     return "\n".join([
@@ -231,7 +235,7 @@ def names_page() -> str:
         "With `--naming published`, or `naming: published` in a race file, the runs of a race are named by the scheme\n"
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
-        "A race that is gone on with keeps the time stamp and the data sizes of its first begin, also where images\n"
+        "A race that is resumed keeps the time stamp and the data sizes of its first start, also where images\n"
         "turned out to be unreadable since. `velodrome.spec.published.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
@@ -248,7 +252,7 @@ PAGES = {
 
 
 def stale() -> list[str]:
-    """Names of generated pages that differ from what the code says now; pages written by hand may lie beside them."""
+    """Return the names of generated pages that the code no longer matches; the folder may hold other pages."""
     made = {name: page() for name, page in PAGES.items()}
     files = {path.name: path.read_text(encoding="utf-8") for path in FOLDER_OF_PAGES.glob("*.md")}
     generated = {name: text for name, text in files.items() if name in made or text.startswith(NOTE)}

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from conftest import Command
 from velodrome.events.lines import read_events
 from velodrome.events.result import RunResult
 from velodrome.run.check import check_run
 from velodrome.run.trained import examples_trained
+
+Command = Callable[..., Any]
 
 HERE = Path(__file__).resolve().parent / "old_runs"
 FOLDERS = sorted(path.parent for path in HERE.rglob("result.json"))
