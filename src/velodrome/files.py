@@ -65,7 +65,7 @@ class FileLock:
     def acquire(self, seconds: float = 0.0) -> bool:
         """Lock the file within a time, creating it if need be; False if another process held it for that long.
 
-        A file that its holder removed between our opening and our locking it is opened anew.
+        A file that its holder removed between our opening and our locking it is opened again.
         """
         import filelock
 

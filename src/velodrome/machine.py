@@ -1,6 +1,6 @@
 """What this machine has: processor, cores, and the memory that is left within the limits of container and process.
 
-Only facts of the operating system live here; who may use how much of it is decided above.
+Only facts of the operating system live here; how it is divided is decided above.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def available_memory() -> int:
     for limit, used, details in _CGROUPS:
         try:
             left = int(limit.read_text()) - int(used.read_text())
-            # Pages of files that nobody has read lately are given back when somebody needs memory.
+            # The kernel frees pages of files that were not read lately when memory is needed.
             fields = dict(line.split() for line in details.read_text().splitlines())
             left += int(fields.get("inactive_file", 0))
         except (OSError, ValueError):

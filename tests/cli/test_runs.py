@@ -228,7 +228,7 @@ def test_a_running_run_and_its_race_are_not_removed(velodrome, runs: Path, race:
     for name in ("first/now", "first"):
         done = velodrome("runs", "rm", name, "--yes", "--runs", runs)
         assert done.code == 2
-        assert "running at this moment" in done.err
+        assert "running" in done.err
     run.close()
     assert velodrome("runs", "rm", "first", "--yes", "--runs", runs).code == 0
 

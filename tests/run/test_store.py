@@ -53,7 +53,7 @@ def test_a_name_that_is_taken_is_refused_and_one_that_nobody_chose_gets_a_number
 def test_a_finished_and_a_running_run_cannot_be_reopened(runs: Path) -> None:
     store = Store(runs)
     run = store.create("a", JOB)
-    with pytest.raises(BadRequest, match="running at this moment"):
+    with pytest.raises(BadRequest, match="running"):
         store.reopen("a")
     with pytest.raises(BadRequest, match="running already"):
         OpenRun(run.path).begin()

@@ -1,4 +1,4 @@
-"""What is wrong with data, counted and named: refused in one sentence, or left out and told in one.
+"""Counts and names what is wrong with data, to refuse it in one sentence or to report what was left out.
 
 Names come from outside, so they are never printed as they are.
 """
@@ -52,7 +52,7 @@ class Faults:
         self._found[what] = (remedy, so_far + count, first)
 
     def take(self, faults: Iterable[Fault]) -> None:
-        """Count what somebody else found as well."""
+        """Add faults that were collected elsewhere."""
         for fault in faults:
             remedy, so_far, first = self._found.get(fault.what, (fault.remedy, 0, []))
             self._found[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
@@ -76,8 +76,8 @@ def refuse(name: str, faults: Sequence[Fault]) -> None:
         )
 
 
-def told(faults: Sequence[Fault]) -> tuple[str, ...]:
-    """What was done about everything that was wrong, a sentence each."""
+def summaries(faults: Sequence[Fault]) -> tuple[str, ...]:
+    """What was done about each fault, a sentence each."""
     return tuple(f"{fault}: {fault.remedy}" for fault in faults)
 
 

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of Velodrome: a description that costs nothing, and a way to its examples.
+"""The interface of data sets: a description that costs nothing, and access to the examples.
 
 Nothing here, nor in a data set's module, imports numpy before examples are asked for.
 """
@@ -23,14 +23,14 @@ BadData = Literal["skip", "fail"]
 
 
 class DataError(VelodromeError):
-    """The files of a data set could not be had, or are not what they should be."""
+    """The files of a data set cannot be fetched, stored or read, or are not what they should be."""
 
 
 @dataclass(frozen=True)
 class Description:
     """What is known of a data set without loading it, for a given share of validation examples.
 
-    Of data that only its own code can tell, counts, shape and classes are None until it is loaded.
+    Counts, shape and classes are None where they are known only after loading.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Description:
 
     @property
     def shape(self) -> str:
-        """`28×28×1`, `words` of a text, or `?` for what only its own code can tell."""
+        """`28×28×1`, `words` of a text, or `?` where it is known only after loading."""
         return "×".join(map(str, self.input_shape)) if self.input_shape else "words" if self.kind == "text" else "?"
 
     @property
@@ -67,7 +67,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Checked:
-    """What `velodrome data verify` says of one stored file."""
+    """The result of `velodrome data verify` for one stored file."""
 
     file: str
     state: Literal["ok", "missing", "damaged"]
@@ -75,7 +75,7 @@ class Checked:
 
 
 class Entry(Protocol):
-    """Whatever a name stands for."""
+    """Any data set, by name."""
 
     @property
     def name(self) -> str: ...
@@ -95,7 +95,7 @@ class DataSet(Entry, Protocol):
 
 @runtime_checkable
 class FileSet(DataSet, Protocol):
-    """Images in files of which a worker may load its own alone."""
+    """Images in files, of which a worker may load only its own."""
 
     def files(self) -> tuple[int, ...]:
         """Examples of each training file."""
@@ -112,8 +112,8 @@ class TextSet(Entry, Protocol):
 
 
 @runtime_checkable
-class Kept(Protocol):
-    """A data set that can tell what of it is stored on this machine."""
+class CachedSet(Protocol):
+    """A data set that knows which of its files are stored on this machine."""
 
     def is_here(self) -> bool:
         """Whether loading would fetch nothing: a look at names and sizes, not at contents."""

@@ -1,4 +1,4 @@
-"""Finds data sets by name. A new data set is an entry in one of the modules named here, or a further module."""
+"""Finds data sets by name. A new data set is an entry in one of the modules listed here, or another module."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from velodrome.data.base import BadData, Checked, DataSet, Description, FileSet, Kept, Progress, TextSet
-from velodrome.data.images.cached_set import StoredImages
+from velodrome.data.base import BadData, CachedSet, Checked, DataSet, Description, FileSet, Progress, TextSet
+from velodrome.data.images.cached_set import CachedImageSet
 from velodrome.data.own.functions import FunctionSet, is_function
 from velodrome.errors import BadRequest
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Each has a tuple `DATA_SETS`.
 MODULES = ("digits", "idx", "fruits", "products", "treebank")
-#: What stands before the colon, and the module whose `data_set(rest, bad_data)` answers to what follows it.
+#: What comes before the colon, and the module whose `data_set(rest, bad_data)` handles what follows it.
 SCHEMES = {"path": "own.paths", "text": "own.text_folder", "shards": "shards.data_set"}
 
 
@@ -34,14 +34,14 @@ def names() -> list[str]:
 
 
 def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
-    """What a name stands for: a data set, `name:variant` of one, or `scheme:place`."""
+    """The data set of a name: one of the catalogue, `name:variant` of one, or `scheme:place`."""
     known = _data_sets()
     if name in known:
-        return _treating(known[name], bad_data)
+        return _with_policy(known[name], bad_data)
     before, colon, rest = name.partition(":")
     if colon and before in known and hasattr(known[before], "variant"):
         found: DataSet | TextSet = known[before].variant(rest)  # type: ignore[union-attr]
-        return _treating(found, bad_data)
+        return _with_policy(found, bad_data)
     if colon and before in SCHEMES:
         answered: DataSet | TextSet = import_module(f"velodrome.data.{SCHEMES[before]}").data_set(rest, bad_data)
         return answered
@@ -53,9 +53,9 @@ def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
     )
 
 
-def _treating(found: DataSet | TextSet, bad_data: BadData) -> DataSet | TextSet:
-    """A data set of the catalogue that treats bad examples as told; only images that are decoded here can be bad."""
-    return replace(found, bad_data=bad_data) if isinstance(found, StoredImages) else found
+def _with_policy(found: DataSet | TextSet, bad_data: BadData) -> DataSet | TextSet:
+    """The data set with that policy for bad examples; only images that are decoded here can be bad."""
+    return replace(found, bad_data=bad_data) if isinstance(found, CachedImageSet) else found
 
 
 def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") -> Description:
@@ -64,7 +64,7 @@ def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") 
 
 
 def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
-    """Bring the files of a data set to this machine, so that nobody who loads it has to wait for a network."""
+    """Fetch the files of a data set, so that loading it does not wait for a network."""
     data_set(name, bad_data).prepare(progress)
 
 
@@ -77,9 +77,9 @@ def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail")
 
 
 def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits:
-    """As `load`, for who reads every part once from front to back: of images only slices can be taken."""
+    """As `load`, for a single sequential pass over every part: images can only be sliced."""
     found = data_set(name, bad_data)
-    if isinstance(found, StoredImages):
+    if isinstance(found, CachedImageSet):
         return found.load_mapped(seed, validation)
     return load(name, seed=seed, validation=validation, bad_data=bad_data)
 
@@ -109,19 +109,19 @@ def load_text(name: str, *, bad_data: BadData = "fail") -> Text:
 def is_here(name: str, *, bad_data: BadData = "fail") -> bool:
     """Whether loading a data set would fetch nothing."""
     found = data_set(name, bad_data)
-    return not isinstance(found, Kept) or found.is_here()
+    return not isinstance(found, CachedSet) or found.is_here()
 
 
 def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
     found = data_set(name, bad_data)
-    return found.verify() if isinstance(found, Kept) else ()
+    return found.verify() if isinstance(found, CachedSet) else ()
 
 
 def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:
-    """Remove what was decoded of a data set and is no longer what it was, so that `prepare` makes it anew."""
+    """Remove damaged decoded data of a data set, so that `prepare` rebuilds it."""
     found = data_set(name, bad_data)
     if hasattr(found, "forget_damaged"):
         found.forget_damaged()
-    elif isinstance(found, Kept) and hasattr(found, "forget") and any(c.state == "damaged" for c in found.verify()):
+    elif hasattr(found, "forget") and any(checked.state == "damaged" for checked in verify(name, bad_data=bad_data)):
         found.forget()

@@ -1,6 +1,6 @@
 """Picks examples out of images that may be larger than memory, without the process growing by what it has read.
 
-A large file is read place by place rather than through its mapping: a touched place of a mapping may bring two
+A large file is read place by place rather than through its mapping: touching one page of a mapping may bring two
 megabytes into the process, and letting go of them again costs ten times the reading.
 """
 

@@ -29,7 +29,7 @@ class Splits:
     test: Part
     classes: int
     scale: float
-    #: Empty where nobody named them.
+    #: Empty where they have no names.
     class_names: tuple[str, ...] = ()
     #: What was left out or changed on the way, as sentences for the reader of a run.
     notes: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ class Text:
 def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:
     """`<eos>`, `<unk>` and the words, the most frequent first and equally frequent ones by the alphabet.
 
-    With `most`, only so many words besides these two are kept.
+    With `most`, only so many words in addition to these two are kept.
     """
     ends = 0
     counts: Counter[str] = Counter()

@@ -1,5 +1,5 @@
 """Many runs at a glance: reads of each only what a list shows, so that ten thousand take a second and no index can be
-out of date. What cannot be read is said so in its row, never a crash."""
+out of date. A run that cannot be read is marked so in its row, never a crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELDS = ("status", "dataset", "model", "engine", "strategy", "workers", "serve
 _PARTS = ("test", "seconds", "throughput")
 _KEYS = tuple(b'\n  "%s": ' % name.encode() for name in (*_FIELDS, *_PARTS))
 _BRACE = ord("{")
-#: An attempt of a race that did not finish and was put aside when the race went on.
+#: In the name of an attempt of a race that did not finish and was archived when the race was continued.
 ASIDE = ".attempt-"
 #: What a list may say of a run or, the last, of a race without any.
 STATUSES = (*get_args(Status), "unreadable", "empty")
@@ -56,7 +56,7 @@ def scan(folder: Path) -> list[Found]:
 
 
 def runs_of(race: Path) -> list[Found]:
-    """The runs of a race, without the attempts that it put aside."""
+    """The runs of a race, without archived attempts."""
     return [found for found in scan(race) if found.kind == "run" and ASIDE not in found.name]
 
 

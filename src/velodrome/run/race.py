@@ -1,4 +1,4 @@
-"""Runs the jobs of a race one after another, keeps what is finished, and goes on after one that fails."""
+"""Runs the jobs of a race one after another, skips what is finished, and continues after one that fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RaceFolder:
         self.store = Store(self.path)
 
     def stamped(self, race: Race) -> Race:
-        """The race with all that its names need: as it was at the first begin, so that it can be gone on with."""
+        """The race with everything that its names need, as it was when it first began, so that it can be continued."""
         return published.stamped(race, self.written())
 
     def written(self) -> Race | None:
@@ -46,7 +46,7 @@ class RaceFolder:
             return None
 
     def begin(self, race: Race, *, grown: bool = False) -> None:
-        """Write the race down; refuse another race under the same name, unless it is the same one `grown` by jobs."""
+        """Write race.yaml; refuse another race under the same name, unless it is the same one `grown` by jobs."""
         text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
         file = self.path / "race.yaml"
         if file.exists():
@@ -64,24 +64,23 @@ class RaceFolder:
             raise BadRequest(f"--runs {str(self.path.parent)!r}: cannot write there: {error.strerror}") from None
 
     def refuse_running(self) -> None:
-        """Refuse if somebody runs this race at this moment."""
+        """Refuse if another process is running this race."""
         if RunFolder(self.path).is_locked():
             raise BadRequest(self._running())
 
     def refuse_resumed(self, entries: Sequence[Entry]) -> None:
-        """Refuse if somebody goes on with a single run of this race: what is being written cannot be put aside."""
+        """Refuse if another process resumes a single run of this race: what is being written cannot be archived."""
         for entry in entries:
             if RunFolder(self.path / entry.name).is_locked():
-                raise BadRequest(f"--name {self.path.name!r}: run {entry.name!r} is running at this moment; wait for "
-                                 "its end")
+                raise BadRequest(f"--name {self.path.name!r}: run {entry.name!r} is running; wait for it to finish")
 
     def _running(self) -> str:
-        return (f"--name {self.path.name!r}: this race is running at this moment in {self.path}; wait for its end, or "
+        return (f"--name {self.path.name!r}: this race is running in {self.path}; wait for it to finish, or "
                 "choose another name")
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the race: nobody else may run it meanwhile. The lock goes with the process, however that ends."""
+        """Lock the race while it runs. The lock ends with the process, however that ends."""
         self.path.mkdir(parents=True, exist_ok=True)
         lock = files.FileLock(self.path / LOCK)
         if not lock.acquire(LOCK_SECONDS):
@@ -92,7 +91,7 @@ class RaceFolder:
             lock.release(remove=True)
 
     def finished(self) -> dict[str, dict[str, Any]]:
-        """Results of the runs that are whole, by name; what says finished and lacks its numbers is run again."""
+        """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         found = {}
         for run in self.store.runs():
             result = run.result()
@@ -156,7 +155,7 @@ def run_race(
         for entry in entries:
             if entry.name in results:
                 continue
-            _put_aside(RunFolder(folder.path / entry.name))
+            _archive(RunFolder(folder.path / entry.name))
             failure: JobFailed | None = None
             started = time.time()
             try:
@@ -174,13 +173,13 @@ def run_race(
 def _recorded(store: Store, entry: Entry, error: VelodromeError, started: float) -> JobFailed:
     """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
 
-    If that cannot be written, nothing else can: the race ends with what says so.
+    If that cannot be written, nothing else can: the race ends with that error.
     """
     cause = "request" if isinstance(error, BadRequest) else "start"
     failure = Failure(str(error), cause=cause)
     folder = RunFolder(store.path / entry.name)
-    if (told := folder.result()) is not None:
-        return JobFailed(failure, told)
+    if (recorded := folder.result()) is not None:
+        return JobFailed(failure, recorded)
     run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
     try:
         result = make_result(
@@ -193,11 +192,11 @@ def _recorded(store: Store, entry: Entry, error: VelodromeError, started: float)
     return JobFailed(failure, result)
 
 
-def _put_aside(run: RunFolder) -> None:
-    """An attempt that did not finish stays readable under another name."""
+def _archive(run: RunFolder) -> None:
+    """Rename an attempt that did not finish; it stays readable."""
     if not run.path.exists():
         return
     number = 1
-    while (aside := run.path.with_name(f"{run.name}{ASIDE}{number}")).exists():
+    while (archived := run.path.with_name(f"{run.name}{ASIDE}{number}")).exists():
         number += 1
-    run.path.rename(aside)
+    run.path.rename(archived)

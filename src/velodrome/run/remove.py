@@ -16,7 +16,7 @@ def refuse_running(found: Found) -> None:
     runs = scan(found.path) if found.kind == "race" else []
     for each in (found, *runs):
         if RunFolder(each.path).is_locked():
-            raise BadRequest(f"{each.kind} {each.name!r} is running at this moment: end it first")
+            raise BadRequest(f"{each.kind} {each.name!r} is running: end it first")
 
 
 def remove_folder(found: Found, store: Path) -> None:

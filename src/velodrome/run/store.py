@@ -1,4 +1,4 @@
-"""What is on disk of a run. A half-written file is never read as a whole one; a finished run is never overwritten."""
+"""Runs on disk. A half-written file is never read as a complete one; a finished run is never overwritten."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from velodrome.spec.names import check_name
 
 Status = Literal["running", "finished", "failed", "interrupted"]
 
-#: Kept aside from the start, so that a full disk can still be told of.
+#: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
-#: Locked while a controller writes the run or race, and how long others try: who only asks holds it for a moment.
+#: Locked while a controller writes the run or race, and how long others try: a reader that asks holds it for a moment.
 LOCK, LOCK_SECONDS = "controller.lock", 0.5
 
 
@@ -47,7 +47,7 @@ class RunFolder:
             raise VelodromeError(f"run {self.name!r} has no readable job.yaml: {error}") from error
 
     def result(self) -> dict[str, Any] | None:
-        """What the run ended with, or None if it has not said."""
+        """The result of the run, or None if there is none yet."""
         try:
             result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -55,7 +55,7 @@ class RunFolder:
         return result if isinstance(result, dict) and result.get("status") in get_args(Status) else None
 
     def status(self) -> Status:
-        locked = self.is_locked()  # asked first: a run writes its result before it lets go
+        locked = self.is_locked()  # asked first: a run writes its result before it is unlocked
         if (result := self.result()) is not None:
             status: Status = result["status"]
             return status
@@ -72,7 +72,7 @@ class RunFolder:
 
 @dataclass
 class OpenRun(RunFolder):
-    """A run that a controller is writing; nobody else may until it is closed."""
+    """A run that a controller is writing, locked until it is closed."""
 
     _lock: files.FileLock | None = field(default=None, repr=False)
     _events: IO[str] | None = field(default=None, repr=False)
@@ -102,7 +102,7 @@ class OpenRun(RunFolder):
         (self.path / ".reserve").unlink(missing_ok=True)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Write how it ended, if need be into the space kept for that."""
+        """Write the result, if need be into the reserved space."""
         self.release_reserve()
         files.write_text(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
 
@@ -131,7 +131,7 @@ class Store:
         except OSError as error:
             if path.exists():
                 raise BadRequest(
-                    f"--name {name!r}: {path} is there already, and a run is never overwritten; choose another name"
+                    f"--name {name!r}: {path} exists already, and a run is never overwritten; choose another name"
                 ) from None
             raise BadRequest(f"--runs {str(self.path)!r}: cannot write there: {error.strerror}") from None
         run = OpenRun(path)
@@ -145,24 +145,24 @@ class Store:
         return run
 
     def create_new(self, name: str, job: Job) -> OpenRun:
-        """A new run under a name that nobody chose: a number is added if it is taken."""
+        """A new run under a default name: a number is added if it is taken."""
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         return self.create(next(free for free in names if not (self.path / free).exists()), job)
 
     def reopen(self, name: str) -> OpenRun:
-        """A run that did not finish, to go on with."""
+        """Open a run that did not finish, to resume it."""
         run = OpenRun(self.get(name).path)
         status = run.status()
         if status == "finished":
             raise BadRequest(f"run {name!r} is finished: there is nothing to resume")
         if status == "running":
-            raise BadRequest(f"run {name!r} is running at this moment")
+            raise BadRequest(f"run {name!r} is running")
         try:
             run.begin()
             (run.path / "result.json").unlink(missing_ok=True)
         except OSError as error:
             run.close()
-            raise VelodromeError(f"cannot go on with run {name!r} in {run.path}: {error.strerror or error}") from error
+            raise VelodromeError(f"cannot resume run {name!r} in {run.path}: {error.strerror or error}") from error
         return run
 
     def get(self, name: str) -> RunFolder:

@@ -1,4 +1,4 @@
-"""Data as it was read once: arrays on disk that every worker maps, kept by what they were made from.
+"""Cache of decoded data: arrays on disk that every worker maps, keyed by what they were made from.
 
 A folder a source, in it one generation at a time. Its name is a checksum, so nothing from outside becomes a path.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Raised when arrays are made otherwise than before, so that old ones are made anew.
+#: Increased when arrays are made differently, so that old ones are rebuilt.
 VERSION = 1
 _ABOUT = "about.json"
 
@@ -35,20 +35,20 @@ def key_of(options: Iterable[object], files: Iterable[tuple[str, int, int]]) -> 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Arrays that are whole, and what their maker wrote beside them."""
+    """Complete arrays, and the metadata that was stored with them."""
 
     folder: Path
-    #: What the maker had to say, as plain JSON.
+    #: Metadata, as plain JSON.
     about: dict[str, Any]
 
     def array(self, name: str) -> NDArray[Any]:
-        """An array, mapped; who writes to it changes only his own copy."""
+        """An array, memory-mapped; writing to it changes only a private copy."""
         import numpy as np
 
         try:
             mapped: NDArray[np.generic] = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.folder} cannot be read ({error}): remove it, and it is made anew") from None
+            raise DataError(f"{self.folder} cannot be read ({error}): remove it, and it is rebuilt") from None
         return mapped.view(np.ndarray)
 
 
@@ -68,15 +68,15 @@ def find(source: str, key: str) -> Decoded | None:
 def keep(
     source: str, key: str, make: Callable[[Path], dict[str, Any]], *, also: Path | None = None
 ) -> Decoded:
-    """What was made from a source, made now if it is not there: `make` writes `.npy` files and says what to note.
+    """What was made from a source, made now if it is missing: `make` writes `.npy` files and returns their metadata.
 
-    `also` is where it writes besides; who waits for it sees that it works.
+    `also` is another folder that it writes to, so that waiting processes see its progress.
     """
     if found := find(source, key):
         return found
     home = _home(source)
     try:
-        with cache.exclusive(home, also):  # whoever waited here may find the work done
+        with cache.exclusive(home, also):  # a process that waited here may find the work done
             if found := find(source, key):
                 return found
             for left in home.iterdir():  # earlier generations, and what a killed process left
@@ -95,12 +95,12 @@ def keep(
                 raise
     except OSError as error:
         raise DataError(
-            f"what was read cannot be kept in {home} ({error.strerror or error}): make room there, or set "
+            f"decoded data cannot be stored in {home} ({error.strerror or error}): free some space, or set "
             "VELODROME_CACHE to a folder that can be written"
         ) from error
     found = find(source, key)
     if found is None:
-        raise DataError(f"{home} changes while it is read: look who else writes there")
+        raise DataError(f"{home} changes while it is read: see what else writes there")
     return found
 
 
@@ -111,7 +111,7 @@ def sources(prefix: str) -> list[str]:
         try:
             source = json.loads(about.read_text(encoding="utf-8"))["source"]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # nobody takes arrays for whole that say nothing about themselves
+            continue  # arrays without metadata are never used
         if isinstance(source, str) and source.startswith(prefix):
             found.add(source)
     return sorted(found)
@@ -133,7 +133,7 @@ def verify(source: str) -> list[Checked]:
 
 
 def forget(source: str) -> None:
-    """Remove what was made from a source, so that it is made anew."""
+    """Remove what was made from a source, so that it is rebuilt."""
     with cache.exclusive(_home(source)):
         for left in _home(source).iterdir():
             if left.is_dir():

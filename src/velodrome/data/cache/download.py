@@ -1,4 +1,4 @@
-"""Brings a file over HTTP: every wait limited, and a download that broke off goes on where it stopped."""
+"""Downloads a file over HTTP: every wait is limited, and an interrupted download resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 #: Seconds without a byte after which a server counts as silent.
 SILENCE_SECONDS = 15.0
-#: Seconds after which one attempt ends even if bytes still trickle in; the next goes on from there.
+#: Seconds after which one attempt ends even if bytes still trickle in; the next resumes from there.
 ATTEMPT_SECONDS = 300.0
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
@@ -26,7 +26,7 @@ class DownloadError(Exception):
 def download(url: str, part: Path, largest: int, advance: Callable[[int], None]) -> None:
     """Fetch into `part`, keeping what it already holds; what came so far stays there for the next try.
 
-    A file of more than `largest` bytes is refused. `advance` is told how many bytes `part` holds.
+    A file of more than `largest` bytes is refused. `advance` is called with the number of bytes in `part`.
     """
     for attempt in range(1, ATTEMPTS + 1):
         before = _size(part)

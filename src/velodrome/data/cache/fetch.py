@@ -15,24 +15,24 @@ from velodrome.data.cache.files import RemoteFile
 
 MIRROR = "VELODROME_DATA_MIRROR"
 _GZIP = b"\x1f\x8b"
-#: Room for gzip's own header and for a payload that does not get smaller.
+#: Allowance for gzip's own header and for a payload that does not compress.
 _SLACK = 1 << 16
 
 
 class _UnsuitableError(Exception):
-    """Why a source was of no use, as the end of a sentence."""
+    """Why a source cannot be used, as the end of a sentence."""
 
 
 def ensure(
     data_set: str, files: Sequence[RemoteFile], *, system: Path | None, publishers: Sequence[str],
     progress: Progress | None,
 ) -> None:
-    """See that the cache holds every file of a data set, fetching those that are missing or damaged."""
+    """Make sure that the cache holds every file of a data set; fetch those that are missing or damaged."""
     folder = cache.folder() / data_set
     try:
         if all(cache.read(folder / file.payload_name, file) is not None for file in files):
             return
-        with cache.exclusive(folder):  # whoever waited here may find the work done
+        with cache.exclusive(folder):  # a process that waited here may find the work done
             missing = [file for file in files if cache.read(folder / file.payload_name, file) is None]
             total, done = sum(file.gz_bytes for file in missing), 0
             for file in missing:
@@ -48,7 +48,7 @@ def ensure(
                 advance(file.gz_bytes)
     except OSError as error:
         raise DataError(
-            f"data set {data_set!r} cannot be kept in {folder} ({error.strerror or error}): make room there, or set "
+            f"data set {data_set!r} cannot be stored in {folder} ({error.strerror or error}): free some space, or set "
             "VELODROME_CACHE to a folder that can be written"
         ) from error
 
@@ -71,7 +71,7 @@ def _fetch(
             tried.append(f"{where} ({error})")
     mirror = "" if os.environ.get(MIRROR) else f"{MIRROR} (not set); "
     raise DataError(
-        f"data set {data_set!r}: {file.name} could not be had from {mirror}{'; '.join(tried)}. Set {MIRROR} to a "
+        f"data set {data_set!r}: {file.name} could not be fetched from {mirror}{'; '.join(tried)}. Set {MIRROR} to a "
         f"folder or an http(s) address that holds {data_set}/{file.name}"
     )
 

@@ -1,4 +1,4 @@
-"""Images that come as arrays: checked number by number, turned into bytes, and told apart from what is wrong.
+"""Images that come as arrays: every number is checked and converted to bytes.
 
 Whole arrays that cannot be understood are refused; single examples that cannot be used are faults.
 """
@@ -78,9 +78,17 @@ def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     return given
 
 
+def as_array(value: Any) -> NDArray[Any]:
+    """The value as an array; ValueError if its rows differ in length, where numpy before 1.24 only warns."""
+    array: NDArray[Any] = np.asarray(value)
+    if array.dtype.kind == "O" and any(isinstance(item, list | tuple | np.ndarray) for item in array.flat):
+        raise ValueError("rows of different lengths")
+    return array
+
+
 def _array(name: str, key: str, value: Any) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.asarray(value)
+        array = as_array(value)
     except ValueError:
         raise BadRequest(f"data set {name!r}: the rows of {key} are not of one shape; make them alike") from None
     if array.ndim == 0:
@@ -102,7 +110,7 @@ def _shape(name: str, given: Mapping[str, Any]) -> tuple[int, int, int]:
         raise BadRequest(
             f"data set {name!r}: {key} has the shape {(len(given[key]), *shape)}, and images are count × height × width"
             " or count × height × width × channels"
-            + ("; its channels seem to stand before height and width: transpose them" if first else "")
+            + ("; its channels seem to come before height and width: transpose them" if first else "")
         )
     for other, another in found.items():
         if another != shape:
@@ -160,8 +168,8 @@ def _class_names(name: str, given: Mapping[str, Any]) -> list[str]:
             raise BadRequest(f"data set {name!r}: {key} holds {array.dtype}, and labels are whole numbers or words")
     words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
     if len(set(words.values())) > 1:
-        told = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())
-        raise BadRequest(f"data set {name!r}: {told}; give the labels of all parts alike")
+        kinds_found = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())
+        raise BadRequest(f"data set {name!r}: {kinds_found}; give the labels of all parts alike")
     trained = kinds["y_train"].ravel()
     if trained.dtype.kind == "U":
         return sorted({str(word) for word in trained if word})

@@ -1,4 +1,4 @@
-"""Images that are read once, kept decoded, and divided at each loading: what photographs and arrays have in common."""
+"""Image data sets that are decoded once, cached, and split at each loading: the base of photographs and arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse, told
+from velodrome.data.bad_data import Fault, Faults, refuse, summaries
 from velodrome.data.base import BadData, Checked, Description, Progress, held_out
 from velodrome.data.cache import decoded
 from velodrome.errors import BadRequest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from velodrome.data.splits import Part, Splits
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
-#: Where nobody made a test set, this share is drawn for it.
+#: The share that is drawn for a test set where the data has none.
 TEST_SHARE = 0.2
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
 
@@ -37,7 +37,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class StoredImages(ABC):
+class CachedImageSet(ABC):
     """A data set whose images lie decoded in the cache. How they get there is what differs."""
 
     name: str
@@ -49,7 +49,7 @@ class StoredImages(ABC):
     @property
     @abstractmethod
     def source(self) -> str:
-        """What tells this data set's arrays from all others."""
+        """Identifies this data set's arrays in the cache."""
 
     @abstractmethod
     def key(self) -> str:
@@ -61,7 +61,7 @@ class StoredImages(ABC):
 
     @abstractmethod
     def count(self) -> Counted:
-        """What a cheap look tells before anything is decoded."""
+        """What a quick look shows before anything is decoded."""
 
     def describe(self, validation: float) -> Description:
         kept = decoded.find(self.source, self.key())
@@ -98,7 +98,7 @@ class StoredImages(ABC):
         return self._splits(seed, validation, _part)
 
     def load_mapped(self, seed: int, validation: float) -> Splits:
-        """As `load`, for who reads every part once: images that do not lie together are copied slice by slice."""
+        """As `load`, for a single pass over every part: images that are not contiguous are copied slice by slice."""
         return self._splits(seed, validation, _mapped_part)
 
     def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
@@ -137,7 +137,7 @@ class StoredImages(ABC):
         decoded.forget(self.source)
 
 
-#: The job's own; a share that somebody chose deserves a word where it is not used.
+#: The job's default; another share that cannot be used is mentioned in the notes.
 DEFAULT_VALIDATION = 0.1
 
 
@@ -186,7 +186,7 @@ def _part(
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """Some rows of mapped images: a slice of them is copied when somebody takes it, and no other."""
+    """Some rows of memory-mapped images: only the slices that are read are copied."""
 
     images: NDArray[np.uint8]
     rows: NDArray[np.int64]
@@ -257,7 +257,7 @@ def _counted(about: dict[str, Any]) -> Counted:
 
 
 def _notes(about: dict[str, Any]) -> tuple[str, ...]:
-    return (*told(_faults(about)), *about["notes"])
+    return (*summaries(_faults(about)), *about["notes"])
 
 
 def _faults(about: dict[str, Any]) -> list[Fault]:

@@ -1,6 +1,6 @@
-"""Turns image files into arrays of bytes, several at a time. What a file claims is checked before it is decoded.
+"""Decodes image files into arrays of bytes, several at a time. What a file claims is checked before it is decoded.
 
-Pillow lets go of the interpreter while it decodes and resizes, so threads use every core.
+Pillow releases the GIL while it decodes and resizes, so threads use every core.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Look:
-    """What the head of an image file says."""
+    """What the header of an image file says."""
 
     height: int
     width: int
@@ -75,7 +75,7 @@ def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int)
         with _opened(stream, size) as image:
             if min(image.width // max(1, width), image.height // max(1, height)) >= 2:
                 image.draft(image.mode, (2 * width, 2 * height))  # a JPEG decodes to a half or quarter for free
-            with _alone_if_large(image):
+            with _exclusive_if_large(image):
                 image.load()
                 upright = _plain(ImageOps.exif_transpose(image) if _may_be_turned(image) else image, channels)
                 if upright.size != (width, height):
@@ -87,12 +87,12 @@ def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int)
         raise Unreadable(_reason(error)) from None
 
 
-def _alone_if_large(image: Image.Image) -> AbstractContextManager[object]:
+def _exclusive_if_large(image: Image.Image) -> AbstractContextManager[object]:
     return ONE_LARGE if image.width * image.height > LARGE_PIXELS else nullcontext()
 
 
 def _may_be_turned(image: Image.Image) -> bool:
-    """Cameras write these; a PNG would have to be decoded whole to tell."""
+    """Cameras write these; for a PNG the whole image would have to be decoded."""
     return image.format in ("JPEG", "TIFF", "WEBP")
 
 
@@ -129,7 +129,7 @@ def _reason(error: Exception) -> str:
 
 
 def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None]) -> list[Look | str]:
-    """What every file's head says, or why it cannot be read."""
+    """What every file's header says, or why it cannot be read."""
     found: list[Look | str] = [""] * len(files)
 
     def one(place: int) -> None:
@@ -148,7 +148,7 @@ def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None
 def decode_all(
     tree: Tree, files: Sequence[File], images: NDArray[np.uint8], advance: Callable[[int], None]
 ) -> dict[int, str]:
-    """Decode every file into its row of `images`; the rows that could not be had, with the reasons."""
+    """Decode every file into its row of `images`; return the rows that failed, with the reasons."""
     height, width, channels = images.shape[1:]
     failed: dict[int, str] = {}
 

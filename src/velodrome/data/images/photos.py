@@ -13,11 +13,11 @@ from velodrome.data.bad_data import Fault, Faults, refuse
 from velodrome.data.base import Progress
 from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, Counted, StoredImages, write_arrays
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, CachedImageSet, Counted, write_arrays
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
-#: As many heads of files are read to tell the shape of images that were not decoded yet.
+#: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
 
 
@@ -40,12 +40,12 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class PhotoSet(StoredImages):
+class PhotoSet(CachedImageSet):
     """Image files. Without a size of their own choice, all are brought to the size that most of them have."""
 
     place: str
     lister: Callable[[], Listing]
-    #: Height and width, if somebody chose them.
+    #: Height and width, if they were chosen.
     size: tuple[int, int] | None = None
     channels: int | None = None
     options: tuple[object, ...] = field(default=())

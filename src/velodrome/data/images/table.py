@@ -26,7 +26,7 @@ _MOSTLY = 0.9
 def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a table with their line numbers; those with wrong quotes, too few or too many cells are faults.
 
-    `join_last` takes surplus cells for commas that the last column's writer did not quote, and his quotes as they are.
+    `join_last` treats surplus cells as unquoted commas of the last column, and quotes as plain characters.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -53,7 +53,7 @@ def _rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Cells of each row and the line it begins in; after a row that cannot be parsed, the next line begins one.
 
-    Unless it is strict, a quote that nobody closes takes all that follows into its cell and says nothing.
+    Unless it is strict, an unclosed quote silently swallows everything that follows into its cell.
     """
     while first < len(lines):
         reader = csv.reader((lines[place] for place in range(first, len(lines))), delimiter=mark, strict=strict)
@@ -69,7 +69,7 @@ def _rows(
 
 
 def _heads(lines: Iterator[str]) -> tuple[list[str], str, int]:
-    """The heads of the columns, what stands between cells, and how many lines the heads take."""
+    """The column names, the delimiter, and how many lines the header takes."""
     csv.field_size_limit(_LONGEST_CELL)
     first = next(lines, "")
     mark = max(",;\t", key=first.count)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Faults, refuse, told
+from velodrome.data.bad_data import Faults, refuse, summaries
 from velodrome.data.base import BadData, Description, Progress
 from velodrome.errors import BadRequest
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from velodrome.data.splits import Splits
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
-#: What Python keeps beside the bytes of an example, roughly.
+#: What Python needs in addition to the bytes of an example, roughly.
 _EACH = 300
 
 
@@ -79,7 +79,7 @@ class FunctionSet:
         return Splits(
             self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
             class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
-            notes=(*told(faults.found()), *examples.notes),
+            notes=(*summaries(faults.found()), *examples.notes),
         )
 
 
@@ -130,6 +130,8 @@ def _gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str
     """Single examples as two arrays; those of another shape than most are faults."""
     import numpy as np
 
+    from velodrome.data.images.arrays import as_array
+
     images, labels, places = [], [], []
     size, most = 0, _most_bytes()
     for place, example in enumerate(examples):
@@ -140,8 +142,8 @@ def _gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str
                 f"--dataset {name!r}: item {place} of what the function returned is no pair of image and label"
             ) from None
         try:
-            images.append(np.asarray(image))
-            labels.append(np.asarray(label))
+            images.append(as_array(image))
+            labels.append(as_array(label))
             places.append(place)
         except ValueError:
             del images[len(places) :], labels[len(places) :]

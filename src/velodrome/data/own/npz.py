@@ -11,7 +11,7 @@ from typing import Any
 from velodrome.data.bad_data import Faults
 from velodrome.data.base import Progress
 from velodrome.data.cache import decoded
-from velodrome.data.images.cached_set import Counted, StoredImages, write_arrays
+from velodrome.data.images.cached_set import CachedImageSet, Counted, write_arrays
 from velodrome.errors import BadRequest
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
@@ -21,7 +21,7 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True)
-class NpzSet(StoredImages):
+class NpzSet(CachedImageSet):
     path: Path
 
     @property

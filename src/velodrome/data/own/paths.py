@@ -21,7 +21,7 @@ _LARGEST_SIDE = 10_000
 
 
 def data_set(rest: str, bad_data: BadData) -> DataSet:
-    """What `path:rest` stands for."""
+    """The data set that `path:rest` names."""
     name = f"path:{rest}"
     path, options = split_options(rest)
     if not path.exists():

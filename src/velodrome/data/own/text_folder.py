@@ -1,4 +1,4 @@
-"""The user's own text: `text:` and a folder of `.txt` files, or one file. A line is a sentence, words stand apart.
+"""The user's own text: `text:` and a folder of `.txt` files, or one file. A line is a sentence of words.
 
 Files named train, validation and test are these parts; otherwise the lines are divided 90 : 5 : 5, in their order.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse, told
+from velodrome.data.bad_data import Fault, Faults, refuse, summaries
 from velodrome.data.base import BadData, Checked, Description, Progress, TextSet
 from velodrome.data.cache import decoded
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
@@ -21,13 +21,13 @@ from velodrome.errors import BadRequest
 if TYPE_CHECKING:
     from velodrome.data.text import Text
 
-#: Words besides `<eos>` and `<unk>`.
+#: Words in addition to `<eos>` and `<unk>`.
 VOCABULARY = 10_000
 _PARTS = ("train", "validation", "test")
 
 
 def data_set(rest: str, bad_data: BadData) -> TextSet:
-    """What `text:rest` stands for."""
+    """The data set that `text:rest` names."""
     path = Path(rest).expanduser()
     if not path.exists():
         raise BadRequest(f"--dataset 'text:{rest}': no file or folder {str(path)!r}")
@@ -67,7 +67,7 @@ class TextFolder:
             name=self.name, title="your own text", licence="your own", homepage="", kind="text",
             train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
             classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
-            notes=told([Fault.from_json(fields) for fields in kept.about["faults"]]) if kept else (),
+            notes=summaries([Fault.from_json(fields) for fields in kept.about["faults"]]) if kept else (),
         )
 
     def prepare(self, progress: Progress | None) -> None:
@@ -88,7 +88,7 @@ class TextFolder:
         kept = self._decoded(None)
         train, validation, test = (kept.array(part) for part in _PARTS)
         faults = [Fault.from_json(fields) for fields in kept.about["faults"]]
-        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=told(faults))
+        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=summaries(faults))
 
     def _decoded(self, progress: Progress | None) -> decoded.Decoded:
         kept = decoded.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
@@ -126,7 +126,7 @@ class TextFolder:
             lines = _read(tree, file, faults)
             which = parts[file.name] if by_name else TRAIN
             if which is None:
-                faults.add("files beside train, validation and test", file.name)
+                faults.add("files other than train, validation and test", file.name)
             else:
                 found[which] += [line for line in lines if line]
             done += file.bytes

@@ -98,7 +98,7 @@ class IdxDataSet:
                 return whole
             if not fetched:
                 self.prepare(None)
-        raise DataError(f"data set {self.name!r} changes in {folder} while it is read: look who else writes there")
+        raise DataError(f"data set {self.name!r} changes in {folder} while it is read: see what else writes there")
 
 
 def read_idx(payload: mmap.mmap | bytes) -> NDArray[np.uint8]:

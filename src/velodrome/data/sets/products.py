@@ -76,7 +76,7 @@ def list_products(label: str) -> Listing:
     heads = columns(table)
     if missing := {"id", label} - set(heads):
         raise DataError(f"{table} has no column {missing.pop()!r} but {', '.join(map(shown, heads))}: fetch it again")
-    # The published table has flaws that everybody has who uses it: they are told, and are nobody's mistake.
+    # The published table has flaws for every user: they are reported, and are no reason to refuse it.
     flaws = Faults()
     pictures = {file.name: file for file in FolderTree(place / "images").files}
     rows: list[tuple[File, str]] = []

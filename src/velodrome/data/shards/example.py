@@ -70,7 +70,7 @@ def encode(features: Mapping[str, Feature]) -> bytes:
     for name, value in features.items():
         values = (value,) if isinstance(value, bytes | int | float) else value
         target = getattr(into[name], _list_of(name, values))
-        target.SetInParent()  # also a list without values says of which kind it is
+        target.SetInParent()  # an empty list has a kind, too
         target.value.extend(values)
     record: bytes = example.SerializeToString(deterministic=True)
     return record

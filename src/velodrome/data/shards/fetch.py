@@ -1,4 +1,4 @@
-"""Brings files of a set to this machine: each whole and checked under its name, and resumed where it broke off."""
+"""Downloads the files of a set: each is complete and verified under its name, and resumed where it was interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from velodrome.data.storage.store import Store
 
 
 def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Progress | None) -> list[Path]:
-    """Paths of the files below a folder that belongs to this set alone.
+    """Paths of the files below a folder that belongs to this set only.
 
     A file is under its name only when its checksum was right. Processes that want different files do not wait for
     each other; those that want the same one do.
@@ -23,16 +23,16 @@ def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Prog
         for file in files:
             target = folder / file.name
             if not _is_there(target, file):
-                # Whoever waited here may find the work done.
+                # A process that waited here may find the work done.
                 with cache.exclusive(folder / f".{file.name}.lock", also=_part_of(target)):
                     if not _is_there(target, file):
-                        _bring(store, file, target, progress, done, total)
+                        _download(store, file, target, progress, done, total)
             done += file.bytes
             if progress:
                 progress(done, total, file.name)
     except OSError as error:
         raise DataError(
-            f"the shards cannot be kept in {folder} ({error.strerror or error}): make room there, or set "
+            f"the shards cannot be stored in {folder} ({error.strerror or error}): free some space, or set "
             "VELODROME_CACHE to a folder that can be written"
         ) from error
     return [folder / file.name for file in files]
@@ -43,11 +43,11 @@ def _is_there(target: Path, file: ShardFile) -> bool:
 
 
 def _part_of(target: Path) -> Path:
-    """Where a file is until it is whole."""
+    """Where a file is until it is complete."""
     return target.with_name(f".{target.name}.part")
 
 
-def _bring(store: Store, file: ShardFile, target: Path, progress: Progress | None, base: int, total: int) -> None:
+def _download(store: Store, file: ShardFile, target: Path, progress: Progress | None, base: int, total: int) -> None:
     part = _part_of(target)
     for attempt in ("resumed", "fresh"):
         have = part.stat().st_size if part.exists() else 0
@@ -86,7 +86,7 @@ def check_fetched(files: Sequence[ShardFile], folder: Path) -> list[Checked]:
 
 
 def drop_damaged(files: Sequence[ShardFile], folder: Path) -> bool:
-    """Remove fetched files that are no longer what was fetched, so that they are fetched anew; whether any was so."""
+    """Remove fetched files that are no longer what was fetched, so that they are fetched again; True if any."""
     damaged = [Path(checked.file) for checked in check_fetched(files, folder) if checked.state == "damaged"]
     for path in damaged:
         path.unlink(missing_ok=True)

@@ -138,8 +138,8 @@ def _count(number: Any) -> int:
 
 
 def _check_dealing(part: str, files: tuple[ShardFile, ...]) -> None:
-    """Examples are dealt out like cards: nobody has two more than another, and nobody more than one before."""
+    """Examples are distributed round-robin: file sizes differ by one at most, and never increase from file to file."""
     counts = [file.examples for file in files]
     total = sum(counts)
     if counts != [len(range(place, total, len(counts))) for place in range(len(counts))]:
-        raise ValueError(f"the examples of part {part!r} are not dealt out evenly over its files")
+        raise ValueError(f"the examples of part {part!r} are not distributed evenly over its files")

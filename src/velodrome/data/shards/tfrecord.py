@@ -18,7 +18,7 @@ from velodrome.data.base import DataError
 
 #: Bytes before and after a record.
 HEAD, TAIL = 12, 4
-#: A record that claims to be longer is taken for damage rather than memory set aside for it.
+#: A record that claims to be longer counts as damaged, and no memory is allocated for it.
 LONGEST = 1 << 30
 _LENGTH = struct.Struct("<Q")
 _SUM = struct.Struct("<I")

@@ -1,4 +1,4 @@
-"""Writes a data set as shards: each file is made beside its place, the index comes last, an old set stays till then."""
+"""Writes a data set as shards: files under temporary names first, the index last; an old set stays until then."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_shards(
             classes=splits.classes, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
             scale=splits.scale, seed=seed, validation=validation, parts=written,
         )
-        _refuse_other(store, force)  # somebody may have come first while we encoded
+        _refuse_other(store, force)  # another process may have written a set while this one encoded
         if force and not old:  # what cannot be read as an index says nothing about the files below
             store.remove(INDEX)
         for one in staged:

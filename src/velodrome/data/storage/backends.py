@@ -1,4 +1,4 @@
-"""Connects to the kinds of stores there are: which fsspec file system serves an address, and with which limits.
+"""Connects to remote stores: which fsspec file system serves an address, and with which limits.
 
 Nothing here is imported before an address of that kind is used: each kind is an extra.
 """
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from velodrome.errors import BadRequest
 
-#: Scheme, and the extra that brings what it needs.
+#: Scheme, and the extra that installs what it needs.
 REMOTE = {"hdfs": "hdfs", "webhdfs": "hdfs", "s3": "s3"}
 _WEBHDFS_PORT = 9870
 
@@ -69,7 +69,7 @@ def _hdfs(url: str, wait: float) -> tuple[Any, str]:
     from hdfs_native.fsspec import HdfsFileSystem
 
     parts = urlsplit(url)
-    if parts.hostname and parts.port:  # the client itself would knock for ever; without a port it is no host but a name
+    if parts.hostname and parts.port:  # the client would retry for ever; without a port it is a name service
         socket.create_connection((parts.hostname, parts.port), timeout=min(10.0, wait)).close()
     return HdfsFileSystem(parts.hostname, parts.port, skip_instance_cache=True), parts.path.rstrip("/")
 
@@ -98,12 +98,12 @@ def _s3(url: str, wait: float) -> tuple[Any, str]:
 def is_refusal(error: Exception) -> bool:
     """Whether a store has answered that this user may not: asking again would not help."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    said = str(error).lower()
-    return status in (401, 403) or "permission denied" in said or "accesscontrolexception" in said
+    text = str(error).lower()
+    return status in (401, 403) or "permission denied" in text or "accesscontrolexception" in text
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, as the end of a sentence: one line, without the noise of its back end."""
+    """The message of an error, as the end of a sentence: one line, without the noise of its back end."""
     text = str(getattr(error, "strerror", None) or error or type(error).__name__)
     text = text.replace("\\n", "\n").replace('\\"', '"')
     if plain := re.search(r"\[Errno -?\d+\] ([^\'\"()]+)|(Permission denied: [^\n]+)|RPCError\(\S+ \"([^\n]+)", text):

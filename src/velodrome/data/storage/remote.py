@@ -1,4 +1,4 @@
-"""Stores behind a network: every wait is limited, and what fails is tried again a few times before it is told."""
+"""Stores behind a network: every wait is limited, and what fails is retried a few times before it is reported."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class RemoteStore(Store):
 
         self._ask(self.address(name), removed)
 
-    def put(self, path: Path, name: str, meant: str) -> None:
-        """Upload a file under a name; `meant` is the one that a person knows it by."""
+    def put(self, path: Path, name: str, shown_as: str) -> None:
+        """Upload a file under a name; errors call it `shown_as`."""
 
         def uploaded(fs: Any, root: str) -> None:
             if self._scheme != "s3":
@@ -100,17 +100,17 @@ class RemoteStore(Store):
                 fs.put_file(str(path), f"{root}/{name}")
 
         # Slow lines are given their time: a megabyte a second at the least.
-        self._ask(self.address(meant), uploaded, wait=WAIT_SECONDS + path.stat().st_size / 1e6)
+        self._ask(self.address(shown_as), uploaded, wait=WAIT_SECONDS + path.stat().st_size / 1e6)
         if (stored := self.size(name)) != path.stat().st_size:
             raise StorageError(
-                f"{self.address(meant)!r} holds {stored or 0:,} bytes of {path.stat().st_size:,}: try again"
+                f"{self.address(shown_as)!r} holds {stored or 0:,} bytes of {path.stat().st_size:,}: try again"
             )
 
-    def rename(self, beside: str, name: str) -> None:
+    def rename(self, temporary: str, name: str) -> None:
         tries = itertools.count(1)
 
         def renamed(fs: Any, root: str) -> None:
-            source, target, again = f"{root}/{beside}", f"{root}/{name}", next(tries) > 1
+            source, target, again = f"{root}/{temporary}", f"{root}/{name}", next(tries) > 1
             if again and not fs.exists(source) and fs.exists(target):
                 return  # the try before was done, and only its answer was lost
             if self._scheme == "hdfs":
@@ -121,7 +121,7 @@ class RemoteStore(Store):
                 fs.rm_file(target)
             fs.mv(source, target)
             if not fs.exists(target):
-                raise OSError(f"{beside} was not renamed")
+                raise OSError(f"{temporary} was not renamed")
 
         self._ask(self.address(name), renamed)
 
@@ -160,18 +160,18 @@ class _StagedAway(Staged):
         self._folder = Path(tempfile.mkdtemp(prefix="velodrome-"))
         self.path = self._folder / name
         self.path.touch()
-        self._beside = f".{name}.{secrets.token_hex(6)}.part" if renames else ""
+        self._temporary = f".{name}.{secrets.token_hex(6)}.part" if renames else ""
         self._away = False
 
     def upload(self) -> None:
-        if self._beside:
+        if self._temporary:
             self._away = True
-            self._store.put(self.path, self._beside, self._name)
+            self._store.put(self.path, self._temporary, self._name)
             self.path.unlink()
 
     def commit(self) -> None:
-        if self._beside:
-            self._store.rename(self._beside, self._name)
+        if self._temporary:
+            self._store.rename(self._temporary, self._name)
             self._away = False
         else:  # an object appears when it is whole
             self._store.put(self.path, self._name, self._name)
@@ -182,7 +182,7 @@ class _StagedAway(Staged):
         if self._away:
             self._away = False
             with suppress(StorageError):
-                self._store.remove(self._beside)
+                self._store.remove(self._temporary)
 
 
 def _limited(call: Callable[[], Result], seconds: float) -> Result:

@@ -173,7 +173,7 @@ class _StagedBeside(Staged):
 
 
 def sentence(error: OSError, address: str) -> StorageError:
-    """What a file system says of an address, in words."""
+    """A file-system error about an address, as a sentence."""
     if isinstance(error, FileNotFoundError):
         return StorageError(f"there is no {address!r}")
     if isinstance(error, PermissionError):

@@ -144,7 +144,7 @@ def _safe_name(info: zipfile.ZipInfo, archive: Path) -> str:
     elif info.file_size > _SMALL and info.file_size > _SWELL * max(1, info.compress_size):
         wrong = f"swells from {info.compress_size:,} to {info.file_size:,} bytes"
     if wrong:
-        raise BadRequest(f"{str(archive)!r} is not read: {shown(name)!r} in it {wrong}; pack the images anew")
+        raise BadRequest(f"{str(archive)!r} is not read: {shown(name)!r} in it {wrong}; pack the images again")
     return name
 
 

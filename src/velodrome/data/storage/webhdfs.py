@@ -1,4 +1,4 @@
-"""fsspec's WebHDFS, with a limit to every wait, and turning away from DataNodes that do not answer."""
+"""fsspec's WebHDFS, with a limit to every wait, and avoiding DataNodes that do not answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from requests.adapters import HTTPAdapter
 _AVOID_SECONDS = 120.0
 _CONNECT_SECONDS = 10.0
 
-#: Host and port, and until when it is avoided; shared by all connections, because they are made anew after a failure.
+#: Host and port, and until when it is avoided; shared, because connections are reopened after a failure.
 _avoided: dict[str, float] = {}
 
 
 class LimitedWebHDFS(WebHDFS):  # type: ignore[misc]
-    """The NameNode is told which DataNodes to leave out when it chooses one to read from."""
+    """WebHDFS that asks the NameNode to leave out DataNodes that did not answer."""
 
     def __init__(self, host: str, port: int, *, wait: float, **more: Any) -> None:
         self._namenode, self._wait = f"{host}:{port}", wait
@@ -49,7 +49,7 @@ class LimitedWebHDFS(WebHDFS):  # type: ignore[misc]
 
 
 class _Limited(HTTPAdapter):
-    """Requests wait for ever unless told, and fsspec takes a DataNode's refusal for data."""
+    """Limits every wait, as `requests` does not by default, and raises where fsspec would return a refusal as data."""
 
     def __init__(self, namenode: str, wait: float) -> None:
         self._namenode, self._wait = namenode, wait
