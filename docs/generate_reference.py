@@ -218,11 +218,7 @@ def names_page() -> str:
         ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits "
          "that distinguishes runs which would have the same name otherwise: repetitions count it up"],
         ["data size", "`33000d`", "examples to train on; words of a text; 0 if not known before it is loaded"],
-<<<<<<< HEAD
-        ["label", "`artType`", "the label: the variant of a data set, or its name (`fashionMnist`)"],
-=======
         ["label", "`artType`", "what is classified: the variant of a data set, or its name (`fashionMnist`)"],
->>>>>>> 2e0ddc6 (Reword the generated reference)
         ["instances", "`2i`", "processes of the job: workers, servers and a chief"],
         ["batch", "`128b`", "as requested"],
         ["instance type", "`m5-4xlarge`", "what it ran on; `local-2c` is this machine with two cores"],
