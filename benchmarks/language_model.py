@@ -46,7 +46,7 @@ def page(result: dict[str, Any], curve: str) -> str:
     frameworks = ", ".join(f"{name} {number}" for name, number in versions.items())
     return f"""# {result["model"]} on {result["dataset"]}: a full run
 
-One run, made once and written down by `benchmarks/language_model.py`:
+One run, reported by `benchmarks/language_model.py`:
 
 ```text
 velodrome train --dataset {result["dataset"]} --model {result["model"]} --engine {result["engine"]} \\

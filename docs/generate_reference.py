@@ -25,7 +25,7 @@ from velodrome.events.result import RunResult
 from velodrome.offers.base import Engine
 from velodrome.offers.models import MODELS
 from velodrome.offers.registry import engines
-from velodrome.spec.job import Job
+from velodrome.spec.job import GROUPS, Job
 from velodrome.spec.published import abbreviations
 from velodrome.spec.race import Race
 
@@ -89,12 +89,12 @@ def commands_page() -> str:
         "## Exit codes\n\n"
         + table(["code", "meaning"], [
             ["0", "done"], ["1", "a run started and failed, or something went wrong"],
-            ["2", "the job cannot run as requested: nothing was started, or a process refused it"], ["130", "Ctrl-C"],
+            ["2", "the request is not valid: nothing was started, or no process can fulfil it"], ["130", "Ctrl-C"],
         ])
         + "\n## Environment\n\n"
         + table(["variable", "meaning"], [
             ["`VELODROME_CACHE`", "folder that keeps data sets (`~/.cache/velodrome`)"],
-            ["`VELODROME_DATA_MIRROR`", "folder or address that has the files of data sets"],
+            ["`VELODROME_DATA_MIRROR`", "folder or URL with the files of data sets"],
             ["`VELODROME_MEASURE`", "seconds between samples of a process [1]; `0` for none, to see what they cost"],
         ])
     )
@@ -107,17 +107,21 @@ def commands_page() -> str:
 def job_page() -> str:
     options = {name: spelling(parameter)[0] for name, parameter in _job_parameters().items()}
     rows = []
-    for name, field in Job.model_fields.items():
-        default = "" if field.default is None else "{}" if name == "model_args" else f"`{field.default}`"
-        rows.append([f"`{name}`", f"`{options[name]}`", default, field.description or ""])
+    for group, names in GROUPS.items():
+        for place, name in enumerate(names):
+            field = Job.model_fields[name]
+            default = "" if field.default is None else "{}" if name == "model_args" else f"`{field.default}`"
+            rows.append([
+                "" if place else group.lower(), f"`{name}`", f"`{options[name]}`", default, field.description or "",
+            ])
     race = [[f"`{name}`", field.description or ""] for name, field in Race.model_fields.items()]
     models = [[f"`{model.name}`", model.description] for model in MODELS]
     return "\n".join([
         NOTE,
         "# Job and race files\n",
         "A job is a YAML file with these fields, or the same as options of `train`, `race` and `plan`, or\n"
-        "`velodrome.Job(...)` in Python. Options win over the file. A field that is unknown is refused.\n",
-        table(["field", "option", "default", "meaning"], rows),
+        "`velodrome.Job(...)` in Python. Options override the file. Unknown fields are refused.\n",
+        table(["group", "field", "option", "default", "meaning"], rows),
         "## Models\n",
         table(["name", "what it is"], models),
         "`module:function` names [your own](../how-to/own-model.md).\n",
@@ -125,7 +129,7 @@ def job_page() -> str:
         table(["field", "meaning"], race),
         "```yaml\njob: {dataset: digits, epochs: 3}\nvary:\n  entry:\n    - {engine: torch, strategy: ddp}\n"
         "    - {engine: tensorflow, strategy: parameter-server, servers: 2}\n  workers: [1, 2]\nrepeat: 3\n```\n",
-        "A race is every combination of what varies. On the command line: "
+        "A race is every combination of the values that vary. On the command line: "
         "`--vary entry=torch/ddp,tensorflow/parameter-server:2 --vary workers=1,2 --repeat 3`.\n",
     ])
 
@@ -221,9 +225,9 @@ def names_page() -> str:
         ["label", "`artType`", "what is classified: the variant of a data set, or its name (`fashionMnist`)"],
         ["instances", "`2i`", "processes of the job: workers, servers and a chief"],
         ["batch", "`128b`", "as requested"],
-        ["instance type", "`m5-4xlarge`", "what it ran on; `local-2c` is this machine with two cores"],
+        ["instance type", "`m5-4xlarge`", "type of the machine; `local-2c` is this machine with two cores"],
         ["epochs", "`10e`", "as requested"],
-        ["time stamp", "`230713-102652`", "begin of the race, local time: year, month, day, hour, minute, second"],
+        ["time stamp", "`230713-102652`", "start of the race, local time: year, month, day, hour, minute, second"],
     ]
     return "\n".join([
         NOTE,
@@ -231,8 +235,8 @@ def names_page() -> str:
         "With `--naming published`, or `naming: published` in a race file, the runs of a race are named by the scheme\n"
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
-        "A race that is resumed keeps the time stamp and the data sizes of its first start, also where images\n"
-        "turned out to be unreadable since. `velodrome.spec.published.parse` turns a name back into its parts.\n",
+        "A race that is resumed keeps the time stamp and the data sizes of its first start, also if images turned out\n"
+        "to be unreadable since. `velodrome.spec.published.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
 

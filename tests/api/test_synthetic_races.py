@@ -11,6 +11,7 @@ import pytest
 import velodrome as package
 from synthetic_races import repeated, result, write_race
 from velodrome.errors import BadRequest
+from velodrome.events.lines import make_event
 from velodrome.run import race as run_race
 from velodrome.run.execute import JobFailed
 from velodrome.run.outcome import Failure
@@ -109,7 +110,7 @@ def test_callbacks_receive_events_and_results_and_a_failure_ends_no_race(
         status = "failed" if job.strategy == "ddp" else "finished"
         made = {**result(job.strategy, seed=job.seed, batch_size=job.batch_size, status=status), "run": name}
         run = store.create(name, job)
-        listener({"kind": "epoch", "epoch": 1})
+        listener(make_event("warning", role="worker", rank=0, message="the network is slow"))
         try:
             if status == "failed":
                 made["error"] = {"message": "the network is down"}
@@ -135,6 +136,7 @@ def test_callbacks_receive_events_and_results_and_a_failure_ends_no_race(
     assert Path(found["figure"]).is_file()
     assert found["path"] == str(runs / "mixed")
     assert sorted(run for run, _ in events) == sorted(made["run"] for made in results)
+    assert {event["message"] for _, event in events} == {"the network is slow"}
     assert len(results) == 4
     # The same call again runs what failed and nothing else.
     results.clear()

@@ -175,7 +175,7 @@ def summary(result: dict[str, Any]) -> Table:
 
 
 def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -> str | None:
-    """The class that was taken for another most often."""
+    """The most frequent confusion of two classes."""
     pairs = [
         (count, true, taken) for true, row in enumerate(confusion or []) for taken, count in enumerate(row)
         if true != taken and count
@@ -184,7 +184,7 @@ def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -
         return None
     count, true, taken = max(pairs, key=lambda pair: pair[0])
     named = names if names and len(names) == len(confusion) else [f"class {place}" for place in range(len(confusion))]
-    return f"{named[true]} taken for {named[taken]}: {count:,} of {sum(confusion[true]):,} times"
+    return f"{named[true]} predicted as {named[taken]}: {count:,} of {sum(confusion[true]):,} times"
 
 
 def show_failure(error: JobFailed) -> None:

@@ -1,6 +1,6 @@
-"""A run or a race as one file to keep or send: an archive without checkpoints, or its results as a CSV table.
+"""Exports a run or a race as one file: an archive without checkpoints, or its results as a CSV table.
 
-Files are written beside and moved into place; links are left out, so nothing from outside comes along.
+Files are written atomically; links are left out, so that no file from elsewhere is packed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _JOB = (
 
 
 def form_of(form: str | None, out: Path | None) -> Form:
-    """What to write: as asked for, or as the file's name says."""
+    """The format: as requested, or from the name of the file."""
     if form is None:
         name = out.name if out is not None else "x.zip"
         form = next((known for known in FORMS if name.endswith(f".{known}")), "tgz" if name.endswith(".tgz") else None)
@@ -55,7 +55,7 @@ def files_of(folder: Path, *, checkpoints: bool) -> Iterator[Path]:
 
 
 def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = False) -> int:
-    """Pack a run or race under its own name; how many files it holds."""
+    """Pack a run or race under its own name and return the number of files."""
     paths = list(files_of(folder, checkpoints=checkpoints))
     try:
         with files.atomic_path(out, shared=True) as partial:
@@ -73,9 +73,9 @@ def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = Fa
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """One row for each result: the job, how it ended, and everything that is measured, in plain units.
+    """One row for each result: the job, its status, and all measures in plain units.
 
-    Batches by the theses' formula are there for results with `examples_trained`, time to target for those with one.
+    Batches by the thesis formula are there for results with `examples_trained`, time to target for those with one.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -87,7 +87,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _value(measure: Measure, result: Mapping[str, Any]) -> float | None:
-    """What a result says of a measure; nothing where its files are broken."""
+    """The value of a measure; None if its files are broken."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         if measure is not TIME_TO_TARGET:
             return measure.read(result)
@@ -97,7 +97,7 @@ def _value(measure: Measure, result: Mapping[str, Any]) -> float | None:
 
 
 def cell(value: object) -> object:
-    """A cell of a CSV table; spreadsheets run what begins like a formula, and an apostrophe keeps text what it is."""
+    """A cell of a CSV table; an apostrophe keeps spreadsheets from running a text that looks like a formula."""
     if value is None:
         return ""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -19,14 +19,14 @@ from velodrome.run.store import RunFolder, Status
 from velodrome.spec.names import check_name
 from velodrome.tasks.registry import deciding_metrics
 
-#: What a run says of itself in its result, at the first level.
+#: Fields of a result at the first level that a list shows.
 _FIELDS = ("status", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
 _PARTS = ("test", "seconds", "throughput")
 _KEYS = tuple(b'\n  "%s": ' % name.encode() for name in (*_FIELDS, *_PARTS))
 _BRACE = ord("{")
 #: In the name of an attempt of a race that did not finish and was archived when the race was continued.
 ASIDE = ".attempt-"
-#: What a list may say of a run or, the last, of a race without any.
+#: The status of a run or, the last one, of a race without runs.
 STATUSES = (*get_args(Status), "unreadable", "empty")
 
 
@@ -86,7 +86,7 @@ def _kind(path: str) -> Literal["run", "race"] | None:
 
 
 def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
-    """A run as a list shows it; `problem` says what is wrong with its files, if something is."""
+    """A run as a list shows it; `problem` is what is wrong with its files, or None."""
     told, problem = glance(path)
     if told is None:
         status: Any = RunFolder(path).status() if problem is None else "unreadable"
@@ -130,7 +130,7 @@ def _number(fields: Any, name: str) -> float | None:
 
 
 def glance(path: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """What a list needs of a result, and what is wrong with it; nothing of either if there is none yet."""
+    """The fields of a result that a list needs, and what is wrong with it; both None if there is no result yet."""
     try:
         with open(f"{path}/result.json", "rb") as stream:  # noqa: PTH123 - ten thousand of them
             text = stream.read()
@@ -151,7 +151,7 @@ def glance(path: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _picked(text: bytes) -> dict[str, Any] | None:
-    """The fields that a list needs, cut out of a result as we write it; None for one that was written otherwise."""
+    """The fields that a list needs, cut out of the text of a result; None if it is formatted differently."""
     if not text.startswith(b'{\n  "') or not text.endswith((b"\n}\n", b"\n}")):
         return None
     pieces = []

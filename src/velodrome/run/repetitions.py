@@ -19,7 +19,7 @@ _ALIKE = ("dataset", "model", "engine", "strategy", "workers", "servers", "batch
 def read(path: Path) -> dict[str, Any]:
     """A run's result with its job and the examples it trained on; `VelodromeError` if either of the first is not whole.
 
-    What its sentence says goes on from the run's name.
+    Its message continues a sentence that starts with the run's name.
     """
     folder = RunFolder(path)
     result = folder.result()
@@ -37,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
 def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> list[dict[str, Any]]:
     """The run itself first, then the others of its configuration in the same folder.
 
-    `skipped` hears of those beside it that cannot be read: name and reason.
+    `skipped` is called with name and reason of runs that cannot be read.
     """
     found = locate(runs, name)
     if found.kind == "race":
@@ -48,7 +48,7 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
             raise VelodromeError(f"it is {mine['status']}")
     except VelodromeError as error:
         raise BadRequest(
-            f"run {name!r} cannot be compared: {error}; `velodrome runs check {name}` tells more"
+            f"run {name!r} cannot be compared: {error}; `velodrome runs check {name}` shows details"
         ) from None
     key = Configuration.of(mine).key
     others = []
@@ -58,7 +58,7 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
         told, problem = glance(beside.path)
         if problem is not None:
             skipped(beside.name, problem)
-        # A look at the first fields spares reading thousands of unlike runs in full.
+        # Comparing a few fields first avoids reading thousands of other runs in full.
         if told is None or told["status"] != "finished" or any(told.get(f) != mine.get(f) for f in _ALIKE):
             continue
         try:
