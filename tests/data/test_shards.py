@@ -19,8 +19,8 @@ from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.shards.index import INDEX, file_name
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage import store as storage
-from velodrome.data.storage.store import open_store
+from velodrome.data.storage import folder as storage
+from velodrome.data.storage.open import open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -16,7 +16,8 @@ from velodrome.data.shards import data_set as shards
 from velodrome.data.shards.data_set import ShardSet
 from velodrome.data.shards.write import write_shards
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.store import File, FolderStore, Staged, Store
+from velodrome.data.storage.folder import FolderStore
+from velodrome.data.storage.store import File, Staged, Store
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 

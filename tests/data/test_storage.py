@@ -11,7 +11,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from velodrome.data.storage import remote
-from velodrome.data.storage.store import File, StorageError, open_store
+from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import File, StorageError
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit

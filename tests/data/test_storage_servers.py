@@ -18,7 +18,8 @@ from velodrome.data.cache import files as cache
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.store import File, StorageError, open_store
+from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import File, StorageError
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("own_cache")]

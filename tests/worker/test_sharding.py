@@ -13,7 +13,7 @@ from velodrome.cluster import preflight
 from velodrome.data.base import Description
 from velodrome.data.shards.write import write_shards
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.store import open_store
+from velodrome.data.storage.open import open_store
 from velodrome.errors import BadRequest
 from velodrome.offers.world import Member, World
 from velodrome.spec.job import Job

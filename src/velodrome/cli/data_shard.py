@@ -40,7 +40,7 @@ def command(
     from velodrome.data import catalogue
     from velodrome.data.shards.index import PARTS
     from velodrome.data.shards.write import write_shards
-    from velodrome.data.storage.store import open_store
+    from velodrome.data.storage.open import open_store
     from velodrome.errors import BadRequest
 
     chosen = [known for known in PARTS if known in part.split(",")]

@@ -18,7 +18,8 @@ from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
 from velodrome.data.shards.fetch import check_fetched, drop_damaged, fetch
 from velodrome.data.shards.index import PARTS, Index, PartName, ShardFile, read_index
-from velodrome.data.storage.store import Store, open_store
+from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import Store
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:

@@ -1,18 +1,17 @@
-"""Files at an address: a folder, hdfs://, webhdfs:// or s3://, all read and written the same way.
+"""The interface of stores: files at an address, read and written the same way wherever they are.
 
-A file appears under its name only when it is whole. What lies behind a network is in `remote.py`.
+A file appears under its name only when it is complete.
 """
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.data.base import DataError
-from velodrome.data.storage.backends import is_remote, reason_of, split_url
+from velodrome.data.storage.backends import reason_of
 
 #: Bytes that are read at a time.
 CHUNK = 8 << 20
@@ -28,16 +27,6 @@ class File:
 
     name: str
     bytes: int
-
-
-def open_store(url: str) -> Store:
-    """The store at an address. Nothing is asked of it yet, so a host that is away is noticed at the first use."""
-    scheme, place = split_url(url)
-    if not is_remote(scheme):
-        return FolderStore(place)
-    from velodrome.data.storage.remote import RemoteStore
-
-    return RemoteStore(url, scheme)
 
 
 class Store(ABC):
@@ -99,77 +88,6 @@ class Staged(ABC):
 
     def discard(self) -> None:  # noqa: B027
         """Remove what is left of the making. Harmless after a commit."""
-
-
-class FolderStore(Store):
-    """A folder of this machine."""
-
-    def __init__(self, place: str) -> None:
-        self.folder: Path = Path(place).expanduser().absolute()
-        self.url = str(self.folder)
-
-    def list(self) -> list[File]:
-        try:
-            entries = [entry for entry in self.folder.iterdir() if not entry.name.startswith(".") and entry.is_file()]
-            return sorted((File(entry.name, entry.stat().st_size) for entry in entries), key=lambda file: file.name)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise sentence(error, self.url) from None
-
-    def size(self, name: str) -> int | None:
-        try:
-            return (self.folder / name).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
-
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        try:
-            with (self.folder / name).open("rb") as stream:
-                stream.seek(start)
-                return stream.read(-1 if length is None else length)
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
-
-    def chunks(self, name: str, start: int = 0) -> Iterator[bytes]:
-        try:
-            with (self.folder / name).open("rb") as stream:
-                stream.seek(start)
-                while data := stream.read(CHUNK):
-                    yield data
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
-
-    def stage(self, name: str) -> Staged:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return _StagedBeside(self.folder, name)
-        except OSError as error:
-            raise sentence(error, self.url) from None
-
-    def remove(self, name: str) -> None:
-        try:
-            (self.folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
-
-
-class _StagedBeside(Staged):
-    def __init__(self, folder: Path, name: str) -> None:
-        self.path = folder / f".{name}.{secrets.token_hex(6)}.part"
-        self._target = folder / name
-        self.path.touch()
-
-    def commit(self) -> None:
-        try:
-            self.path.replace(self._target)
-        except OSError as error:
-            raise sentence(error, str(self._target)) from None
-
-    def discard(self) -> None:
-        self.path.unlink(missing_ok=True)
 
 
 def sentence(error: OSError, address: str) -> StorageError:
