@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome import files
 from velodrome.engines.tensorflow.layout import Layout
 from velodrome.spec.job import Job
 from velodrome.tasks.counts import Counts
@@ -121,7 +122,7 @@ class FlatModel(ABC):
         folder.mkdir(parents=True, exist_ok=True)
         told = {"file": self._write_model(folder), "model": self.job.model, "model_args": self.job.model_args,
                 "dtype": self.job.dtype, **described}
-        (folder / "model.json").write_text(json.dumps(told, indent=2) + "\n")
+        files.write_text(folder / "model.json", json.dumps(told, indent=2) + "\n", sync=False)
 
     def _write_model(self, folder: Path) -> str:
         """The whole model or, if the user's classes cannot be described, the weights for one that is built again."""

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from velodrome import files
 from velodrome.data.text import Text
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, Seen
 from velodrome.models import keras_zoo
@@ -82,9 +83,8 @@ class LanguageNetwork(FlatModel):
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         self._put(buffer)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "vocabulary.json").write_text(
-            json.dumps(self.vocabulary, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        words = json.dumps(self.vocabulary, ensure_ascii=False)
+        files.write_text(folder / "vocabulary.json", words + "\n", sync=False)
         told = {"kind": "text", "dataset": self._name, "vocabulary": len(self.vocabulary), "outputs": "logits"}
         self._write(folder, told)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
+from velodrome import files
 from velodrome.engines.torch.network import Network, build_text
 from velodrome.engines.torch.tasks.base import Seen, Stepper, TorchTask
 from velodrome.models.torch_zoo import Memory
@@ -76,7 +77,7 @@ class LanguageModelTask(TorchTask):
 
     def write_beside(self, folder: Path) -> None:
         words = json.dumps(self._context.data.vocabulary, ensure_ascii=False)
-        (folder / VOCABULARY).write_text(words + "\n", encoding="utf-8")
+        files.write_text(folder / VOCABULARY, words + "\n", sync=False)
 
 
 def _by_word(logits: torch.Tensor) -> torch.Tensor:
