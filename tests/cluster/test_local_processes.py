@@ -16,6 +16,7 @@ from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.local import cleaner
 from velodrome.cluster.local.stacks import is_stopped, most_relevant_thread, shows_users_code, stack_of
 from velodrome.offers.segments import pattern_of_run
+from velodrome.worker import template
 
 pytestmark = pytest.mark.integration
 
@@ -51,6 +52,53 @@ def test_all_marked_processes_end_and_no_other(token: str) -> None:
     assert len(cleaner.marked(token + "-other")) == 2
     cleaner.end_marked(token + "-other")
     other.wait(5)
+
+
+#: A process that was started as a template, became part of a run, and forked a copy that closed all it could and left.
+FORKING = """
+import os, sys, time
+from velodrome.worker.template import mark, show_command_line
+show_command_line(["velodrome-template"])
+if os.fork() == 0:
+    mark(sys.argv[1])
+    show_command_line(["python", "-m", "velodrome.worker", "--role", "worker", "--rank", "1"])
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 1000)
+            time.sleep(60)
+        os._exit(0)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+def test_what_was_forked_from_a_template_is_found_and_ends_but_not_the_template(token: str) -> None:
+    """Also a copy of a copy that closed its descriptors and left for another session."""
+    environment = {**os.environ, **template.TITLE_OPTIONS, "VELODROME_TOKEN": template.NO_TOKEN}
+    words = [sys.executable, "-c", FORKING, token, "x" * template.PADDING]
+    started = subprocess.Popen(words, env=environment)
+    try:
+        wait_until(lambda: len(cleaner.marked(token)) == 2)
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in cleaner.marked(token)]
+        assert lines == [b"python -m velodrome.worker --role worker --rank 1"] * 2
+        assert cleaner.end_marked(token) == []
+        assert started.poll() is None
+    finally:
+        started.kill()
+        started.wait()
+
+
+def test_forked_processes_are_found_without_setproctitle_too(token: str) -> None:
+    without = "import sys; sys.modules['setproctitle'] = None\n" + FORKING
+    environment = {**os.environ, "VELODROME_TOKEN": template.NO_TOKEN}
+    started = subprocess.Popen([sys.executable, "-c", without, token], env=environment)
+    try:
+        wait_until(lambda: len(cleaner.marked(token)) == 2)
+        assert cleaner.end_marked(token) == []
+    finally:
+        started.kill()
+        started.wait()
 
 
 def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None:

@@ -70,10 +70,10 @@ class Scene:
         return json.loads((self.path / "result.json").read_text())
 
     def pid(self, role: str, rank: int) -> int:
-        wanted = f"\0--run\0{self.name}\0--role\0{role}\0--rank\0{rank}\0--folder\0{self.path}\0"
+        wanted = f" --run {self.name} --role {role} --rank {rank} --folder {self.path} "
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if wanted in (entry / "cmdline").read_bytes().decode():
+                if wanted in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode():
                     return int(entry.name)
         raise LookupError(f"no {role} {rank}")
 

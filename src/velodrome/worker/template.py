@@ -1,6 +1,6 @@
 """A process that has only imported an engine, from which training processes are forked: they start without the import.
 
-It speaks with the controller over a socket: a request is one JSON message with three file descriptors (standard input,
+The controller uses it through a socket: a request is one JSON message with three file descriptors (standard input,
 output and error of the child); answers are `{"ready": true}` after the import, `{"pid": …}` for each request and, when
 a child ends, `{"pid": …, "code": …}`.
 """
@@ -8,59 +8,56 @@ a child ends, `{"pid": …, "code": …}`.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
+import mmap
 import os
 import selectors
 import signal
 import socket
 import sys
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 from velodrome.offers.registry import engine
 from velodrome.variables import TOKEN
 from velodrome.worker.host import die_with_parent, limit_threads
 
-#: What a template holds in the place of a run's token.
-NO_TOKEN = "0" * 24
-#: Room in the command line that a child writes its own over.
+#: The token of a template, which belongs to no run: children have their run's in a mapping (`mark`).
+NO_TOKEN = "template"
+#: Space in the command line for the longer ones of children.
 PADDING = 1500
+#: Keeps setproctitle from using the memory of the environment, in which the cleaner looks for the token.
+TITLE_OPTIONS = {"SPT_NOENV": "1"}
 _MESSAGE = 1 << 20
+_marks: list[mmap.mmap] = []
 
 
 def show_command_line(words: list[str]) -> None:
-    """Let tools that list processes see what this one does, as if it had been started with these words."""
-    if sys.platform != "linux":
-        return
-    start, end = _memory_of(45)
-    text = b"\0".join(word.encode() for word in words)[: end - start - 1]
-    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+    """Let tools that list processes show these words as the command line of this process, if setproctitle is there."""
+    with suppress(ImportError):
+        import_module("setproctitle").setproctitle(" ".join(words))
 
 
-def show_token(token: str) -> None:
-    """Let the run's cleaner find this process, and whatever it forks, by the environment that the system shows of it.
+def mark(token: str) -> None:
+    """Let the run's cleaner find this process, and whatever it forks, by the name of a mapping in `/proc/PID/maps`.
 
-    That is the memory the template was started with; `os.environ` lives elsewhere.
+    The system shows only the environment that the template was started with. A mapping is inherited by a fork, and
+    unlike a descriptor nobody closes it; a program that is executed has the token in its environment.
     """
-    if sys.platform != "linux" or len(token) != len(NO_TOKEN):
+    if not hasattr(os, "memfd_create"):
         return
-    start, end = _memory_of(47)
-    place = ctypes.string_at(start, end - start).find(f"{TOKEN}={NO_TOKEN}".encode())
-    if place >= 0:
-        ctypes.memmove(start + place + len(TOKEN) + 1, token.encode(), len(token))
-
-
-def _memory_of(field: int) -> tuple[int, int]:
-    """Where a part of this process's start lies, by the number of its field in `stat`, and where it ends."""
-    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    return int(fields[field]), int(fields[field + 1])
+    descriptor = os.memfd_create(f"velodrome-{token}")
+    try:
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        _marks.append(mmap.mmap(descriptor, mmap.PAGESIZE))
+    finally:
+        os.close(descriptor)
 
 
 def _become_child(request: dict[str, Any], descriptors: list[int], control: socket.socket) -> NoReturn:
-    """In the child: take over the place that the controller prepared, and train."""
+    """In the child: take over the environment that the controller prepared, and train."""
     control.close()
     os.setsid()
     for number, descriptor in enumerate(descriptors):
@@ -68,7 +65,7 @@ def _become_child(request: dict[str, Any], descriptors: list[int], control: sock
         os.close(descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    show_token(request["environment"][TOKEN])
+    mark(request["environment"][TOKEN])
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -133,6 +130,7 @@ def main() -> NoReturn:
     # Children set their own number; libraries that decide once, at import, get the one that is always right.
     limit_threads(1)
     control = socket.socket(fileno=options.socket)
+    show_command_line([sys.executable, "-m", "velodrome.worker.template", "--engine", options.engine])
     import_module(engine(options.engine).worker)
     import_module("velodrome.worker.main")
     gc.collect()

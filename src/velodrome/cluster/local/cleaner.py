@@ -1,7 +1,7 @@
-"""Ends whatever a run started, found by the token in its environment: groups, sessions and parents do not matter.
+"""Ends whatever a run started, found by the run's token: process groups, sessions and parents do not matter.
 
-Run as a program it is the guardian: it outlives a controller that is killed, ends the run's processes, and goes.
-Standard library only, so that it starts in a blink.
+Run as a program it is the guardian: it outlives a controller that is killed, ends the run's processes, and exits.
+Standard library only, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -14,28 +14,35 @@ import sys
 import time
 from pathlib import Path
 
-#: What a user or a system sends to end things; the guardian leaves when its run is over.
-_DEAF_TO = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+#: How far the times of files may lag behind the clock.
+_FILE_CLOCK_SECONDS = 0.05
+#: Signals that end programs; the guardian ignores them, since it exits by itself when its run is over.
+_IGNORED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 #: Loaded by its path: the guardian runs without site packages, ours among them.
 _SEGMENTS = Path(__file__).parents[2] / "offers" / "segments.py"
 
 
 def marked(token: str) -> list[int]:
-    """Processes, other than this one, whose environment holds the token."""
-    wanted = f"VELODROME_TOKEN={token}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(entry.name) != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+    """Processes, other than this one, that belong to the run with a token."""
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")
+            if int(entry.name) != os.getpid() and _carries(entry, token)]
+
+
+def _carries(process: Path, token: str) -> bool:
+    """Whether a process has the token in its environment or, if it was forked from a template, in a mapping's name."""
+    try:
+        variables = (process / "environ").read_bytes().split(b"\0")
+        if f"VELODROME_TOKEN={token}".encode() in variables:
+            return True
+        forked = b"VELODROME_TOKEN=template" in variables
+        return forked and f"/memfd:velodrome-{token} ".encode() in (process / "maps").read_bytes()
+    except OSError:
+        return False
 
 
 def end_marked(token: str, limit: float = 5.0) -> list[int]:
-    """Kill every process of a run, also those that are being born; those that would not die within the limit."""
+    """Kill every process of a run, also those that start meanwhile; return those that are left after the limit."""
     deadline = time.monotonic() + limit
     while (left := marked(token)) and time.monotonic() < deadline:
         for pid in left:
@@ -48,12 +55,13 @@ def end_marked(token: str, limit: float = 5.0) -> list[int]:
 
 
 def start_guardian(token: str, shared: str) -> subprocess.Popen[bytes]:
-    """Start the guardian of a run, told how the run's shared memory is called. It holds nothing but its input."""
-    # It is born with these blocked, so that not even its first moments can be interrupted.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEAF_TO)
+    """Start the guardian of a run; `shared` is the pattern of its segments in /dev/shm. It holds only its input."""
+    # It starts with these blocked, so that they cannot end it before it ignores them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     try:
+        since = time.time() - _FILE_CLOCK_SECONDS
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, token, shared, str(time.time())], stdin=subprocess.PIPE,
+            [sys.executable, "-I", "-S", __file__, token, shared, str(since)], stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
         )
     finally:
@@ -61,7 +69,7 @@ def start_guardian(token: str, shared: str) -> subprocess.Popen[bytes]:
 
 
 def dismiss(guardian: subprocess.Popen[bytes]) -> None:
-    """Let the guardian look once more, and go."""
+    """Let the guardian clean up once more and exit."""
     assert guardian.stdin is not None
     guardian.stdin.close()
     try:

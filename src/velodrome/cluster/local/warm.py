@@ -21,7 +21,7 @@ from velodrome.cluster.local.cold import SUPERVISED
 from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
 from velodrome.variables import TOKEN
-from velodrome.worker.template import NO_TOKEN, PADDING
+from velodrome.worker.template import NO_TOKEN, PADDING, TITLE_OPTIONS
 
 #: Importing an engine on a busy machine takes seconds; more than this means it hangs.
 READY_SECONDS = 120.0
@@ -38,7 +38,8 @@ class Template:
                 [str(interpreter_of(engine)), "-m", "velodrome.worker.template", "--engine", engine,
                  "--socket", str(theirs.fileno()), "x" * PADDING],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, TOKEN: NO_TOKEN},
+                pass_fds=[theirs.fileno()], start_new_session=True,
+                env={**os.environ, **TITLE_OPTIONS, TOKEN: NO_TOKEN},
             )
         self._control = ours
         self._codes: dict[int, int] = {}
