@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from functools import reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
     context.data = read[context.task.name](data)
     if without := os.environ.get("DRIVER_WITHOUT"):
         module, function = without.split(":")
-        setattr(import_module(module), function, lambda *_: None)
+        *classes, name = function.split(".")
+        setattr(reduce(getattr, classes, import_module(module)), name, lambda *_: None)
     try:
         import_module(engine_of(context.job).worker).train(context)
     except BaseException as error:

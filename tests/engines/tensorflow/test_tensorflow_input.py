@@ -1,4 +1,4 @@
-"""Data larger than memory trains as any other; a server's workers read their own copies; what is counted."""
+"""Data larger than memory trains as any other; how examples reach a server's workers; what is counted."""
 
 from __future__ import annotations
 
@@ -41,6 +41,16 @@ def test_data_on_disk_trains_like_data_in_memory(
     assert streamed.result["confusion"] == in_memory.result["confusion"]
 
 
+def test_examples_that_are_sent_along_train_like_those_sent_once(
+    make_job: Any, train: Any, data: Path, tmp_path: Path
+) -> None:
+    asked = {"strategy": "parameter-server", "workers": 1}
+    without = "velodrome.engines.tensorflow.worker_data:WorkerData.is_sent_once"
+    along, once = run(make_job(**asked), data, tmp_path, without=without), train(**asked)
+    assert largest_difference(along.state, once.state) < 1e-9
+    assert along.result["confusion"] == once.result["confusion"]
+
+
 def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     from concurrent.futures import ThreadPoolExecutor
@@ -58,12 +68,12 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     seen: list[list[int]] = [[] for _ in partitions]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        streamed = feeds.Streamed(part, Gather(part.images), partitions, reader)
+        streamed = feeds.StreamedSource(part, Gather(part.images), partitions, reader)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
-                for mine, hand in zip(seen, window.handed, strict=True):
+                for mine, batches in zip(seen, window.inputs, strict=True):
                     for step in range(window.first, window.last):
-                        batch = feeds.decks.deal(hand, step)
+                        batch = feeds.batches.gather_batch(batches, step)
                         if int(batch.real):
                             assert (np.asarray(batch.inputs)[:, 0, 0, 0] == np.asarray(batch.targets)).all()
                             mine += np.asarray(batch.targets).tolist()
@@ -123,9 +133,9 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        streamed = feeds.Streamed(mapped, Gather(mapped.images), partitions, reader)
+        streamed = feeds.StreamedSource(mapped, Gather(mapped.images), partitions, reader)
         held_part = Part(images, np.arange(50))
-        held = feeds.Held(held_part, feeds.Pixels.of(held_part), partitions)
+        held = feeds.InMemorySource(held_part, feeds.ExampleTensors.of(held_part), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]
                        for source in (streamed, held)]

@@ -42,7 +42,7 @@ def test_one_worker_ends_with_the_weights_of_one_process(
 
 
 def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with_the_same_weights(train: Any) -> None:
-    """13 steps an epoch, the last with fewer examples, handed out by threes: one step first, then four closures."""
+    """13 steps an epoch, the last with fewer examples, scheduled by threes: one step first, then four closures."""
     asked = {"model": "dense-128", "optimizer": "momentum", "dtype": "float64", "learning_rate": 0.01,
              "batch_size": 7, "epochs": 50}
     alone = train(strategy="single", **asked)
@@ -58,35 +58,37 @@ def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with
 ])  # fmt: skip
 def test_closures_are_as_long_as_lets_the_workers_end_together(steps: int, epoch: int, workers: int, size: int) -> None:
     pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.image_dispatcher import even_size
+    from velodrome.engines.tensorflow.image_dispatcher import balanced_size
 
-    assert even_size(steps, epoch, max(1, min(20, epoch // (4 * workers))), workers) == size
+    assert balanced_size(steps, epoch, max(1, min(20, epoch // (4 * workers))), workers) == size
 
 
 def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
     tf = pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.image_dispatcher import HandsImages
+    from velodrome.engines.tensorflow.image_dispatcher import ImageDispatcher
     from velodrome.tasks.schedule import by_data
 
     asked: list[tuple[Any, ...]] = []
-    hands = HandsImages.__new__(HandsImages)
+    dispatcher = ImageDispatcher.__new__(ImageDispatcher)
     images = np.zeros((1000, 2, 2, 1), np.uint8)
-    hands._context = SimpleNamespace(
+    dispatcher._context = SimpleNamespace(
         job=SimpleNamespace(workers=2, epochs=9, steps=None), status=SimpleNamespace(steps=0),
         data=SimpleNamespace(train=SimpleNamespace(images=images)),
     )
-    hands._network = SimpleNamespace(shapes=[(4, 10), (10,)])
-    hands._iterations, hands._late, hands._latest = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
-    hands._copies, hands._train, hands._salt = {"train": None}, None, 0
-    hands._closures = SimpleNamespace(
-        enough=3, results=lambda left: [], schedule=lambda key, function, *arguments: asked.append(arguments)
+    dispatcher._network = SimpleNamespace(shapes=[(4, 10), (10,)])
+    for name in ("_iterations", "_staleness_sum", "_staleness_max"):
+        setattr(dispatcher, name, tf.Variable(0, dtype=tf.int64))
+    dispatcher._train, dispatcher._seed_offset = None, 0
+    dispatcher._data = SimpleNamespace(is_sent_once=lambda part: True, source=lambda part, indices: (None, indices))
+    dispatcher._closures = SimpleNamespace(
+        capacity=3, results=lambda left: [], schedule=lambda key, function, *arguments: asked.append(arguments)
     )
-    hands.begin_epoch(by_data(1000, 7, 1, seed=1, epoch=1))
-    hands.train(0, 60)
-    hands.train(60, 143)
-    hands.end_epoch()
+    dispatcher.begin_epoch(by_data(1000, 7, 1, seed=1, epoch=1))
+    dispatcher.train(0, 60)
+    dispatcher.train(60, 143)
+    dispatcher.end_epoch()
 
-    kinds = {(straight, order.shape[0]) for _, order, straight in asked}
+    kinds = {(unrolled, order.shape[0]) for _, order, unrolled in asked}
     assert len(kinds) == 2
     orders = [order.numpy() for _, order, _ in asked]
     seen = np.concatenate([order[3 : 3 + order[1]] for order in orders])

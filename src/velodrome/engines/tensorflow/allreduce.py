@@ -1,7 +1,7 @@
-"""Synchronous training with one flat gradient summed by MPI: TensorFlow computes, the transport carries.
+"""Synchronous training with one flat gradient summed by MPI: TensorFlow computes, a transport all-reduces.
 
-A call into TensorFlow applies the gradient that was summed last and computes the next. The buffer that it returns is
-summed where it lies and handed back, so no gradient is ever copied on the way.
+A call into TensorFlow applies the gradient that was summed last and computes the next one. Where possible the gradient
+is summed in the tensor's own memory and passed back to TensorFlow, so that it is never copied (`tensor_memory.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from velodrome.worker.transports import connect_mpi
 
 
 class AllReduce(Replicas):
-    """One replica in this process; the others are reached through a transport."""
+    """One replica in this process; gradients are summed with the other ranks by a transport."""
 
     collective_seconds: float = 0.0
 
@@ -37,21 +37,21 @@ class AllReduce(Replicas):
         self._weights.assign(initial)
 
     def _functions(self) -> tuple[Any, Any, Any]:
-        # What is the same at many steps is held in variables: arguments cost time in each call.
-        self._handed = tf.nest.map_structure(_variable_for, self._feed.spec)
-        self._held: Any = None
+        # What stays the same for many steps is kept in variables: arguments cost time in each call.
+        self._input_variables = tf.nest.map_structure(_variable_for, self._feed.spec)
+        self._current_inputs: Any = None
         self._step = tf.Variable(0, dtype=tf.int64)
         self._update = tf.Variable(0, dtype=tf.int64)
         flat = tf.TensorSpec(self._weights.shape, self._network.dtype)
         self._start = tf.function(self._compute, autograph=False).get_concrete_function()
-        self._go_on = tf.function(self._apply_and_compute, autograph=False).get_concrete_function(flat)
+        self._continue = tf.function(self._apply_and_compute, autograph=False).get_concrete_function(flat)
         self._finish = tf.function(self._apply_summed, autograph=False).get_concrete_function(flat)
-        return None, self._counting(), None
+        return None, self._trace_evaluation(), None
 
     def _compute(self) -> tf.Tensor:
         step = self._step.assign_add(1).read_value() - 1
-        handed = tf.nest.map_structure(lambda variable: variable.read_value(), self._handed)
-        return self._gradient(0, self._weights.read_value(), self._feed.deal(handed, step))
+        inputs = tf.nest.map_structure(lambda variable: variable.read_value(), self._input_variables)
+        return self._gradient(0, self._weights.read_value(), self._feed.batch(inputs, step))
 
     def _apply_summed(self, gradient: tf.Tensor) -> None:
         self._apply(gradient, self._update.assign_add(1).read_value())
@@ -60,25 +60,25 @@ class AllReduce(Replicas):
         self._apply_summed(gradient)
         return self._compute()
 
-    def _hold(self, handed: Any) -> None:
-        """Keep what was handed, as far as it is not kept already."""
-        new, old = tf.nest.flatten(handed), tf.nest.flatten(self._held) if self._held else []
-        for index, (variable, value) in enumerate(zip(tf.nest.flatten(self._handed), new, strict=True)):
+    def _set_inputs(self, inputs: Any) -> None:
+        """Assign the inputs that have changed."""
+        new, old = tf.nest.flatten(inputs), tf.nest.flatten(self._current_inputs) if self._current_inputs else []
+        for index, (variable, value) in enumerate(zip(tf.nest.flatten(self._input_variables), new, strict=True)):
             if not old or old[index] is not value:
                 variable.assign(value)
-        self._held = handed
+        self._current_inputs = inputs
 
     def train(self, first: int, last: int) -> Counts:
         for window in self._feed.windows(first, last):
-            self._hold(window.handed[0])
+            self._set_inputs(window.inputs[0])
             self._step.assign(window.first)
             self._update.assign(self._iterations)
             gradient = self._reduced(self._start())
             for _ in range(window.first + 1, window.last):
-                gradient = self._reduced(self._go_on(gradient))
+                gradient = self._reduced(self._continue(gradient))
             self._finish(gradient)
             self._iterations += window.last - window.first
-        return self._counted()
+        return self._take_counts()
 
     def _reduced(self, gradient: tf.Tensor) -> tf.Tensor:
         """The gradient summed over the ranks: in place where that is possible, else through a copy."""
@@ -92,13 +92,13 @@ class AllReduce(Replicas):
         status.waiting = False
         return tf.constant(buffer) if memory is None else gradient
 
-    def _summed(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _sum_over_ranks(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         total = np.array(vector, np.float64)
         self._transport.all_reduce(total)
         return total
 
     def agree(self, number: int) -> int:
-        return number  # ranks meet at every step, however many steps a call takes
+        return number  # ranks synchronise at every step, however many steps a call takes
 
     def close(self) -> None:
         self._transport.close()
@@ -110,7 +110,7 @@ def _variable_for(spec: tf.TensorSpec) -> tf.Variable:
 
 
 def train(context: Context) -> None:
-    """Meet the other ranks, then run the loop."""
+    """Connect to the other ranks, then run the loop."""
     with context.events.phase("connect"), context.waiting():
         transport = connect_mpi(context)
     _ = context.data  # a phase of its own

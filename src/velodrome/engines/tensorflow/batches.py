@@ -1,7 +1,7 @@
-"""The examples of one replica as TensorFlow takes them: index tensors for many steps, never an empty step.
+"""The examples of one replica as tensors: which ones each step takes, and how a graph gathers them.
 
-A step without examples holds one real example that counts nothing, because TensorFlow's convolution gradient aborts
-the process on an empty batch.
+A step without examples holds one example that counts nothing, because TensorFlow's convolution gradient aborts the
+process on an empty batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from velodrome.tasks.schedule import Partition, evaluation_indices
 EVALUATION_BATCH = 500
 
 
-class Deck(NamedTuple):
-    """Step `s` takes ``indices[offsets[s]:offsets[s + 1]]``, of which `real[s]` count (all, or none)."""
+class StepIndex(NamedTuple):
+    """Which examples each step takes: step `s` takes ``indices[offsets[s]:offsets[s + 1]]``, of which `real[s]` count
+    (all, or none)."""
 
     indices: tf.Tensor
     offsets: tf.Tensor
@@ -27,40 +28,40 @@ class Deck(NamedTuple):
     batch: tf.Tensor
 
 
-class Pixels(NamedTuple):
-    """Images and labels held as tensors: bytes, so that gathering a batch moves little."""
+class ExampleTensors(NamedTuple):
+    """Images and labels of a part as tensors. Images stay bytes, so that gathering a batch moves little."""
 
     images: tf.Tensor
     labels: tf.Tensor
 
     @classmethod
-    def of(cls, part: Part) -> Pixels:
+    def of(cls, part: Part) -> ExampleTensors:
         return cls(tf.constant(part.images), tf.constant(part.labels, tf.int64))
 
 
-class Hand(NamedTuple):
-    """What a replica is given for many steps."""
+class ReplicaBatches(NamedTuple):
+    """The batches of one replica for many steps: their index, and the examples that it refers to."""
 
-    deck: Deck
-    pixels: Pixels
+    steps: StepIndex
+    examples: ExampleTensors
 
 
-def spec_of(shape: tuple[int, int, int]) -> Hand:
-    return Hand(
-        Deck(*(tf.TensorSpec([None], tf.int64) for _ in Deck._fields)),
-        Pixels(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64)),
+def batches_spec(shape: tuple[int, int, int]) -> ReplicaBatches:
+    return ReplicaBatches(
+        StepIndex(*(tf.TensorSpec([None], tf.int64) for _ in StepIndex._fields)),
+        ExampleTensors(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64)),
     )
 
 
-def deck_of(partition: Partition) -> Deck:
-    """A partition with its empty steps filled."""
+def step_index(partition: Partition) -> StepIndex:
+    """The index of a partition, with its empty steps filled."""
     real = np.diff(partition.offsets)
     indices, offsets = partition.indices, partition.offsets
     if not real.all():
         indices = np.concatenate([partition.step(step) if real[step] else [0] for step in range(partition.steps)])
         offsets = np.concatenate([[0], np.cumsum(np.maximum(real, 1))])
     as_tensor = [tf.constant(values, tf.int64) for values in (indices, offsets, real, partition.batch)]
-    return Deck(*as_tensor)
+    return StepIndex(*as_tensor)
 
 
 def evaluation_partition(examples: int, rank: int, workers: int) -> Partition:
@@ -72,13 +73,13 @@ def evaluation_partition(examples: int, rank: int, workers: int) -> Partition:
     return Partition(mine, offsets, np.diff(offsets))
 
 
-def deal(hand: Hand, step: tf.Tensor) -> Batch:
+def gather_batch(batches: ReplicaBatches, step: tf.Tensor) -> Batch:
     """Images and labels of a step."""
-    deck, pixels = hand
-    mine = deck.indices[deck.offsets[step] : deck.offsets[step + 1]]
-    return Batch(tf.gather(pixels.images, mine), tf.gather(pixels.labels, mine), deck.real[step], deck.batch[step])
+    index, (images, labels) = batches
+    mine = index.indices[index.offsets[step] : index.offsets[step + 1]]
+    return Batch(tf.gather(images, mine), tf.gather(labels, mine), index.real[step], index.batch[step])
 
 
-def as_numbers(images: tf.Tensor, scale: float, dtype: Any) -> tf.Tensor:
-    """Bytes as numbers between 0 and 1."""
+def scale_pixels(images: tf.Tensor, scale: float, dtype: Any) -> tf.Tensor:
+    """Pixels as numbers between 0 and 1."""
     return tf.cast(images, dtype) * tf.constant(scale, dtype)

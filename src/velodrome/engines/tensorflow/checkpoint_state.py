@@ -1,4 +1,4 @@
-"""What a learner keeps in a checkpoint, alike for all strategies: flat weights, slots, statistics, updates done."""
+"""The state of a learner in a checkpoint, the same for all strategies: weights, slots, statistics, updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closures under way: how many there may be, what they returned, and no waiting for workers that will never come."""
+"""The closures of a parameter-server chief: how many are pending, what they returned, which workers are lost."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.worker.context import Context
 
-#: Closures per worker that are handed out at a time: one runs, one waits.
+#: Closures per worker that are scheduled at a time: one runs, one is queued.
 AHEAD = 2
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
-#: What was asked for, and what came back.
+#: The key of a closure, and the values that it returned.
 Result = tuple[Any, list[NDArray[Any]]]
 
 
 class Closures:
-    """Hands work to TensorFlow's coordinator and brings back results, in the order in which they come.
+    """Schedules closures on TensorFlow's coordinator and collects results, in the order in which they arrive.
 
-    The coordinator waits without limit for a lost worker to return, so threads of their own wait for results, and the
-    caller looks after the peers meanwhile.
+    The coordinator waits without limit for a lost worker to return, so separate threads wait for results, and the
+    caller checks the peers meanwhile.
     """
 
-    def __init__(self, coordinator: Any, watch: PeerMonitor, context: Context) -> None:
-        self.coordinator, self._watch, self._context = coordinator, watch, context
+    def __init__(self, coordinator: Any, monitor: PeerMonitor, context: Context) -> None:
+        self.coordinator, self._monitor, self._context = coordinator, monitor, context
         self._returned: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._outstanding = 0
-        self.enough = AHEAD * context.job.workers - 1
-        self._waiters = ThreadPoolExecutor(self.enough + 1)
+        self._pending = 0
+        self.capacity = AHEAD * context.job.workers - 1
+        self._waiters = ThreadPoolExecutor(self.capacity + 1)
 
     def _fetch(self, key: Any, value: Any) -> None:
         try:
@@ -43,25 +43,25 @@ class Closures:
     def schedule(self, key: Any, function: Any, *arguments: Any) -> None:
         """Have one worker, whichever is free, call a function that returns several tensors."""
         self._waiters.submit(self._fetch, key, self.coordinator.schedule(function, args=arguments))
-        self._outstanding += 1
+        self._pending += 1
 
     def results(self, left: int) -> list[Result]:
-        """What has come back, after waiting until at most `left` closures are under way."""
+        """The results that arrived, after waiting until at most `left` closures are pending."""
         found = []
         with self._context.waiting():
-            while self._outstanding:
+            while self._pending:
                 try:
-                    key, result, error = self._returned.get(timeout=_LOOK_SECONDS if self._outstanding > left else 0)
+                    key, result, error = self._returned.get(timeout=_POLL_SECONDS if self._pending > left else 0)
                 except queue.Empty:
-                    if self._outstanding <= left:
+                    if self._pending <= left:
                         break
-                    self._watch.check(self._context.job.keep_going)
+                    self._monitor.check(self._context.job.keep_going)
                     continue
                 if error is not None:
-                    self._watch.check(self._context.job.keep_going)
+                    self._monitor.check(self._context.job.keep_going)
                     raise error
-                self._outstanding -= 1
+                self._pending -= 1
                 self._context.status.seen += 1
                 found.append((key, result))
-        self._watch.check(self._context.job.keep_going)
+        self._monitor.check(self._context.job.keep_going)
         return found

@@ -1,6 +1,6 @@
-"""Where the replicas of a process get their steps from: a data set in memory, one larger than memory, or a text.
+"""Where the replicas of a process get their batches from: a data set in memory, one larger than memory, or a text.
 
-A feed hands out windows: some steps, and for every replica the tensors from which the graph deals each of them.
+A feed yields windows: some steps, and for every replica the tensors from which the graph takes the batch of each step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from velodrome.data.gather import Gather
 from velodrome.data.splits import Part as Examples
-from velodrome.engines.tensorflow import batches as decks
-from velodrome.engines.tensorflow.batches import Hand, Pixels
+from velodrome.engines.tensorflow import batches as batches
+from velodrome.engines.tensorflow.batches import ExampleTensors, ReplicaBatches
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.schedule import Partition, Schedule
 from velodrome.tasks.text_schedule import TextSchedule, Words
@@ -29,17 +29,17 @@ WINDOW_BYTES = 4 << 20
 
 
 class Window(NamedTuple):
-    """Steps `first` up to, not including, `last`, counted within what is handed to each replica."""
+    """Steps `first` up to, not including, `last`, counted within `inputs`, which has an entry for each replica."""
 
     first: int
     last: int
-    handed: list[Any]
+    inputs: list[Any]
 
 
 class Feed(ABC):
-    """Gives the replicas of this process their steps."""
+    """Gives the replicas of this process their batches."""
 
-    #: What the graph is traced for, one replica's.
+    #: Tensor specifications of one replica's inputs.
     spec: Any
 
     @abstractmethod
@@ -54,67 +54,68 @@ class Feed(ABC):
         """All of a part, each example once over all processes."""
 
     @abstractmethod
-    def deal(self, handed: Any, step: tf.Tensor) -> Batch:
-        """One step out of what was handed, in the graph."""
+    def batch(self, inputs: Any, step: tf.Tensor) -> Batch:
+        """The batch of a step from one replica's inputs, in the graph."""
 
 
-def steps_of_window(part: Examples, partitions: Sequence[Partition]) -> int:
-    """From what all processes know, so that each of them makes the same calls, be its part in memory or on disk."""
+def steps_per_window(part: Examples, partitions: Sequence[Partition]) -> int:
+    """The same in all processes, so that each makes the same calls, whether its part is in memory or on disk."""
     bytes_of_step = int(partitions[0].batch.max(initial=1)) * int(np.prod(part.images.shape[1:]))
     return max(1, WINDOW_BYTES // max(1, bytes_of_step))
 
 
-class Held:
-    """Partitions of a part that lies in memory. Windows end where those of another process do that reads from disk."""
+class InMemorySource:
+    """Partitions of a part in memory. Windows end where those of a process that reads its part from disk do."""
 
-    def __init__(self, part: Examples, pixels: Pixels, partitions: Sequence[Partition]) -> None:
-        self._handed = [Hand(decks.deck_of(partition), pixels) for partition in partitions]
-        self._length = steps_of_window(part, partitions)
+    def __init__(self, part: Examples, examples: ExampleTensors, partitions: Sequence[Partition]) -> None:
+        self._inputs = [ReplicaBatches(batches.step_index(partition), examples) for partition in partitions]
+        self._length = steps_per_window(part, partitions)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         while first < last:
             end = min(last, first - first % self._length + self._length)
-            yield Window(first, end, self._handed)
+            yield Window(first, end, self._inputs)
             first = end
 
 
-class Streamed:
-    """Partitions of a part that lies on disk: windows of a few megabytes, the next one read while this one is used."""
+class StreamedSource:
+    """Partitions of a part on disk: windows of a few megabytes, the next one read while the present one is used."""
 
     def __init__(
         self, part: Examples, gather: Gather, partitions: Sequence[Partition], reader: ThreadPoolExecutor
     ) -> None:
         self._part, self._gather, self._partitions, self._reader = part, gather, partitions, reader
         self._steps = partitions[0].steps
-        self._length = steps_of_window(part, partitions)
-        self._first, self._handed = 0, list[Hand]()
-        self._next: Future[list[Hand]] | None = reader.submit(self._read, 0)
+        self._length = steps_per_window(part, partitions)
+        self._first, self._inputs = 0, list[ReplicaBatches]()
+        self._next: Future[list[ReplicaBatches]] | None = reader.submit(self._read, 0)
 
-    def _read(self, first: int) -> list[Hand]:
+    def _read(self, first: int) -> list[ReplicaBatches]:
         last = min(first + self._length, self._steps)
-        hands = []
+        inputs = []
         for partition in self._partitions:
             offsets = partition.offsets[first : last + 1]
             wanted = partition.indices[offsets[0] : offsets[-1]]
             places = np.arange(len(wanted), dtype=np.int64)
-            deck = decks.deck_of(Partition(places, offsets - offsets[0], partition.batch[first:last]))
+            index = batches.step_index(Partition(places, offsets - offsets[0], partition.batch[first:last]))
             if not len(wanted):
                 wanted = np.zeros(1, np.int64)  # what an empty step holds
             labels = np.asarray(self._part.labels).take(wanted)
-            hands.append(Hand(deck, Pixels(tf.constant(self._gather(wanted)), tf.constant(labels, tf.int64))))
-        return hands
+            examples = ExampleTensors(tf.constant(self._gather(wanted)), tf.constant(labels, tf.int64))
+            inputs.append(ReplicaBatches(index, examples))
+        return inputs
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         while first < last:
-            if not self._handed or first >= self._first + self._length:
-                self._take(first - first % self._length)
+            if not self._inputs or first >= self._first + self._length:
+                self._advance(first - first % self._length)
             end = min(last, self._first + self._length)
-            yield Window(first - self._first, end - self._first, self._handed)
+            yield Window(first - self._first, end - self._first, self._inputs)
             first = end
 
-    def _take(self, first: int) -> None:
+    def _advance(self, first: int) -> None:
         assert self._next is not None
-        self._handed, self._first = self._next.result(), first
+        self._inputs, self._first = self._next.result(), first
         after = first + self._length
         self._next = self._reader.submit(self._read, after) if after < self._steps else None
 
@@ -124,21 +125,21 @@ class ImageFeed(Feed):
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self.spec = decks.spec_of(context.data.input_shape)
-        self._pixels: dict[str, Pixels] = {}
+        self.spec = batches.batches_spec(context.data.input_shape)
+        self._examples: dict[str, ExampleTensors] = {}
         self._reader = ThreadPoolExecutor(1)
         self._gathers: dict[str, Gather] = {}
-        self._epoch: Held | Streamed
+        self._epoch: InMemorySource | StreamedSource
 
-    def _source(self, part: str, partitions: Sequence[Partition]) -> Held | Streamed:
+    def _source(self, part: str, partitions: Sequence[Partition]) -> InMemorySource | StreamedSource:
         examples: Examples = getattr(self._context.data, part)
         if isinstance(examples.images, np.memmap):
             if part not in self._gathers:
                 self._gathers[part] = Gather(examples.images)
-            return Streamed(examples, self._gathers[part], partitions, self._reader)
-        if part not in self._pixels:
-            self._pixels[part] = Pixels.of(examples)
-        return Held(examples, self._pixels[part], partitions)
+            return StreamedSource(examples, self._gathers[part], partitions, self._reader)
+        if part not in self._examples:
+            self._examples[part] = ExampleTensors.of(examples)
+        return InMemorySource(examples, self._examples[part], partitions)
 
     def begin_epoch(self, schedule: Schedule) -> None:
         self._epoch = self._source("train", [schedule.partition(rank) for rank in self._ranks])
@@ -148,15 +149,15 @@ class ImageFeed(Feed):
 
     def evaluation(self, part: Part) -> Iterator[Window]:
         examples = len(getattr(self._context.data, part))
-        partitions = [decks.evaluation_partition(examples, rank, self._world) for rank in self._ranks]
+        partitions = [batches.evaluation_partition(examples, rank, self._world) for rank in self._ranks]
         return self._source(part, partitions).windows(0, partitions[0].steps)
 
-    def deal(self, handed: Any, step: tf.Tensor) -> Batch:
-        return decks.deal(handed, step)
+    def batch(self, inputs: Any, step: tf.Tensor) -> Batch:
+        return batches.gather_batch(inputs, step)
 
 
 class Rows(NamedTuple):
-    """Rows of a text: words, the words after them, which of those count, and by what losses are divided."""
+    """Rows of a text: words, the words after them, which of those count, and what losses are divided by."""
 
     inputs: tf.Tensor
     targets: tf.Tensor
@@ -169,7 +170,7 @@ ROWS = Rows(_WORDS, _WORDS, tf.TensorSpec([None, None], tf.float32), tf.TensorSp
 
 
 def training_rows(words: Words, batch: int) -> Rows:
-    """Rows that are one word longer than what is predicted."""
+    """Inputs and targets from rows that are one word longer than both."""
     inputs, targets = tf.constant(words[:, :-1]), tf.constant(words[:, 1:])
     return Rows(inputs, targets, tf.ones_like(inputs, tf.float32), tf.constant(batch, tf.int64))
 
@@ -183,7 +184,9 @@ def evaluation_rows(text: Words, rank: int, workers: int, unroll: int) -> Rows:
     return Rows(inputs, targets, real, tf.constant(1, tf.int64))
 
 
-def deal_words(rows: Rows, step: tf.Tensor, unroll: int) -> Batch:
+def slice_words(rows: Rows, step: tf.Tensor, unroll: int) -> Batch:
+    """The words of a step."""
+
     def some(values: tf.Tensor) -> tf.Tensor:
         return tf.slice(values, [0, tf.cast(step, tf.int32) * unroll], [-1, unroll])
 
@@ -212,5 +215,5 @@ class TextFeed(Feed):
         rows = [evaluation_rows(text, rank, self._context.job.workers, self._unroll) for rank in self._ranks]
         yield Window(0, int(rows[0].inputs.shape[1]) // self._unroll, rows)
 
-    def deal(self, handed: Any, step: tf.Tensor) -> Batch:
-        return deal_words(handed, step, self._unroll)
+    def batch(self, inputs: Any, step: tf.Tensor) -> Batch:
+        return slice_words(inputs, step, self._unroll)

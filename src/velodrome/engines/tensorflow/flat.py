@@ -1,7 +1,7 @@
-"""A Keras model's weights as one flat buffer: how it is taken apart and written down.
+"""A Keras model as a function of one flat buffer of weights: what all tasks have in common, and how it is saved.
 
-The model's own variables only say shapes and initial values. What trains lives in the learners, so the same model
-works under every strategy, and none of Keras' variable wrapping takes part.
+The model's own variables only give shapes and initial values. The weights that train belong to the learners, so the
+same model works under every strategy, without Keras' variable wrappers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Array = NDArray[Any]
 
 
 class Batch(NamedTuple):
-    """What a replica computes a step on; `real` tells what of it counts, `batch` what summed losses are divided by."""
+    """What a replica computes a step on. `real` tells which examples count; summed losses are divided by `batch`, the
+    size of the batch over all replicas."""
 
     inputs: tf.Tensor
     targets: tf.Tensor
@@ -34,25 +35,25 @@ class Batch(NamedTuple):
     batch: tf.Tensor
 
 
-class Seen(NamedTuple):
-    """What looking at a batch brings, besides a gradient."""
+class StepResult(NamedTuple):
+    """What a step on a batch computes besides a gradient."""
 
     #: The task's own counts in its order, total and summed loss, in float64.
-    tally: tf.Tensor
-    #: Statistics, or the state of a language model, after it.
-    after: list[tf.Tensor]
-    #: Examples by class and answer, one after the other; None where nobody counts them.
+    counts: tf.Tensor
+    #: Statistics, or the state of a language model, after the batch.
+    statistics: list[tf.Tensor]
+    #: The flattened confusion matrix, true classes in rows; None where it is not counted.
     confusion: tf.Tensor | None = None
 
 
 class FlatModel(ABC):
-    """What networks of images and of texts have in common. Statistics are what changes without being trained."""
+    """A network of any task. Its statistics are what changes in training without a gradient."""
 
-    #: Whether statistics are a state carried from step to step, one row for each row of a batch: see `fresh`.
-    carries = False
-    #: Classes whose confusion is counted, 0 for none.
-    confused = 0
-    #: Names of the task's own counts, which come first in a tally.
+    #: Whether statistics are a state carried from step to step, one row for each row of a batch (`initial_state`).
+    stateful = False
+    #: Classes of the confusion matrix; 0 if none is counted.
+    confusion_classes = 0
+    #: Names of the task's own counts, which come first in `StepResult.counts`.
     counted: tuple[str, ...] = ()
 
     def __init__(self, job: Job, model: keras.Model) -> None:
@@ -63,34 +64,34 @@ class FlatModel(ABC):
         self.parameters = self.layout.parameters
 
     @property
-    def tally_size(self) -> int:
+    def counts_size(self) -> int:
         return len(self.counted) + 2
 
-    def counts(self, tally: Array) -> Counts:
-        return Counts.of(tally, self.counted)
+    def counts(self, values: Array) -> Counts:
+        return Counts.of(values, self.counted)
 
-    def fresh(self, rows: int) -> list[Array]:
-        """The statistics with which an epoch or an evaluation of so many rows begins, where the network carries."""
+    def initial_state(self, rows: int) -> list[Array]:
+        """The state with which a stateful network begins an epoch or an evaluation of so many rows."""
         raise NotImplementedError
 
     def weights(self) -> Array:
         """The model's weights as one buffer."""
-        return self.layout.pack(self._plain().astype(self.job.dtype))
+        return self.layout.pack(self._concatenated().astype(self.job.dtype))
 
-    def _plain(self) -> Array:
+    def _concatenated(self) -> Array:
         return np.concatenate([np.ravel(np.asarray(variable)) for variable in self.trainable])
 
     @abstractmethod
     def initial_statistics(self, rank: int) -> list[Array]:
-        """Statistics of an untrained model, as a rank begins with them."""
+        """Statistics of an untrained model, as a rank starts with them."""
 
     @abstractmethod
-    def for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
-        """Rank 0's statistics as another rank takes them."""
+    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
+        """Rank 0's statistics, adapted to another rank."""
 
     @abstractmethod
-    def averaged(self, index: int) -> bool:
-        """Whether a statistic has a mean over the workers."""
+    def is_averaged(self, index: int) -> bool:
+        """Whether a statistic is averaged over the workers."""
 
     @abstractmethod
     def random_states(self) -> list[bool]:
@@ -99,33 +100,34 @@ class FlatModel(ABC):
     @abstractmethod
     def gradient(
         self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
-    ) -> tuple[Any, Seen]:
-        """Gradient with respect to `sources` of this share's part in a batch. `weights` makes the layers' weights."""
+    ) -> tuple[Any, StepResult]:
+        """The gradient of this replica's part of a batch with respect to `sources`, from which `weights` makes the
+        layers' weights."""
 
     @abstractmethod
-    def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> Seen:
-        """The same look without training."""
+    def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
+        """The counts of a batch without training."""
 
     @abstractmethod
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
-        """A plain Keras model with trained weights, and what is needed to call it."""
+        """Write a plain Keras model with trained weights, and what is needed to call it."""
 
-    def _put(self, buffer: Array) -> None:
-        plain, first = self.layout.unpack(buffer), 0
+    def _assign_weights(self, buffer: Array) -> None:
+        weights, first = self.layout.unpack(buffer), 0
         for variable, shape in zip(self.trainable, self.shapes, strict=True):
             last = first + int(np.prod(shape))
-            variable.assign(plain[first:last].reshape(shape))
+            variable.assign(weights[first:last].reshape(shape))
             first = last
 
-    def _write(self, folder: Path, described: dict[str, Any]) -> None:
-        """The model, and beside it as JSON what it is."""
+    def _write(self, folder: Path, description: dict[str, Any]) -> None:
+        """Write the model and its description, `model.json`."""
         folder.mkdir(parents=True, exist_ok=True)
-        told = {"file": self._write_model(folder), "model": self.job.model, "model_args": self.job.model_args,
-                "dtype": self.job.dtype, **described}
-        files.write_text(folder / "model.json", json.dumps(told, indent=2) + "\n", sync=False)
+        about = {"file": self._write_model(folder), "model": self.job.model, "model_args": self.job.model_args,
+                 "dtype": self.job.dtype, **description}
+        files.write_text(folder / "model.json", json.dumps(about, indent=2) + "\n", sync=False)
 
     def _write_model(self, folder: Path) -> str:
-        """The whole model or, if the user's classes cannot be described, the weights for one that is built again."""
+        """Write the whole model or, if Keras cannot serialise the user's classes, its weights only; the file's name."""
         try:
             self.model.save(folder / "model.keras")
         except OSError:
@@ -137,10 +139,10 @@ class FlatModel(ABC):
         return "model.keras"
 
 
-def clipped(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:
-    """The pieces of one gradient, shortened together if it is longer than `norm`."""
+def clip_by_norm(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:
+    """The pieces of one gradient, scaled together so that its norm is at most `norm`."""
     if norm is None:
         return pieces
-    longest = tf.constant(norm, pieces[0].dtype)
-    length = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(piece)) for piece in pieces]))
-    return [piece * (longest / tf.maximum(length, longest)) for piece in pieces]
+    largest = tf.constant(norm, pieces[0].dtype)
+    present = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(piece)) for piece in pieces]))
+    return [piece * (largest / tf.maximum(present, largest)) for piece in pieces]

@@ -1,4 +1,4 @@
-"""A Keras model of images seen as a pure function of one flat buffer of weights: its answers, counts and gradient."""
+"""A Keras model of images as a pure function of one flat buffer of weights: its outputs, counts and gradient."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Splits
-from velodrome.engines.tensorflow.batches import as_numbers
-from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, Seen
+from velodrome.engines.tensorflow.batches import scale_pixels
+from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
 from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
 from velodrome.models.own import are_probabilities, builder_of, check_outputs, fits_data
@@ -37,7 +37,7 @@ class Network(FlatModel):
         keras.config.set_floatx(job.dtype)
         keras.utils.set_random_seed(job.seed)
         model = self._built(job)
-        images = as_numbers(tf.constant(data.train.images[:_PROBE]), self.scale, tf.as_dtype(job.dtype))
+        images = scale_pixels(tf.constant(data.train.images[:_PROBE]), self.scale, tf.as_dtype(job.dtype))
         with fits_data(job.model, self.shape, building=False):
             outputs = model(images, training=False)
         super().__init__(job, model)
@@ -46,7 +46,7 @@ class Network(FlatModel):
         if not self.trainable:
             raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
         self.statistics = list(self.model.non_trainable_variables)
-        self.confused = self.classes if self.classes <= _MOST_CONFUSED else 0
+        self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._penalised = bool(self.model.losses)
 
     def _built(self, job: Job) -> keras.Model:
@@ -61,10 +61,10 @@ class Network(FlatModel):
 
     def initial_statistics(self, rank: int) -> list[Array]:
         """Initial values of what is not trained: moving statistics the same everywhere, random states of the rank."""
-        return self.for_rank([np.asarray(variable) for variable in self.statistics], rank)
+        return self.statistics_for_rank([np.asarray(variable) for variable in self.statistics], rank)
 
-    def for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
-        """Dropout must not drop the same units everywhere."""
+    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
+        """Random states differ by rank, so that dropout does not drop the same units everywhere."""
         moved = []
         for variable, value in zip(self.statistics, values, strict=True):
             value = np.array(value)
@@ -76,19 +76,19 @@ class Network(FlatModel):
     def random_states(self) -> list[bool]:
         return [_is_random_state(variable) for variable in self.statistics]
 
-    def averaged(self, index: int) -> bool:
-        """Counters and random states have no mean."""
+    def is_averaged(self, index: int) -> bool:
+        """Counters and random states are not averaged."""
         return tf.as_dtype(self.statistics[index].dtype).is_floating
 
     def _losses(
         self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch, *, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        """Loss of each example, the class it is taken for, the statistics after it, the model's own penalties."""
+        """Loss and predicted class of each example, the statistics after the batch, the model's own penalties."""
         cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
         values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
-        # Keras' own stateless_call would bypass __call__, and with it what tells inner layers that this is training.
+        # Keras' own stateless_call would bypass __call__, which passes `training` on to inner layers.
         with keras.StatelessScope(state_mapping=values, collect_losses=self._penalised) as scope:
-            outputs = self.model(as_numbers(batch.inputs, self.scale, self.dtype), training=training)
+            outputs = self.model(scale_pixels(batch.inputs, self.scale, self.dtype), training=training)
             penalties = list(self.model.losses) if self._penalised else []
         after = [scope.get_current_value(variable) for variable in self.statistics]
         outputs = tf.cast(outputs, self.dtype)
@@ -101,37 +101,37 @@ class Network(FlatModel):
 
     def gradient(
         self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
-    ) -> tuple[Any, Seen]:
-        """A share that is not real contributes zero."""
+    ) -> tuple[Any, StepResult]:
+        """A batch that is not real contributes zero."""
         real, divisor = batch.real, tf.cast(batch.batch, self.dtype)
         counted = tf.cast(real > 0, self.dtype)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            losses, taken, after, penalties = self._losses(weights(sources), statistics, batch, training=True)
+            losses, predicted, after, penalties = self._losses(weights(sources), statistics, batch, training=True)
             loss = tf.reduce_sum(losses) * counted / divisor
             if penalties:
                 own = tf.cast(real, self.dtype) / divisor
                 loss += own * tf.cast(tf.add_n(penalties), self.dtype)
         gradient = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # Counters and random states go on even so: they must stay in step with the other ranks.
+        # Counters and random states change in any case, to stay equal to those of other ranks.
         kept = [
-            tf.where(real > 0, new, old) if self.averaged(index) else new
+            tf.where(real > 0, new, old) if self.is_averaged(index) else new
             for index, (new, old) in enumerate(zip(after, statistics, strict=True))
         ]
-        return gradient, Seen(_tally(losses, tf.equal(taken, batch.targets), real), kept)
+        return gradient, StepResult(_counts_of(losses, tf.equal(predicted, batch.targets), real), kept)
 
-    def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> Seen:
-        losses, taken, _, _ = self._losses(weights, statistics, batch, training=False)
-        tally = _tally(losses, tf.equal(taken, batch.targets), batch.real)
+    def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
+        losses, predicted, _, _ = self._losses(weights, statistics, batch, training=False)
+        counts = _counts_of(losses, tf.equal(predicted, batch.targets), batch.real)
         confusion = None
-        if self.confused:
+        if self.confusion_classes:
             each = tf.fill(tf.shape(losses), tf.cast(batch.real > 0, tf.float64))
-            place = batch.targets * self.classes + tf.cast(taken, tf.int64)
+            place = batch.targets * self.classes + tf.cast(predicted, tf.int64)
             confusion = tf.math.unsorted_segment_sum(each, place, self.classes**2)
-        return Seen(tally, list(statistics), confusion)
+        return StepResult(counts, list(statistics), confusion)
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
-        self._put(buffer)
+        self._assign_weights(buffer)
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)
         self._write(folder, {
@@ -144,11 +144,11 @@ def _is_random_state(variable: keras.Variable) -> bool:
     return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
 
 
-def _tally(losses: tf.Tensor, right: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+def _counts_of(losses: tf.Tensor, right: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     """Counts as three float64 numbers."""
-    seen = tf.stack([
+    counts = tf.stack([
         tf.reduce_sum(tf.cast(right, tf.float64)),
         tf.cast(tf.shape(losses)[0], tf.float64),
         tf.reduce_sum(tf.cast(losses, tf.float64)),
     ])
-    return tf.where(real > 0, seen, tf.zeros_like(seen))
+    return tf.where(real > 0, counts, tf.zeros_like(counts))

@@ -1,8 +1,8 @@
-"""Asynchronous training with TensorFlow's parameter servers: the chief hands out closures, workers pull and push.
+"""Asynchronous training with TensorFlow's parameter servers: the chief schedules closures, workers pull and push.
 
-All weights are one flat buffer, cut over the servers if it is large, so that a step takes one message to each server
+All weights are one flat buffer, split over the servers if it is large, so that a step takes one message to each server
 and one back. A closure is a few steps on one worker; it returns its counts, so that these stay exact when a lost
-worker's closure runs again elsewhere. What it trains on is said in `hand_images.py` and `hand_text.py`.
+worker's closure runs again elsewhere. What it trains on is the business of the dispatchers of each task.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.closures import Closures
 from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, Seen, clipped
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, State
 
-#: Steps in a closure: enough that handing out costs little, few enough that the last ones of an epoch end together.
-STEPS = 20
-#: Closures of an epoch that each worker gets at least, as far as there are steps.
-SHARES = 4
+#: Steps in a closure: enough that scheduling costs little, few enough that the last ones of an epoch end together.
+STEPS_PER_CLOSURE = 20
+#: Closures of an epoch that each worker gets at least, if there are enough steps.
+CLOSURES_PER_WORKER = 4
 #: Weights of fewer bytes than this are not split over servers.
-SMALLEST_PART = 256 * 2**10
+MIN_SHARD_BYTES = 256 * 2**10
 
 
 def partitioner(servers: int) -> Any:
-    """Splits what is large, into at most as many parts as there are servers."""
+    """Splits large variables into at most as many parts as there are servers."""
     return tf.distribute.experimental.partitioners.MinSizePartitioner(
-        min_shard_bytes=SMALLEST_PART, max_shards=servers
+        min_shard_bytes=MIN_SHARD_BYTES, max_shards=servers
     )
 
 
@@ -48,7 +48,7 @@ def make_strategy(context: Context) -> Any:
 class ParameterServer(Learner):
     """A network whose weights live on servers, as the chief sees it."""
 
-    def __init__(self, context: Context, network: FlatModel, strategy: Any, watch: PeerMonitor) -> None:
+    def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
         self._context, self._network = context, network
         self._optimizer = optimizer_of(context.job)
         self.parameters = network.parameters
@@ -59,16 +59,17 @@ class ParameterServer(Learner):
         self._slots = [self._slots_of(part) for part in self._weights]
         self._rates = [self._rate_of(part) for part in self._weights]
         with tf.device(servers[0]):
-            # Updates, and how many of others came between pull and push of each: their sum and the most, this epoch.
-            self._iterations, self._late, self._latest = (tf.Variable(0, dtype=tf.int64) for _ in range(3))
+            self._iterations = tf.Variable(0, dtype=tf.int64)
+            # The staleness of an update: how many others were applied between its pull and its push, this epoch.
+            self._staleness_sum, self._staleness_max = (tf.Variable(0, dtype=tf.int64) for _ in range(2))
         self._statistics = []
-        for index, value in enumerate([] if network.carries else network.initial_statistics(0)):
+        for index, value in enumerate([] if network.stateful else network.initial_statistics(0)):
             with tf.device(servers[index % len(servers)]):
                 self._statistics.append(tf.Variable(value))
-        self._closures = Closures(tf.distribute.coordinator.ClusterCoordinator(strategy), watch, context)
-        self._asked, self._before = 0, 0
-        # A worker's first closure makes it prepare the graph: each has had some when these are done.
-        self.warmup_steps = 4 * STEPS * context.job.workers
+        self._closures = Closures(tf.distribute.coordinator.ClusterCoordinator(strategy), monitor, context)
+        self._requested, self._before = 0, 0
+        # A worker prepares the graph at its first closure: each has done so after these.
+        self.warmup_steps = 4 * STEPS_PER_CLOSURE * context.job.workers
 
     def _slots_of(self, part: Any) -> list[Any]:
         with tf.device(part.device):
@@ -88,65 +89,65 @@ class ParameterServer(Learner):
         return self._network.layout.layers(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
 
     def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
-        """Apply a gradient where the weights live, and note how many others were applied since `before`."""
+        """Apply a gradient where the weights are, and count how many others were applied since `before`."""
         arrived = []
         for part, piece in zip(self._weights, gradient, strict=True):
             with tf.device(part.device):
                 arrived.append(tf.identity(piece))
-        # Counted early, it would hide what others did meanwhile. What has arrived on the server is waited for: every
-        # word between processes costs more time than the sums that it is about.
+        # Counted early, an update would miss those that others apply meanwhile, so this waits until the gradient has
+        # arrived on the server. Counting there saves a message, which costs more time than the sums.
         with tf.control_dependencies(arrived[:1]), tf.device(self._iterations.device):
             done = self._iterations.assign_add(1).read_value()
             powers = self._optimizer.powers(done)
-            behind = done - before - 1
-            self._late.assign_add(behind)
-            self._latest.assign(tf.maximum(self._latest.read_value(), behind))
+            staleness = done - before - 1
+            self._staleness_sum.assign_add(staleness)
+            self._staleness_max.assign(tf.maximum(self._staleness_max.read_value(), staleness))
         for part, slots, rate, piece in zip(self._weights, self._slots, self._rates, arrived, strict=True):
             with tf.device(part.device):
                 handles = [slot.handle for slot in slots]
                 self._optimizer.apply(part.handle, handles, piece, rate.read_value(), powers)
 
-    def _step(self, statistics: Sequence[tf.Tensor], batch: Batch) -> Seen:
+    def _step(self, statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
         """Pull, compute, push."""
         with tf.device(self._iterations.device):
             before = self._iterations.read_value()
-        gradient, seen = self._network.gradient(self._pull(), self._layers, statistics, batch)
-        self._push(clipped(gradient, self._context.job.clip_norm), before)
-        return seen
+        gradient, result = self._network.gradient(self._pull(), self._layers, statistics, batch)
+        self._push(clip_by_norm(gradient, self._context.job.clip_norm), before)
+        return result
 
     # In the chief.
 
-    def _steps_in_closure(self, steps: int) -> int:
-        return max(1, min(STEPS, steps // (SHARES * self._context.job.workers)))
+    def _steps_per_closure(self, steps: int) -> int:
+        return max(1, min(STEPS_PER_CLOSURE, steps // (CLOSURES_PER_WORKER * self._context.job.workers)))
 
     def begin_epoch(self, schedule: Any) -> None:
-        self._asked, self._before = 0, int(self._iterations.numpy())
-        self._late.assign(0)
-        self._latest.assign(0)
+        self._requested, self._before = 0, int(self._iterations.numpy())
+        self._staleness_sum.assign(0)
+        self._staleness_max.assign(0)
 
     def set_rate(self, rate: float) -> None:
         for held in self._rates:
             held.assign(rate)
 
     def end_epoch(self) -> Counts:
-        counts = self._rest()
-        late, most, done = (int(each.numpy()) for each in (self._late, self._latest, self._iterations))
+        counts = self._finish_steps()
+        total, most, done = (int(each.numpy()) for each in (self._staleness_sum, self._staleness_max, self._iterations))
         if updates := done - self._before:
             events = self._context.events
-            events.emit("staleness", epoch=self.epoch, mean=late / updates, max=float(most), updates=updates)
+            events.emit("staleness", epoch=self.epoch, mean=total / updates, max=float(most), updates=updates)
         return counts
 
     @abstractmethod
-    def _rest(self) -> Counts:
-        """Do what is left of the steps asked for, and wait for all that is under way."""
+    def _finish_steps(self) -> Counts:
+        """Schedule the remaining steps that `train` was asked for, and wait for all closures; their counts."""
 
     def average_statistics(self) -> None:
-        """There is one copy of them, on the servers."""
+        """Nothing to do: there is one copy of them, on the servers."""
 
     def total(self, counts: Counts) -> Counts:
         return counts
 
-    def _flat(self, parts: Sequence[Any]) -> NDArray[Any]:
+    def _concatenate(self, parts: Sequence[Any]) -> NDArray[Any]:
         return np.concatenate([part.numpy() for part in parts])
 
     def _slot(self, index: int) -> list[Any]:
@@ -154,15 +155,15 @@ class ParameterServer(Learner):
 
     def state(self) -> State:
         unpack = self._network.layout.unpack
-        slots = [unpack(self._flat(self._slot(index))) for index in range(self._optimizer.slots)]
+        slots = [unpack(self._concatenate(self._slot(index))) for index in range(self._optimizer.slots)]
         statistics = [variable.numpy() for variable in self._statistics]
-        return pack_state(unpack(self._flat(self._weights)), slots, statistics, int(self._iterations.numpy()))
+        return pack_state(unpack(self._concatenate(self._weights)), slots, statistics, int(self._iterations.numpy()))
 
     def load(self, state: State) -> None:
         weights, slots, statistics, iterations = unpack_state(state)
         held = [self._weights, *(self._slot(index) for index in range(self._optimizer.slots))]
-        for parts, plain in zip(held, [weights, *slots], strict=True):
-            values, first = self._network.layout.pack(plain), 0
+        for parts, value in zip(held, [weights, *slots], strict=True):
+            values, first = self._network.layout.pack(value), 0
             for part in parts:
                 part.assign(values[first : first + part.shape[0]])
                 first += part.shape[0]
@@ -171,4 +172,5 @@ class ParameterServer(Learner):
         self._iterations.assign(iterations)
 
     def save(self, folder: Path) -> None:
-        self._network.save(folder, self._flat(self._weights), [variable.numpy() for variable in self._statistics])
+        statistics = [variable.numpy() for variable in self._statistics]
+        self._network.save(folder, self._concatenate(self._weights), statistics)

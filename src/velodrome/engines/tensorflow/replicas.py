@@ -1,7 +1,7 @@
 """Training over the replicas of a `tf.distribute` strategy: single, mirrored, central-storage, multi-worker-mirrored.
 
-Weights and slots are flat buffers that the strategy keeps; statistics and counts belong to each replica of this
-process. The gradient is summed over all replicas once a step, as one buffer.
+Weights and optimizer slots are flat buffers that the strategy distributes; statistics and counts belong to each replica
+of this process. The gradient is summed over all replicas once a step, as one buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, clipped
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.tasks.counts import Counts
@@ -24,7 +24,7 @@ from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, Part, State
 
 #: Steps of an evaluation in one call.
-_EVALUATED = 20
+_EVALUATION_STEPS = 20
 
 
 class Replicas(Learner):
@@ -44,53 +44,53 @@ class Replicas(Learner):
         with strategy.scope():
             self._weights = tf.Variable(initial)
             self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
-        self._statistics, self._tallies, self._confusions = [], [], []
+        self._statistics, self._counts, self._confusion = [], [], []
         for rank, device in zip(self._ranks, devices, strict=True):
             with tf.device(device):
                 self._statistics.append([self._statistic(value) for value in network.initial_statistics(rank)])
-                self._tallies.append(tf.Variable(np.zeros(network.tally_size)))
-                self._confusions.append(tf.Variable(np.zeros(network.confused**2)))
+                self._counts.append(tf.Variable(np.zeros(network.counts_size)))
+                self._confusion.append(tf.Variable(np.zeros(network.confusion_classes**2)))
         self._rate = tf.Variable(context.job.rate, dtype=network.dtype)
         self._iterations = 0
         self._feed = task_of_job(context).feed(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
-        """What a reader carries has a row for each row of the text, however many these are."""
-        return tf.Variable(value, shape=[None, *value.shape[1:]] if self._network.carries else value.shape)
+        """A statistic; the state of a stateful network has as many rows as the batch."""
+        return tf.Variable(value, shape=[None, *value.shape[1:]] if self._network.stateful else value.shape)
 
     def _functions(self) -> tuple[Any, Any, Any]:
-        """Trace everything now, so that a call later only computes."""
+        """The functions that train, evaluate and sum over processes, traced now so that later calls only compute."""
         number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
         train = tf.function(self._train_steps, autograph=False)
         total = tf.function(self._sum_over_processes, autograph=False)
         return (
             train.get_concrete_function(number, number, number, spec),
-            self._counting(),
+            self._trace_evaluation(),
             total.get_concrete_function(tf.TensorSpec([None], tf.float64)) if self._several_processes else None,
         )
 
-    def _counting(self) -> Any:
-        """What evaluates, traced."""
+    def _trace_evaluation(self) -> Any:
+        """The traced function that evaluates."""
         number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
         return tf.function(self._count_steps, autograph=False).get_concrete_function(number, number, spec)
 
-    def _here(self) -> int:
+    def _replica(self) -> int:
         """Which replica of this process is being traced."""
         context = tf.distribute.get_replica_context()
         return 0 if len(self._ranks) == 1 else int(tf.get_static_value(context.replica_id_in_sync_group))
 
-    def _train_steps(self, first: tf.Tensor, last: tf.Tensor, offset: tf.Tensor, handed: list[Any]) -> None:
+    def _train_steps(self, first: tf.Tensor, last: tf.Tensor, offset: tf.Tensor, inputs: list[Any]) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
-            self._strategy.run(self._train_step, args=(step, offset + step + 1, handed))
+            self._strategy.run(self._train_step, args=(step, offset + step + 1, inputs))
             return (step + 1,)
 
         tf.while_loop(lambda step: step < last, body, (first,))
 
-    def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, handed: list[Any]) -> None:
-        here = self._here()
+    def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, inputs: list[Any]) -> None:
+        replica = self._replica()
         weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
-        gradient = self._gradient(here, weights, self._feed.deal(handed[here], step))
+        gradient = self._gradient(replica, weights, self._feed.batch(inputs[replica], step))
         context = tf.distribute.get_replica_context()
         if self._central:
             context.merge_call(self._apply_centrally, args=(gradient, iteration))
@@ -99,75 +99,75 @@ class Replicas(Learner):
                 gradient = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
             self._apply(gradient, iteration)
 
-    def _gradient(self, here: int, weights: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """One replica's part of a step's gradient; what it saw is kept."""
-        statistics = [value.read_value() for value in self._statistics[here]]
-        gradient, seen = self._network.gradient(weights, self._network.layout.layers, statistics, batch)
-        self._tallies[here].assign_add(seen.tally)
-        for variable, value in zip(self._statistics[here], seen.after, strict=True):
+    def _gradient(self, replica: int, weights: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """One replica's part of a step's gradient; counts and statistics are updated."""
+        statistics = [value.read_value() for value in self._statistics[replica]]
+        gradient, result = self._network.gradient(weights, self._network.layout.layers, statistics, batch)
+        self._counts[replica].assign_add(result.counts)
+        for variable, value in zip(self._statistics[replica], result.statistics, strict=True):
             variable.assign(value)
         return gradient
 
     def _apply_centrally(self, strategy: Any, gradient: Any, iteration: Any) -> None:
-        """Sum what the replicas bring and update the one copy of the weights."""
+        """Sum the gradients of the replicas and update the one copy of the weights."""
         summed = strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, gradient, destinations=self._weights.device)
         with tf.device(self._weights.device):
             self._apply(summed, strategy.experimental_local_results(iteration)[0])
 
     def _apply(self, gradient: tf.Tensor, iteration: tf.Tensor) -> None:
-        (gradient,) = clipped([gradient], self._context.job.clip_norm)
+        (gradient,) = clip_by_norm([gradient], self._context.job.clip_norm)
         slots = [slot.handle for slot in self._slots]
         rate = self._rate.read_value()
         self._optimizer.apply(self._weights.handle, slots, gradient, rate, self._optimizer.powers(iteration))
 
-    def _count_steps(self, first: tf.Tensor, last: tf.Tensor, handed: list[Any]) -> None:
+    def _count_steps(self, first: tf.Tensor, last: tf.Tensor, inputs: list[Any]) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
-            self._strategy.run(self._count_step, args=(step, handed))
+            self._strategy.run(self._count_step, args=(step, inputs))
             return (step + 1,)
 
         tf.while_loop(lambda step: step < last, body, (first,))
 
-    def _count_step(self, step: tf.Tensor, handed: list[Any]) -> None:
-        here = self._here()
+    def _count_step(self, step: tf.Tensor, inputs: list[Any]) -> None:
+        replica = self._replica()
         weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
-        statistics = [value.read_value() for value in self._statistics[here]]
-        batch = self._feed.deal(handed[here], step)
-        seen = self._network.count(self._network.layout.layers(weights), statistics, batch)
-        self._tallies[here].assign_add(seen.tally)
-        if seen.confusion is not None:
-            self._confusions[here].assign_add(seen.confusion)
-        if self._network.carries:
-            for variable, value in zip(self._statistics[here], seen.after, strict=True):
+        statistics = [value.read_value() for value in self._statistics[replica]]
+        batch = self._feed.batch(inputs[replica], step)
+        result = self._network.count(self._network.layout.layers(weights), statistics, batch)
+        self._counts[replica].assign_add(result.counts)
+        if result.confusion is not None:
+            self._confusion[replica].assign_add(result.confusion)
+        if self._network.stateful:
+            for variable, value in zip(self._statistics[replica], result.statistics, strict=True):
                 variable.assign(value)
 
     def _sum_over_processes(self, vector: tf.Tensor) -> tf.Tensor:
-        def one(mine: tf.Tensor) -> tf.Tensor:
-            # The strategy sums where a tensor lives, and an argument lives nowhere until it is copied.
+        def reduce(mine: tf.Tensor) -> tf.Tensor:
+            # The strategy sums on the device of a tensor, and an argument has none until it is copied.
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(mine))
 
-        return self._strategy.run(one, args=(vector,))
+        return self._strategy.run(reduce, args=(vector,))
 
-    def _summed(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum over all processes of what each brings."""
+    def _sum_over_ranks(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of the processes' vectors."""
         return np.asarray(self._sum(tf.constant(vector, tf.float64))) if self._sum else vector
 
-    def _counted(self) -> Counts:
-        """What this process has counted since the last time."""
+    def _take_counts(self) -> Counts:
+        """The counts of this process since the last call."""
         counts = Counts()
-        for tally in self._tallies:
+        for tally in self._counts:
             counts += self._network.counts(tally.numpy())
-            tally.assign(np.zeros(self._network.tally_size))
+            tally.assign(np.zeros(self._network.counts_size))
         return counts
 
     def begin_epoch(self, schedule: Any) -> None:
         self._feed.begin_epoch(schedule)
-        if self._network.carries:
-            self._reset_state(next(self._feed.windows(0, 1)).handed)
+        if self._network.stateful:
+            self._reset_state(next(self._feed.windows(0, 1)).inputs)
 
-    def _reset_state(self, handed: list[Any]) -> None:
-        """Forget what was read before."""
-        for mine, rows in zip(self._statistics, handed, strict=True):
-            for variable, value in zip(mine, self._network.fresh(int(rows.inputs.shape[0])), strict=True):
+    def _reset_state(self, inputs: list[Any]) -> None:
+        """Set the state to that at the beginning of a text."""
+        for mine, rows in zip(self._statistics, inputs, strict=True):
+            for variable, value in zip(mine, self._network.initial_state(int(rows.inputs.shape[0])), strict=True):
                 variable.assign(value)
 
     def set_rate(self, rate: float) -> None:
@@ -177,14 +177,14 @@ class Replicas(Learner):
         for window in self._feed.windows(first, last):
             number = [tf.constant(value, tf.int64) for value in (*window[:2], self._iterations - window.first)]
             with self._waiting():
-                self._train(*number, window.handed)
+                self._train(*number, window.inputs)
             self._iterations += window.last - window.first
         with self._waiting():
-            return self._counted()
+            return self._take_counts()
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Around steps that are summed with other processes inside the graph, where nobody sees who waits for whom."""
+        """Around steps whose gradients TensorFlow sums over processes: a process may wait in them for another."""
         self._context.status.waiting = self._several_processes
         try:
             yield
@@ -192,64 +192,64 @@ class Replicas(Learner):
             self._context.status.waiting = False
 
     def agree(self, number: int) -> int:
-        return round(float(self._summed(np.array([number if self._context.rank == 0 else 0.0]))[0]))
+        return round(float(self._sum_over_ranks(np.array([number if self._context.rank == 0 else 0.0]))[0]))
 
     def average_statistics(self) -> None:
         for index in range(len(self._statistics[0])):
-            if not self._network.averaged(index):
+            if not self._network.is_averaged(index):
                 continue
             held = [mine[index] for mine in self._statistics]
             mine = np.sum([np.asarray(variable, np.float64) for variable in held], axis=0)
-            mean = self._summed(mine.ravel()).reshape(mine.shape) / self._world
+            mean = self._sum_over_ranks(mine.ravel()).reshape(mine.shape) / self._world
             for variable in held:
                 variable.assign(tf.cast(mean, variable.dtype))
 
     def evaluate(self, part: Part) -> Counts:
         for number, window in enumerate(self._feed.evaluation(part)):
-            if self._network.carries and number == 0:
-                self._reset_state(window.handed)
-            # In calls of a few steps, so that a long evaluation can be seen to go on. No process waits in them.
-            for first in range(window.first, window.last, _EVALUATED):
-                last = min(first + _EVALUATED, window.last)
-                self._count(tf.constant(first, tf.int64), tf.constant(last, tf.int64), window.handed)
+            if self._network.stateful and number == 0:
+                self._reset_state(window.inputs)
+            # In calls of a few steps, so that a long evaluation shows progress. No process waits in them.
+            for first in range(window.first, window.last, _EVALUATION_STEPS):
+                last = min(first + _EVALUATION_STEPS, window.last)
+                self._count(tf.constant(first, tf.int64), tf.constant(last, tf.int64), window.inputs)
                 self._context.status.seen += last - first
-        confusion = np.sum([variable.numpy() for variable in self._confusions], axis=0)
-        for variable in self._confusions:
+        confusion = np.sum([variable.numpy() for variable in self._confusion], axis=0)
+        for variable in self._confusion:
             variable.assign(np.zeros_like(confusion))
-        counted, counts = self._network.tally_size, self._counted().vector(self._network.counted)
-        everything = self._summed(np.concatenate([counts, confusion]))
-        if classes := self._network.confused:
+        counted, counts = self._network.counts_size, self._take_counts().vector(self._network.counted)
+        everything = self._sum_over_ranks(np.concatenate([counts, confusion]))
+        if classes := self._network.confusion_classes:
             self.confusion = np.rint(everything[counted:]).astype(np.int64).reshape(classes, classes)
         return self._network.counts(everything[:counted])
 
     def total(self, counts: Counts) -> Counts:
-        return self._network.counts(self._summed(counts.vector(self._network.counted)))
+        return self._network.counts(self._sum_over_ranks(counts.vector(self._network.counted)))
 
     def state(self) -> State:
         unpack = self._network.layout.unpack
         slots = [unpack(slot.numpy()) for slot in self._slots]
-        return pack_state(unpack(self._weights.numpy()), slots, self._kept_statistics(), self._iterations)
+        return pack_state(unpack(self._weights.numpy()), slots, self._saved_statistics(), self._iterations)
 
-    def _kept_statistics(self) -> list[NDArray[Any]]:
-        """What a reader carries is of no use to the next epoch."""
-        return [] if self._network.carries else [value.numpy() for value in self._statistics[0]]
+    def _saved_statistics(self) -> list[NDArray[Any]]:
+        """The statistics for checkpoint and model; a state is of no use to the next epoch."""
+        return [] if self._network.stateful else [value.numpy() for value in self._statistics[0]]
 
     def load(self, state: State) -> None:
         weights, slots, statistics, self._iterations = unpack_state(state)
         self._weights.assign(self._network.layout.pack(weights))
         for slot, value in zip(self._slots, slots, strict=True):
             slot.assign(self._network.layout.pack(value))
-        for rank, held in zip(self._ranks, [] if self._network.carries else self._statistics, strict=False):
-            for variable, value in zip(held, self._network.for_rank(statistics, rank), strict=True):
+        for rank, held in zip(self._ranks, [] if self._network.stateful else self._statistics, strict=False):
+            for variable, value in zip(held, self._network.statistics_for_rank(statistics, rank), strict=True):
                 variable.assign(value)
 
     def save(self, folder: Path) -> None:
-        self._network.save(folder, self._weights.numpy(), self._kept_statistics())
+        self._network.save(folder, self._weights.numpy(), self._saved_statistics())
 
     def close(self) -> None:
-        """Everybody is done after the first meeting; who leaves the second one early does no harm."""
-        self._summed(np.zeros(1))
+        """Two barriers: after the first all processes are done, and one that leaves the second early does no harm."""
+        self._sum_over_ranks(np.zeros(1))
         try:
-            self._summed(np.zeros(1))
+            self._sum_over_ranks(np.zeros(1))
         except tf.errors.OpError:
             return

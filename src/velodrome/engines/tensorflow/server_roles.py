@@ -1,4 +1,4 @@
-"""The processes of a parameter-server job: the chief runs the loop, workers and servers serve until it is gone."""
+"""The processes of a parameter-server job: the chief runs the loop, workers and servers serve until it ends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def train(context: Context) -> None:
 
 
 def lead(context: Context) -> None:
-    """The chief: wait for everybody, then run the loop."""
+    """The chief: wait for all other processes, then run the loop."""
     limit = context.job.start_timeout
     others = [peer for peer in context.world.members if peer.role != "chief"]
-    _ = context.data  # workers do so too before they listen, and from one cache
+    _ = context.data  # a phase of its own
     with context.events.phase("connect"), context.waiting():
         wait_for(others, limit)
         with limited(limit):
@@ -37,9 +37,7 @@ def lead(context: Context) -> None:
 
 
 def serve(context: Context) -> None:
-    """A worker or a server: does what it is told until the chief's port closes."""
-    if context.role == "worker":
-        task_of_job(context).serve(context)
+    """A worker or a server: run what the chief sends until the chief's port closes."""
     chief = context.world.of_role("chief")
     with context.events.phase("connect"), context.waiting():
         task, index = task_of(context.world)
@@ -53,8 +51,8 @@ def serve(context: Context) -> None:
             config=threads, start=True,
         )
         wait_for(chief, context.job.start_timeout)
-    watch = PeerMonitor(chief, context.events)
+    monitor = PeerMonitor(chief, context.events)
     with context.waiting():
-        while not watch.lost:
+        while not monitor.lost:
             time.sleep(0.2)
     del server

@@ -27,11 +27,8 @@ class TensorFlowTask(ABC):
         """Where the replicas of this process, by rank, get their steps from."""
 
     @abstractmethod
-    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: PeerMonitor) -> ParameterServer:
+    def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
         """The learner in the chief of a parameter-server job."""
-
-    def serve(self, context: Context) -> None:  # noqa: B027 (most have nothing)
-        """Prepare, in a parameter-server worker, what closures read there."""
 
 
 def task_of_job(context: Context) -> TensorFlowTask:

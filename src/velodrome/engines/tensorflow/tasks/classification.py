@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClassificationTask(TensorFlowTask):
-    """Batches by index; parameter-server workers hold the examples themselves."""
+    """Batches by index; parameter-server workers get them from the chief."""
 
     def network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.network import Network
@@ -27,16 +27,10 @@ class ClassificationTask(TensorFlowTask):
 
         return ImageFeed(context, ranks)
 
-    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.image_dispatcher import HandsImages
+    def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
+        from velodrome.engines.tensorflow.image_dispatcher import ImageDispatcher
 
-        return HandsImages(context, network, strategy, watch)
-
-    def serve(self, context: Context) -> None:
-        from velodrome.engines.tensorflow import worker_data
-
-        worker_data.offer(context.data)
-        vars(context).pop("data")  # closures read what was offered
+        return ImageDispatcher(context, network, strategy, monitor)
 
 
 TASK = ClassificationTask()

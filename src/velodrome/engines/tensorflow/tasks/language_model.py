@@ -27,10 +27,10 @@ class LanguageModelTask(TensorFlowTask):
 
         return TextFeed(context, ranks)
 
-    def dispatcher(self, context: Context, network: Any, strategy: Any, watch: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.text_dispatcher import HandsText
+    def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
+        from velodrome.engines.tensorflow.text_dispatcher import TextDispatcher
 
-        return HandsText(context, network, strategy, watch)
+        return TextDispatcher(context, network, strategy, monitor)
 
 
 TASK = LanguageModelTask()
