@@ -162,3 +162,18 @@ def test_a_plan_has_a_command_for_every_process(velodrome) -> None:
     ).json()
     with pytest.raises(BadRequest, match="no hosts"):
         package.plan(job, [])
+
+
+def test_data_sets_are_listed_shown_sharded_and_verified(velodrome, tmp_path: Path) -> None:
+    assert package.datasets.list() == velodrome("data", "list", "--json").json()
+    assert package.datasets.prepare("digits") == velodrome("data", "prepare", "digits", "--json").json()
+    sheet = tmp_path / "digits.png"
+    shown = package.datasets.show("digits", out=sheet)
+    assert shown == velodrome("data", "show", "digits", "--out", sheet, "--json").json()
+    assert sheet.is_file()
+    place = str(tmp_path / "shards")
+    written = package.datasets.shard("digits", place, shards=2, parts=["train", "test"])
+    assert written["parts"]["train"] == {"files": 2, "examples": 1294}
+    assert package.datasets.verify(f"shards:{place}")["ok"]
+    with pytest.raises(BadRequest, match="separated by commas"):
+        package.datasets.shard("digits", place, parts=["all"])

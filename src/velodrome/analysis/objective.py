@@ -1,4 +1,4 @@
-"""What a race is judged by: the quantity of an objective for every configuration, and which ones may stand for it.
+"""Objectives: the quantity that decides for every configuration, and which configurations are eligible.
 
 An objective turns rows into candidates; `recommend` decides among them.
 """
@@ -22,7 +22,7 @@ OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
 
 @dataclass(frozen=True)
 class Price:
-    """What an instance costs for an hour, and what an instance is: a process of the run or a host."""
+    """Price of an instance per hour, and what counts as an instance: a process of the run or a host."""
 
     per_hour: float | None = None
     per: Literal["process", "host"] = "process"
@@ -47,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Question:
-    """An objective made ready to be answered: who may win, what is measured, and what was put aside and why."""
+    """An objective applied to rows: eligible candidates, the measure, and what was excluded and why."""
 
     objective: str
     candidates: tuple[Candidate, ...]
@@ -134,7 +134,7 @@ def _best_seen(rows: Sequence[Row], target: Target) -> str:
 
 
 def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row], dict[str, str]]:
-    """Rows that reached the target in every run; otherwise the words that say how far they came."""
+    """Rows that reached the target in every run; otherwise a note on how close they came."""
     kept = [row for row in rows if row.reached == row.runs]
     if kept:
         missed = [f"{row.name} in {row.reached} of {row.runs} runs" for row in rows if row.reached < row.runs]

@@ -1,6 +1,6 @@
-"""Which configuration to use, said in three lines: verdict, why, next. The rules are in `docs/reference/numbers.md`.
+"""Recommends a configuration in three lines: verdict, why, next. The rules are in `docs/reference/numbers.md`.
 
-Pure: takes rows, gives words. "Beats" always means that the 95 % interval of the ratio lies above one.
+Pure functions from rows to sentences. "Beats" always means that the 95 % interval of the ratio lies above one.
 """
 
 from __future__ import annotations

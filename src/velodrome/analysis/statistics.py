@@ -1,6 +1,6 @@
 """Medians with ranges, and ratios with 95 % intervals: the only place that decides whether one sample beats another.
 
-Plain functions on plain numbers; what the numbers measure is not known here.
+Plain functions on plain numbers, whatever they measure.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def ratio(above: Spread, below: Spread) -> Ratio | None:
     freedom = spread**2 / sum(
         part**2 / (sample.count - 1) for part, sample in zip(parts, (above, below), strict=True)
     )
-    # Few and unlike runs give intervals beyond all floats: a hundred powers of e say "anything" as well.
+    # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.
     reach = min(100.0, t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(spread))
     return Ratio(math.exp(difference), math.exp(difference - reach), math.exp(difference + reach))
 

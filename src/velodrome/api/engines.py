@@ -19,7 +19,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
     python = environments.interpreter_of(engine.name)
     try:
         versions = environments.probe(python).versions
-    except environments.BrokenInterpreter:  # said by what is missing
+    except environments.BrokenInterpreter:  # reported as missing
         versions = {}
     strategies = []
     for strategy in engine.strategies:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from velodrome.cli import data_shard, data_show, data_verify
 from velodrome.cli.options import Json
-
-if TYPE_CHECKING:
-    from velodrome.data.base import Description
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, show, verify and shard data sets.")
 
@@ -29,39 +24,23 @@ def list_data(json: Json = False) -> None:
     """
     import json as json_module
 
-    from velodrome.data import catalogue
+    from velodrome.api import datasets
 
-    found = [_looked_at(name) for name in catalogue.names()]
     if json:
-        print(json_module.dumps([{**asdict(about), "here": here} for about, here in found]))
+        print(json_module.dumps(datasets.list()))
         return
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
     line = "{:<17}{:>25}  {:<10}{:>8}{:>10}  {}"
     console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold")
-    for about, here in found:
+    for about, here in datasets.descriptions():
         counts = " / ".join(map(_number, (about.train, about.validation, about.test)))
         size = _size(about.bytes)
         where = "?" if here is None else "yes" if here else "no"
         console.print(line.format(about.name, counts, about.shape, _number(about.classes), size, where))
         about_line = f"{about.title}; licence {about.licence}" if here is not None else about.notes[0]
         console.print(f"  {about_line}", style="dim", soft_wrap=True)
-
-
-def _looked_at(name: str) -> tuple[Description, bool | None]:
-    """A data set and whether it is here; of one whose files are damaged, the reason is its only note."""
-    from velodrome.data import catalogue
-    from velodrome.data.base import Description
-    from velodrome.errors import VelodromeError
-
-    try:
-        return catalogue.describe(name), catalogue.is_here(name)
-    except (VelodromeError, OSError) as error:
-        return Description(
-            name=name, title="", licence="", homepage="", train=None, validation=None, test=None, input_shape=None,
-            classes=None, notes=(str(error),),
-        ), None
 
 
 def _number(value: int | None) -> str:
@@ -91,24 +70,17 @@ def prepare(
     """
     import json as json_module
 
+    from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
-    from velodrome.data import catalogue
-    from velodrome.data.cache.fetch import MIRROR
 
-    if mirror is not None:
-        os.environ[MIRROR] = mirror
     progress = JobProgress()
-    policy = data_show.checked(bad_data)
     try:
-        catalogue.forget_damaged(name, bad_data=policy)
-        catalogue.prepare(name, progress.data, bad_data=policy)
+        found = datasets.prepare(
+            name, mirror=mirror, bad_data=data_show.checked(bad_data), on_download=progress.data
+        )
     finally:
         progress.end()
-    about = catalogue.describe(name, bad_data=policy)
-    if json:
-        print(json_module.dumps({**asdict(about), "ready": True}))
-    else:
-        print("\n".join([*about.notes, f"{name} is ready"]))
+    print(json_module.dumps(found) if json else "\n".join([*found["notes"], f"{name} is ready"]))
 
 
 app.command("show")(data_show.command)

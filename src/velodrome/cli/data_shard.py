@@ -36,36 +36,23 @@ def command(
     """
     import json as json_module
 
+    from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
-    from velodrome.data import catalogue
-    from velodrome.data.shards.index import PARTS
-    from velodrome.data.shards.write import write_shards
-    from velodrome.data.storage.open import open_store
-    from velodrome.errors import BadRequest
 
-    chosen = [known for known in PARTS if known in part.split(",")]
-    if not chosen or set(part.split(",")) - set(PARTS):
-        raise BadRequest(f"--part {part!r}: give some of {','.join(PARTS)}, separated by commas")
-    policy = checked(bad_data)
-    store = open_store(to)
     progress = JobProgress()
     try:
-        catalogue.prepare(name, progress.data, bad_data=policy)
-        splits = catalogue.load_mapped(name, seed=seed, validation=validation, bad_data=policy)
-        about = catalogue.describe(name, validation=validation, bad_data=policy)
-        index = write_shards(
-            splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,
-            force=force, progress=progress.data,
+        written = datasets.shard(
+            name, to, shards=shards, encoding=encoding, parts=part.split(","), seed=seed, validation=validation,
+            bad_data=checked(bad_data), force=force, on_download=progress.data,
         )
     finally:
         progress.end()
-    counts = {known: {"files": len(index.files(known)), "examples": index.examples(known)} for known in index.parts}
     if json:
-        print(json_module.dumps({"name": name, "url": store.url, "encoding": encoding, "bytes": index.bytes,
-                                 "parts": counts, "notes": list(splits.notes)}))
+        print(json_module.dumps(written))
         return
-    for known, count in counts.items():
+    for known, count in written["parts"].items():
         print(f"{known:<10} {count['examples']:>9,} examples in {count['files']:>3} files")
-    for note in splits.notes:
+    for note in written["notes"]:
         print(note)
-    print(f"{index.bytes / 2**20:,.1f} MiB at {store.url}; train from it with --dataset shards:{store.url}")
+    url = written["url"]
+    print(f"{written['bytes'] / 2**20:,.1f} MiB at {url}; train from it with --dataset shards:{url}")

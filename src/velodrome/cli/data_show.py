@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,34 +51,23 @@ def command(
     """
     import json as json_module
 
+    from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
-    from velodrome.data import catalogue
 
-    policy = checked(bad_data)
     progress = JobProgress()
     try:
-        catalogue.prepare(name, progress.data, bad_data=policy)
+        found = datasets.show(
+            name, out=out, columns=columns, seed=seed, validation=validation, bad_data=checked(bad_data),
+            on_download=progress.data,
+        )
     finally:
         progress.end()
-    if catalogue.describe(name, bad_data=policy).kind == "text":
-        shown = _text(name, policy)
-        print(json_module.dumps(shown) if json else _text_summary(shown))
-        return
-    from velodrome.data.images.contact_sheet import class_counts, draw, write
-
-    splits = catalogue.load(name, seed=seed, validation=validation, bad_data=policy)
-    path = out or Path(re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") + ".png")
-    write(draw(splits, columns), path)
-    counts = class_counts(splits)
-    found = {
-        "name": name, "sheet": str(path), "classes": splits.classes, "input_shape": list(splits.input_shape),
-        "train": len(splits.train), "validation": len(splits.validation), "test": len(splits.test),
-        "counts": counts, "notes": list(splits.notes),
-    }
     if json:
         print(json_module.dumps(found))
-        return
-    _print_counts(found)
+    elif "vocabulary" in found:
+        print(_text_summary(found))
+    else:
+        _print_counts(found)
 
 
 def _print_counts(found: dict[str, Any]) -> None:
@@ -104,23 +92,6 @@ def _print_counts(found: dict[str, Any]) -> None:
     for note in found["notes"]:
         console.print(note, soft_wrap=True)
     console.print(f"the contact sheet is {found['sheet']}", soft_wrap=True)
-
-
-def _text(name: str, policy: BadData) -> dict[str, Any]:
-    import numpy as np
-
-    from velodrome.data import catalogue
-
-    text = catalogue.load_text(name, bad_data=policy)
-    counts = np.bincount(text.train, minlength=len(text.vocabulary))
-    first = np.argsort(-counts, kind="stable")[:20]
-    return {
-        "name": name, "train": len(text.train), "validation": len(text.validation), "test": len(text.test),
-        "vocabulary": len(text.vocabulary),
-        "most_frequent": [{"word": text.vocabulary[place], "count": int(counts[place])} for place in first],
-        "begins": " ".join(text.vocabulary[place] for place in text.train[:60]),
-        "notes": list(text.notes),
-    }
 
 
 def _text_summary(found: dict[str, Any]) -> str:

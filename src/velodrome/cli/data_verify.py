@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -22,18 +21,18 @@ def command(
     """
     import json as json_module
 
-    from velodrome.data import catalogue
+    from velodrome.api import datasets
 
-    checked = catalogue.verify(name)
-    whole = all(file.state == "ok" for file in checked)
+    found = datasets.verify(name)
     if json:
-        print(json_module.dumps({"name": name, "ok": whole, "files": [asdict(file) for file in checked]}))
+        print(json_module.dumps(found))
     else:
-        for file in checked:
-            print(f"{file.state:8}{file.file}{f'  {file.detail}' if file.detail else ''}")
-        if not checked:
+        for file in found["files"]:
+            detail = f"  {file['detail']}" if file["detail"] else ""
+            print(f"{file['state']:8}{file['file']}{detail}")
+        if not found["files"]:
             print(f"nothing is stored of {name}")
-        elif not whole:
+        elif not found["ok"]:
             print(f"repair it with: velodrome data prepare {name}")
-    if not whole:
+    if not found["ok"]:
         raise typer.Exit(1)

@@ -153,7 +153,7 @@ def several_of(tasks: Iterable[tuple[str, str]]) -> list[Prefix]:
 
 
 def _plain(entries: list[Entry], prefix: Sequence[str] | None) -> list[Entry]:
-    """Names that say what differs: data and model too, where a race has several."""
+    """Names of what differs, with data set and model if a race has several."""
     if prefix is None and entries:
         prefix = several_of((entry.job.dataset, entry.job.model) for entry in entries)
     found: list[Entry] = []

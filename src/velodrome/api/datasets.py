@@ -1,0 +1,182 @@
+"""`datasets.list`, `prepare`, `show`, `verify` and `shard`: what `velodrome data` does, as plain data."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from velodrome.data import catalogue
+from velodrome.data.base import BadData, Description, Progress
+from velodrome.data.cache.fetch import MIRROR
+from velodrome.errors import BadRequest, VelodromeError
+
+
+def list() -> builtins.list[dict[str, Any]]:
+    """The built-in data sets with sizes, shape and licence; ``here`` is whether one is on this machine.
+
+    ``here`` is None for a data set whose files are damaged, and its only note is the reason.
+    """
+    return [{**_plain(about), "here": here} for about, here in descriptions()]
+
+
+def descriptions() -> builtins.list[tuple[Description, bool | None]]:
+    """Every built-in data set, and whether it is on this machine."""
+    return [_describe(name) for name in catalogue.names()]
+
+
+def _describe(name: str) -> tuple[Description, bool | None]:
+    try:
+        return catalogue.describe(name), catalogue.is_here(name)
+    except (VelodromeError, OSError) as error:
+        return Description(
+            name=name, title="", licence="", homepage="", train=None, validation=None, test=None, input_shape=None,
+            classes=None, notes=(str(error),),
+        ), None
+
+
+def _plain(about: Description) -> dict[str, Any]:
+    """A description as it is after a round trip through JSON."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(about)))
+    return found
+
+
+def prepare(
+    name: str, *, mirror: str | None = None, bad_data: BadData = "fail", on_download: Progress | None = None
+) -> dict[str, Any]:
+    """Download a data set, verify and decode it; its description.
+
+    Args:
+        name: name of a data set, as for ``Job.dataset``; also your own data.
+        mirror: folder or URL with the publisher's files.
+        bad_data: whether unusable examples are left out (``skip``) or an error (``fail``).
+        on_download: called with bytes done, bytes in total and a label.
+    """
+    with _mirror(mirror):
+        catalogue.forget_damaged(name, bad_data=bad_data)
+        catalogue.prepare(name, on_download, bad_data=bad_data)
+    return {**_plain(catalogue.describe(name, bad_data=bad_data)), "ready": True}
+
+
+@contextmanager
+def _mirror(place: str | None) -> Iterator[None]:
+    """Use a mirror for a while."""
+    before = os.environ.get(MIRROR)
+    if place is not None:
+        os.environ[MIRROR] = place
+    try:
+        yield
+    finally:
+        if place is not None:
+            os.environ.pop(MIRROR)
+            os.environ.update({} if before is None else {MIRROR: before})
+
+
+def show(
+    name: str,
+    *,
+    out: str | Path | None = None,
+    columns: int = 12,
+    seed: int = 1,
+    validation: float = 0.1,
+    bad_data: BadData = "fail",
+    on_download: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a contact sheet of a data set and count its classes; for a text, count its words.
+
+    Args:
+        name: name of a data set; also your own data.
+        out: PNG file to write; by default ``NAME.png``.
+        columns: examples of each class.
+        seed: random seed of the validation and test splits.
+        validation: fraction held out for validation.
+        bad_data: whether unusable examples are left out (``skip``) or an error (``fail``).
+        on_download: called with bytes done, bytes in total and a label.
+    """
+    catalogue.prepare(name, on_download, bad_data=bad_data)
+    if catalogue.describe(name, bad_data=bad_data).kind == "text":
+        return _count_words(name, bad_data)
+    from velodrome.data.images.contact_sheet import class_counts, draw, write
+
+    splits = catalogue.load(name, seed=seed, validation=validation, bad_data=bad_data)
+    path = Path(out) if out is not None else Path(re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") + ".png")
+    write(draw(splits, columns), path)
+    return {
+        "name": name, "sheet": str(path), "classes": splits.classes, "input_shape": [*splits.input_shape],
+        "train": len(splits.train), "validation": len(splits.validation), "test": len(splits.test),
+        "counts": class_counts(splits), "notes": [*splits.notes],
+    }
+
+
+def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
+    import numpy as np
+
+    text = catalogue.load_text(name, bad_data=bad_data)
+    counts = np.bincount(text.train, minlength=len(text.vocabulary))
+    first = np.argsort(-counts, kind="stable")[:20]
+    return {
+        "name": name, "train": len(text.train), "validation": len(text.validation), "test": len(text.test),
+        "vocabulary": len(text.vocabulary),
+        "most_frequent": [{"word": text.vocabulary[place], "count": int(counts[place])} for place in first],
+        "begins": " ".join(text.vocabulary[place] for place in text.train[:60]),
+        "notes": [*text.notes],
+    }
+
+
+def verify(name: str) -> dict[str, Any]:
+    """Compare the stored files of a data set with their checksums: ``ok``, and the state of each file."""
+    files = [asdict(file) for file in catalogue.verify(name)]
+    return {"name": name, "ok": all(file["state"] == "ok" for file in files), "files": files}
+
+
+def shard(
+    name: str,
+    to: str,
+    *,
+    shards: int = 16,
+    encoding: str = "png",
+    parts: Sequence[str] = ("train", "validation", "test"),
+    seed: int = 1,
+    validation: float = 0.1,
+    bad_data: BadData = "fail",
+    force: bool = False,
+    on_download: Progress | None = None,
+) -> dict[str, Any]:
+    """Write a data set as TFRecord files with an index.
+
+    Args:
+        name: name of a data set; also your own data.
+        to: a folder, ``hdfs://host:port/path``, ``webhdfs://…`` or ``s3://bucket/path``.
+        shards: files of the training part; the other parts in proportion.
+        encoding: images as ``png``, ``jpeg`` or ``raw``.
+        parts: parts to write.
+        seed: random seed of the validation split.
+        validation: fraction of the training set held out for validation.
+        bad_data: whether unusable examples are left out (``skip``) or an error (``fail``).
+        force: whether an existing set is replaced.
+        on_download: called with bytes done, bytes in total and a label.
+    """
+    from velodrome.data.shards.index import PARTS
+    from velodrome.data.shards.write import write_shards
+    from velodrome.data.storage.open import open_store
+
+    chosen = [known for known in PARTS if known in parts]
+    if not chosen or {*parts} - {*PARTS}:
+        raise BadRequest(f"--part {','.join(parts)!r}: give some of {','.join(PARTS)}, separated by commas")
+    store = open_store(to)
+    catalogue.prepare(name, on_download, bad_data=bad_data)
+    splits = catalogue.load_mapped(name, seed=seed, validation=validation, bad_data=bad_data)
+    about = catalogue.describe(name, validation=validation, bad_data=bad_data)
+    index = write_shards(
+        splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,
+        force=force, progress=on_download,
+    )
+    counts = {known: {"files": len(index.files(known)), "examples": index.examples(known)} for known in index.parts}
+    return {"name": name, "url": store.url, "encoding": encoding, "bytes": index.bytes, "parts": counts,
+            "notes": [*splits.notes]}
