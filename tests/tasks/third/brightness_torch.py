@@ -24,7 +24,7 @@ class BrightnessTask(TorchTask):
         seed_everything(context.job.seed)
         model = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(context.data.input_shape)), 1))
         model = model.to(device=device, dtype=dtype_of(context.job))
-        return Network(model, nn.MSELoss(reduction="sum"), from_zoo=True, fewest=1)
+        return Network(model, nn.MSELoss(reduction="sum"), from_zoo=True)
 
     def _examples(self, part: str) -> Examples:
         return examples_of(self._context.data, part, self._context.job, self._place.device, channels_last=True)

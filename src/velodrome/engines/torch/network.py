@@ -47,7 +47,7 @@ class Network:
     #: Whether it is from the zoo: then its properties are known and need no checks.
     from_zoo: bool
     #: The smallest batch a process can train on: batch normalisation has no variance of one example.
-    minimum_batch: int
+    minimum_batch: int = 1
     #: A few images, for trying the model.
     sample: torch.Tensor | None = None
 
