@@ -4,6 +4,8 @@ from __future__ import annotations
 
 #: The run that a process belongs to: whatever carries it is ended with the run.
 TOKEN = "VELODROME_TOKEN"
+#: The token of a process that belongs to no run and forks those that do; they have their run's in a mapping's name.
+NO_TOKEN = "template"
 #: The job, as JSON.
 JOB = "VELODROME_JOB"
 #: Every process of the job, as JSON (`offers/world.py`).

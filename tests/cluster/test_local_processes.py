@@ -15,8 +15,9 @@ import pytest
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.local import cleaner
 from velodrome.cluster.local.stacks import is_stopped, most_relevant_thread, shows_users_code, stack_of
+from velodrome.cluster.local.warm import PADDING, TITLE_OPTIONS
 from velodrome.offers.segments import pattern_of_run
-from velodrome.worker import template
+from velodrome.variables import NO_TOKEN
 
 pytestmark = pytest.mark.integration
 
@@ -75,8 +76,8 @@ time.sleep(60)
 
 def test_what_was_forked_from_a_template_is_found_and_ends_but_not_the_template(token: str) -> None:
     """Also a copy of a copy that closed its descriptors and left for another session."""
-    environment = {**os.environ, **template.TITLE_OPTIONS, "VELODROME_TOKEN": template.NO_TOKEN}
-    words = [sys.executable, "-c", FORKING, token, "x" * template.PADDING]
+    environment = {**os.environ, **TITLE_OPTIONS, "VELODROME_TOKEN": NO_TOKEN}
+    words = [sys.executable, "-c", FORKING, token, "x" * PADDING]
     started = subprocess.Popen(words, env=environment)
     try:
         wait_until(lambda: len(cleaner.marked(token)) == 2)
@@ -91,7 +92,7 @@ def test_what_was_forked_from_a_template_is_found_and_ends_but_not_the_template(
 
 def test_forked_processes_are_found_without_setproctitle_too(token: str) -> None:
     without = "import sys; sys.modules['setproctitle'] = None\n" + FORKING
-    environment = {**os.environ, "VELODROME_TOKEN": template.NO_TOKEN}
+    environment = {**os.environ, "VELODROME_TOKEN": NO_TOKEN}
     started = subprocess.Popen([sys.executable, "-c", without, token], env=environment)
     try:
         wait_until(lambda: len(cleaner.marked(token)) == 2)

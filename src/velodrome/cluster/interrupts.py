@@ -1,4 +1,4 @@
-"""Signals that wait while something is put in order: a second Ctrl-C must not leave the first one's work half done."""
+"""Signals deferred during cleanup: a second Ctrl-C must not interrupt what the first one started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Hold back the signals that end us until the block is done; then the first that came does what it does."""
+    """Defer the signals that end a program until the block is done; then deliver the first that arrived."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

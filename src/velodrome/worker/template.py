@@ -24,12 +24,6 @@ from velodrome.offers.registry import engine
 from velodrome.variables import TOKEN
 from velodrome.worker.host import die_with_parent, limit_threads
 
-#: The token of a template, which belongs to no run: children have their run's in a mapping (`mark`).
-NO_TOKEN = "template"
-#: Space in the command line for the longer ones of children.
-PADDING = 1500
-#: Keeps setproctitle from using the memory of the environment, in which the cleaner looks for the token.
-TITLE_OPTIONS = {"SPT_NOENV": "1"}
 _MESSAGE = 1 << 20
 _marks: list[mmap.mmap] = []
 

@@ -20,9 +20,12 @@ from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.local.cold import SUPERVISED
 from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
-from velodrome.variables import TOKEN
-from velodrome.worker.template import NO_TOKEN, PADDING, TITLE_OPTIONS
+from velodrome.variables import NO_TOKEN, TOKEN
 
+#: Space in the command line of a template for the longer ones of its children.
+PADDING = 1500
+#: Keeps setproctitle from using the memory of the environment, in which the cleaner looks for the token.
+TITLE_OPTIONS = {"SPT_NOENV": "1"}
 #: Importing an engine on a busy machine takes seconds; more than this means it hangs.
 READY_SECONDS = 120.0
 
