@@ -10,7 +10,8 @@ from velodrome.cluster.plan import Plan, make_plan
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event, Pace
-from velodrome.run.outcome import Failure, make_result, throughput
+from velodrome.run.event_summary import throughput
+from velodrome.run.outcome import Failure, make_result
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
@@ -100,6 +101,12 @@ def test_every_host_is_described_once() -> None:
     assert [host["hostname"] for host in result["hosts"]] == ["a", "b"]
     assert result["hosts"][1]["gpus"] == ["A100"]
     assert (result["versions"]["python"], result["versions"]["torch"]) == ("3.11.7", "2.13.0"), "of rank 0"
+
+
+def test_hosts_of_an_attempt_before_a_resume_are_left_out() -> None:
+    events = [hello("gone", 0, time=1.0, received=1.0), hello("here", 0, time=1.0, received=11.0)]
+    result = make_result(plan(), "/a", "finished", events, started=10.0, ended=20.0)
+    assert [host["hostname"] for host in result["hosts"]] == ["here"]
 
 
 def test_the_start_is_measured_by_the_controllers_clock_also_where_a_host_has_another() -> None:

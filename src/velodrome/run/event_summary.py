@@ -1,0 +1,172 @@
+"""What the events of a run add up to, read one by one: samples per process, epochs, hosts, times, throughput."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from velodrome.events.fields import HistoryRow
+from velodrome.events.models import (
+    EpochEvent,
+    EventBase,
+    HelloEvent,
+    Pace,
+    PhaseEvent,
+    ResourcesEvent,
+    ResultEvent,
+    SharesEvent,
+    StalenessEvent,
+)
+from velodrome.events.result import Host, Node, Seconds, Shares, Staleness, Throughput
+from velodrome.tasks.base import Task
+
+
+@dataclass
+class NodeSamples:
+    """What the events of one process add up to."""
+
+    role: str
+    rank: int
+    host: str
+    cpu: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    network: Counter[str] = field(default_factory=Counter)
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def add(self, event: EventBase) -> None:
+        if isinstance(event, ResourcesEvent):
+            self.cpu.append(event.cpu_percent)
+            self.memory.append(event.memory_bytes)
+            self.network.update(
+                {"in": event.network.inbound, "out": event.network.out, "loopback": event.network.loopback}
+            )
+        elif isinstance(event, PhaseEvent) and event.state == "end":
+            self.phases[event.phase] = self.phases.get(event.phase, 0.0) + (event.seconds or 0.0)
+
+    def node(self) -> Node:
+        return Node.model_validate({
+            "role": self.role,
+            "rank": self.rank,
+            "host": self.host,
+            "cpu_percent": _spread(self.cpu),
+            "memory_bytes": _spread(self.memory),
+            "network_bytes": {name: self.network[name] for name in ("in", "out", "loopback")},
+            "phases": {name: round(seconds, 4) for name, seconds in self.phases.items()},
+        })
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {"mean": None, "min": None, "max": None}
+    return {"mean": round(sum(values) / len(values), 2), "min": min(values), "max": max(values)}
+
+
+def throughput(pace: Pace | None, batch: int) -> Throughput:
+    """Examples and batches per second of the training phase, without the warm-up steps."""
+    nothing = Throughput(examples_per_second=None, batches_per_second=None, warmup_steps=0)
+    if not pace:
+        return nothing
+    seconds = pace.seconds - pace.warmup.seconds
+    examples = pace.examples - pace.warmup.examples
+    steps = pace.warmup.steps
+    if seconds <= 0 or examples <= 0:
+        seconds, examples, steps = pace.seconds, pace.examples, 0
+    if seconds <= 0 or examples <= 0:
+        return nothing
+    rate = examples / seconds
+    return Throughput(
+        examples_per_second=round(rate, 3), batches_per_second=round(rate / batch, 4), warmup_steps=steps
+    )
+
+
+def _history_row(event: EpochEvent, task: Task) -> HistoryRow:
+    return HistoryRow.model_validate({
+        "epoch": event.epoch,
+        **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
+        "seconds": event.seconds,
+        "evaluate_seconds": event.evaluate_seconds,
+    })
+
+
+def _host(event: HelloEvent) -> Host:
+    return Host(
+        hostname=event.host, interpreter=event.interpreter, python=event.python, versions=event.versions,
+        cores=event.cores, memory_bytes=event.memory_bytes, gpus=event.gpus,
+    )
+
+
+@dataclass
+class EventSummary:
+    """What the events of a run add up to, read one by one."""
+
+    started: float
+    nodes: Mapping[tuple[str, int], NodeSamples]
+    task: Task
+    epochs: dict[int, HistoryRow] = field(default_factory=dict)
+    final: ResultEvent | None = None
+    updates: list[StalenessEvent] = field(default_factory=list)
+    collectives: list[SharesEvent] = field(default_factory=list)
+    hosts: dict[str, Host] = field(default_factory=dict)
+    #: What the processes of the first rank have installed: they may run in another environment than the controller.
+    versions: dict[str, str] = field(default_factory=dict)
+    #: When the first training step began, by the controller's clock.
+    first_step: float | None = None
+
+    def add(self, event: EventBase) -> None:
+        if (node := self.nodes.get((event.role or "", -1 if event.rank is None else event.rank))) is not None:
+            node.add(event)
+        # A run that was resumed has events of its earlier attempts, too.
+        is_earlier = event.controller_time < self.started
+        match event:
+            case HelloEvent() if not is_earlier:
+                self.hosts.setdefault(event.host, _host(event))
+                if event.rank == 0:
+                    self.versions |= {"python": event.python, **event.versions}
+            case EpochEvent():
+                self.epochs[event.epoch] = _history_row(event, self.task)
+            case ResultEvent():
+                self.final = event
+            case StalenessEvent():
+                self.updates.append(event)
+            case SharesEvent():
+                self.collectives.append(event)
+            case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
+                self.first_step = event.controller_time
+
+    @property
+    def shares(self) -> Shares | None:
+        """How a step divides into computing, waiting for others and communicating, where the engine exposes it.
+
+        The rank that arrives last at a collective waits for nobody: what it spends there is communication, and what the
+        others spend beyond that is waiting.
+        """
+        whole = sum(event.train_seconds for event in self.collectives)
+        if whole <= 0:
+            return None
+        inside = sum(event.collective_seconds for event in self.collectives)
+        communicate = len(self.collectives) * min(event.collective_seconds for event in self.collectives)
+        return Shares(
+            compute=1 - inside / whole, wait=(inside - communicate) / whole, communicate=communicate / whole
+        )
+
+    @property
+    def staleness(self) -> Staleness | None:
+        if not self.updates:
+            return None
+        mean = sum(event.mean for event in self.updates) / len(self.updates)
+        return Staleness(mean=mean, max=max(event.max for event in self.updates))
+
+    @property
+    def history(self) -> list[HistoryRow]:
+        return [self.epochs[number] for number in sorted(self.epochs)]
+
+    def seconds(self, ended: float) -> Seconds:
+        """Divide the time of the run; a clock that was set back meanwhile makes no part negative."""
+        test_seconds = self.final.test_seconds if self.final else 0.0
+        return Seconds(
+            startup=max(0.0, round((self.first_step or ended) - self.started, 4)),
+            train=round(sum((row.seconds for row in self.history), 0.0), 4),
+            evaluate=round(sum(row.evaluate_seconds for row in self.history) + test_seconds, 4),
+            total=max(0.0, round(ended - self.started, 4)),
+        )
