@@ -32,6 +32,7 @@ class AllReduce(Replicas):
     def __init__(self, context: Context, network: FlatModel, transport: Transport) -> None:
         self._transport = transport
         super().__init__(context, network, tf.distribute.get_strategy(), [None])
+        self.implementation = context.strategy.implementation.report("velodrome", "mpi")
         initial = self._weights.numpy()
         transport.broadcast(initial)
         self._weights.assign(initial)
@@ -51,7 +52,8 @@ class AllReduce(Replicas):
     def _compute(self) -> tf.Tensor:
         step = self._step.assign_add(1).read_value() - 1
         inputs = tf.nest.map_structure(lambda variable: variable.read_value(), self._input_variables)
-        return self._gradient(0, self._weights.read_value(), self._feed.batch(inputs, step))
+        batch = self._feed.batch(inputs, step)
+        return self._gradient(0, self._weights.read_value(), self._network.layout.layers, batch)
 
     def _apply_summed(self, gradient: tf.Tensor) -> None:
         self._apply(gradient, self._update.assign_add(1).read_value())

@@ -98,7 +98,7 @@ class ImageDispatcher(ParameterServer):
         images, labels = (tf.gather(tensor, indices) for tensor in examples_of(source))
         number = tf.size(indices, tf.int64)
         batch = Batch(images, labels, number, number)
-        result = self._network.count(self._layers(self._pull()), self._read_statistics(), batch)
+        result = self._network.count(self._layers(), self._read_statistics(), batch)
         return (result.counts,) if result.confusion is None else (result.counts, result.confusion)
 
     def begin_epoch(self, schedule: Schedule) -> None:
@@ -109,7 +109,7 @@ class ImageDispatcher(ParameterServer):
             bytes_of_step = self._context.data.train.images[:1].nbytes * schedule.batch_sizes[0]
             self._closure_steps = max(1, min(self._closure_steps, _SENT_BYTES // bytes_of_step))
         steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))
-        self._unrolled = steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
+        self._unrolled = not self._stock and steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
         if self._unrolled:
             self._closure_steps = balanced_size(steps, schedule.steps, self._closure_steps, self._context.job.workers)
         left = (self._context.job.steps or math.inf) - self._context.status.steps

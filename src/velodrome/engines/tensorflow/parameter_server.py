@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.closures import Closures
 from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
-from velodrome.engines.tensorflow.optimizers import optimizer_of
+from velodrome.engines.tensorflow.server_weights import FlatServerWeights, ServerWeights
+from velodrome.engines.tensorflow.stock import KerasServerWeights
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, State
@@ -41,7 +40,8 @@ def partitioner(servers: int) -> Any:
 
 
 def make_strategy(context: Context) -> Any:
-    split = partitioner(context.job.servers)
+    """The strategy; its stock form does not split variables, which Keras cannot use when they are split."""
+    split = None if context.job.implementation == "stock" else partitioner(context.job.servers)
     return tf.distribute.ParameterServerStrategy(cluster_resolver(context.world), variable_partitioner=split)
 
 
@@ -50,14 +50,11 @@ class ParameterServer(Learner):
 
     def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
         self._context, self._network = context, network
-        self._optimizer = optimizer_of(context.job)
         self.parameters = network.parameters
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
-        with strategy.scope():
-            weights = tf.Variable(network.weights())
-        self._weights = list(getattr(weights, "variables", [weights]))
-        self._slots = [self._slots_of(part) for part in self._weights]
-        self._rates = [self._rate_of(part) for part in self._weights]
+        self._stock = context.job.implementation == "stock"
+        kind = KerasServerWeights if self._stock else FlatServerWeights
+        self._weights: ServerWeights = kind(context.job, network, strategy)
         with tf.device(servers[0]):
             self._iterations = tf.Variable(0, dtype=tf.int64)
             # The staleness of an update: how many others were applied between its pull and its push, this epoch.
@@ -71,53 +68,38 @@ class ParameterServer(Learner):
         # A worker prepares the graph at its first closure: each has done so after these.
         self.warmup_steps = 4 * STEPS_PER_CLOSURE * context.job.workers
 
-    def _slots_of(self, part: Any) -> list[Any]:
-        with tf.device(part.device):
-            return [tf.Variable(np.zeros(part.shape, self._context.job.dtype)) for _ in range(self._optimizer.slots)]
-
-    def _rate_of(self, part: Any) -> Any:
-        with tf.device(part.device):
-            return tf.Variable(self._context.job.rate, dtype=self._network.dtype)
-
     # In the graph of a closure.
 
-    def _pull(self) -> list[tf.Tensor]:
-        return [part.read_value() for part in self._weights]
-
-    def _layers(self, pulled: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Each layer's weights from the parts of the buffer."""
-        return self._network.layout.layers(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
+    def _layers(self) -> list[tf.Tensor]:
+        """Each layer's weights, as they are now."""
+        return self._weights.layers(self._weights.pull())
 
     def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
         """Apply a gradient where the weights are, and count how many others were applied since `before`."""
-        arrived = []
-        for part, piece in zip(self._weights, gradient, strict=True):
-            with tf.device(part.device):
-                arrived.append(tf.identity(piece))
+        arrived = self._weights.send(gradient)
         # Counted early, an update would miss those that others apply meanwhile, so this waits until the gradient has
         # arrived on the server. Counting there saves a message, which costs more time than the sums.
         with tf.control_dependencies(arrived[:1]), tf.device(self._iterations.device):
             done = self._iterations.assign_add(1).read_value()
-            powers = self._optimizer.powers(done)
             staleness = done - before - 1
             self._staleness_sum.assign_add(staleness)
             self._staleness_max.assign(tf.maximum(self._staleness_max.read_value(), staleness))
-        for part, slots, rate, piece in zip(self._weights, self._slots, self._rates, arrived, strict=True):
-            with tf.device(part.device):
-                handles = [slot.handle for slot in slots]
-                self._optimizer.apply(part.handle, handles, piece, rate.read_value(), powers)
+        self._weights.apply(arrived, done)
 
     def _step(self, statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
         """Pull, compute, push."""
         with tf.device(self._iterations.device):
             before = self._iterations.read_value()
-        gradient, result = self._network.gradient(self._pull(), self._layers, statistics, batch)
-        self._push(clip_by_norm(gradient, self._context.job.clip_norm), before)
+        gradient, result = self._network.gradient(self._weights.pull(), self._weights.layers, statistics, batch)
+        dense = [tf.convert_to_tensor(piece) for piece in gradient]
+        self._push(clip_by_norm(dense, self._context.job.clip_norm), before)
         return result
 
     # In the chief.
 
     def _steps_per_closure(self, steps: int) -> int:
+        if self._stock:
+            return 1
         return max(1, min(STEPS_PER_CLOSURE, steps // (CLOSURES_PER_WORKER * self._context.job.workers)))
 
     def begin_epoch(self, schedule: Any) -> None:
@@ -126,8 +108,7 @@ class ParameterServer(Learner):
         self._staleness_max.assign(0)
 
     def set_rate(self, rate: float) -> None:
-        for held in self._rates:
-            held.assign(rate)
+        self._weights.set_rate(rate)
 
     def end_epoch(self) -> Counts:
         counts = self._finish_steps()
@@ -147,30 +128,18 @@ class ParameterServer(Learner):
     def total(self, counts: Counts) -> Counts:
         return counts
 
-    def _concatenate(self, parts: Sequence[Any]) -> NDArray[Any]:
-        return np.concatenate([part.numpy() for part in parts])
-
-    def _slot(self, index: int) -> list[Any]:
-        return [slots[index] for slots in self._slots]
-
     def state(self) -> State:
-        unpack = self._network.layout.unpack
-        slots = [unpack(self._concatenate(self._slot(index))) for index in range(self._optimizer.slots)]
         statistics = [variable.numpy() for variable in self._statistics]
-        return pack_state(unpack(self._concatenate(self._weights)), slots, statistics, int(self._iterations.numpy()))
+        return pack_state(*self._weights.values(), statistics, int(self._iterations.numpy()))
 
     def load(self, state: State) -> None:
         weights, slots, statistics, iterations = unpack_state(state)
-        held = [self._weights, *(self._slot(index) for index in range(self._optimizer.slots))]
-        for parts, value in zip(held, [weights, *slots], strict=True):
-            values, first = self._network.layout.pack(value), 0
-            for part in parts:
-                part.assign(values[first : first + part.shape[0]])
-                first += part.shape[0]
+        self._weights.load(weights, slots, iterations)
         for variable, value in zip(self._statistics, statistics, strict=True):
             variable.assign(value)
         self._iterations.assign(iterations)
 
     def save(self, folder: Path) -> None:
+        weights, _ = self._weights.values()
         statistics = [variable.numpy() for variable in self._statistics]
-        self._network.save(folder, self._concatenate(self._weights), statistics)
+        self._network.save(folder, self._network.layout.pack(weights), statistics)

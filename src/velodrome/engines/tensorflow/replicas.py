@@ -35,25 +35,35 @@ class Replicas(Learner):
         central: bool = False,
     ) -> None:
         self._context, self._network, self._strategy, self._central = context, network, strategy, central
-        self._optimizer = optimizer_of(context.job)
         self.parameters = network.parameters
         self._world = context.job.workers
         self._several_processes = len(devices) < self._world
         self._ranks = range(context.rank, context.rank + len(devices))
-        initial = network.weights()
-        with strategy.scope():
-            self._weights = tf.Variable(initial)
-            self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
+        self._create_weights()
         self._statistics, self._counts, self._confusion = [], [], []
         for rank, device in zip(self._ranks, devices, strict=True):
             with tf.device(device):
                 self._statistics.append([self._statistic(value) for value in network.initial_statistics(rank)])
                 self._counts.append(tf.Variable(np.zeros(network.counts_size)))
                 self._confusion.append(tf.Variable(np.zeros(network.confusion_classes**2)))
-        self._rate = tf.Variable(context.job.rate, dtype=network.dtype)
         self._iterations = 0
         self._feed = task_of_job(context).feed(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
+
+    def _create_weights(self) -> None:
+        self._optimizer, initial = optimizer_of(self._context.job), self._network.weights()
+        with self._strategy.scope():
+            self._weights = tf.Variable(initial)
+            self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
+        self._rate = tf.Variable(self._context.job.rate, dtype=self._network.dtype)
+
+    def _read_weights(self) -> tf.Tensor:
+        """The buffer, as this replica sees it."""
+        return tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
+
+    def _layer_weights(self) -> list[tf.Tensor]:
+        """The weights of each layer, as this replica sees them."""
+        return self._network.layout.layers(self._read_weights())
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
         """A statistic; the state of a stateful network has as many rows as the batch."""
@@ -89,8 +99,8 @@ class Replicas(Learner):
 
     def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, inputs: list[Any]) -> None:
         replica = self._replica()
-        weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
-        gradient = self._gradient(replica, weights, self._feed.batch(inputs[replica], step))
+        batch = self._feed.batch(inputs[replica], step)
+        gradient = self._gradient(replica, self._read_weights(), self._network.layout.layers, batch)
         context = tf.distribute.get_replica_context()
         if self._central:
             context.merge_call(self._apply_centrally, args=(gradient, iteration))
@@ -99,10 +109,10 @@ class Replicas(Learner):
                 gradient = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
             self._apply(gradient, iteration)
 
-    def _gradient(self, replica: int, weights: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """One replica's part of a step's gradient; counts and statistics are updated."""
+    def _gradient(self, replica: int, sources: Any, layers: Any, batch: Batch) -> Any:
+        """One replica's part of a step's gradient with respect to `sources`; counts and statistics are updated."""
         statistics = [value.read_value() for value in self._statistics[replica]]
-        gradient, result = self._network.gradient(weights, self._network.layout.layers, statistics, batch)
+        gradient, result = self._network.gradient(sources, layers, statistics, batch)
         self._counts[replica].assign_add(result.counts)
         for variable, value in zip(self._statistics[replica], result.statistics, strict=True):
             variable.assign(value)
@@ -129,10 +139,9 @@ class Replicas(Learner):
 
     def _count_step(self, step: tf.Tensor, inputs: list[Any]) -> None:
         replica = self._replica()
-        weights = tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
         statistics = [value.read_value() for value in self._statistics[replica]]
         batch = self._feed.batch(inputs[replica], step)
-        result = self._network.count(self._network.layout.layers(weights), statistics, batch)
+        result = self._network.count(self._layer_weights(), statistics, batch)
         self._counts[replica].assign_add(result.counts)
         if result.confusion is not None:
             self._confusion[replica].assign_add(result.confusion)
@@ -239,6 +248,9 @@ class Replicas(Learner):
         self._weights.assign(self._network.layout.pack(weights))
         for slot, value in zip(self._slots, slots, strict=True):
             slot.assign(self._network.layout.pack(value))
+        self._load_statistics(statistics)
+
+    def _load_statistics(self, statistics: Sequence[NDArray[Any]]) -> None:
         for rank, held in zip(self._ranks, [] if self._network.stateful else self._statistics, strict=False):
             for variable, value in zip(held, self._network.statistics_for_rank(statistics, rank), strict=True):
                 variable.assign(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 import tensorflow as tf
 
@@ -32,7 +33,9 @@ def lead(context: Context) -> None:
             strategy = make_strategy(context)
     with context.events.phase("build"):
         task = task_of_job(context)
-        learner = task.dispatcher(context, task.network(context), strategy, PeerMonitor(others, context.events))
+        with strategy.scope() if context.job.implementation == "stock" else nullcontext():
+            network = task.network(context)
+        learner = task.dispatcher(context, network, strategy, PeerMonitor(others, context.events))
     loop.run(context, learner)
 
 

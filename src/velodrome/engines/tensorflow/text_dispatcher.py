@@ -64,7 +64,7 @@ class TextDispatcher(ParameterServer):
         return tuple(self._loop(rows, body, state))
 
     def _count_steps(self, rows: Rows, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        weights = self._layers(self._pull())
+        weights = self._layers()
 
         def body(step: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
             result = self._network.count(weights, now, slice_words(rows, step, self._context.job.unroll))

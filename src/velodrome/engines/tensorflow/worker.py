@@ -71,15 +71,26 @@ def _in_this_process(context: Context) -> Learner:
         devices = devices_for(context.job.workers) if strategy in _IN_PROCESS else []
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        network = task_of_job(context).network(context)
         if strategy == "mirrored":
-            return Replicas(context, network, tf.distribute.MirroredStrategy(devices), devices)
+            return _replicas(context, tf.distribute.MirroredStrategy(devices), devices)
         if strategy == "central-storage":
             central = tf.distribute.experimental.CentralStorageStrategy(
                 compute_devices=devices, parameter_device="/cpu:0"
             )
-            return Replicas(context, network, central, devices, central=True)
-        return Replicas(context, network, tf.distribute.get_strategy(), [None])
+            return _replicas(context, central, devices, central=True)
+        return _replicas(context, tf.distribute.get_strategy(), [None])
+
+
+def _replicas(context: Context, strategy: Any, devices: Sequence[str | None], *, central: bool = False) -> Learner:
+    """The learner of a synchronous strategy, in the form that the job asks for."""
+    task = task_of_job(context)
+    if context.job.implementation == "stock":
+        from velodrome.engines.tensorflow.stock import StockReplicas
+
+        with strategy.scope():
+            network = task.network(context)
+        return StockReplicas(context, network, strategy, devices)
+    return Replicas(context, task.network(context), strategy, devices, central=central)
 
 
 def devices_for(workers: int) -> list[str]:
@@ -99,4 +110,4 @@ def _multi_worker(context: Context) -> Learner:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver(world))
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        return Replicas(context, task_of_job(context).network(context), strategy, strategy.extended.worker_devices)
+        return _replicas(context, strategy, strategy.extended.worker_devices)

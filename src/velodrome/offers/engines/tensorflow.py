@@ -40,7 +40,8 @@ _STEPS = "many steps in one call of a tf.function"
 
 def _synchronous(reduction: str, stock: str) -> Implementation:
     """The parts of a strategy that TensorFlow sums gradients for."""
-    return Implementation(own=(_FLAT,), framework=(_AUTODIFF, reduction, _STEPS))
+    return Implementation(own=(_FLAT,), framework=(_AUTODIFF, reduction, _STEPS),
+                          stock=(_AUTODIFF, _KERAS, stock, _STEPS))
 
 
 ENGINE = Engine(
@@ -51,7 +52,7 @@ ENGINE = Engine(
             "single", "one process, not distributed: what everything else is measured against",
             synchronous=True, consistency="none", max_workers=1,
             implementation=Implementation(
-                own=(_FLAT,), framework=(_AUTODIFF, _STEPS)
+                own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)
             ),
         ),
         Strategy(
@@ -77,6 +78,8 @@ ENGINE = Engine(
             implementation=Implementation(
                 own=(f"{_FLAT}, split over the servers", "closures of several steps each, unrolled for small networks"),
                 framework=(_AUTODIFF, "ParameterServerStrategy and its ClusterCoordinator", "a dataset per worker"),
+                stock=(_AUTODIFF, f"{_KERAS}, on the servers", "ClusterCoordinator with one step per closure",
+                       "a dataset per worker"),
             ),
         ),
         Strategy(
