@@ -11,7 +11,7 @@ import pytest
 
 from synthetic_races import EXAMPLES, repeated, result
 from velodrome.analysis.compare import Row, best_of, bests_of, compare
-from velodrome.analysis.configuration import Configuration, names_of, telling, varied
+from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import comparison
@@ -189,4 +189,4 @@ def test_rows_and_bars_that_differ_in_any_field_have_words_of_their_own(field: s
 
 def test_what_follows_from_the_strategy_is_not_said_again() -> None:
     mixed = [result(), result("parameter-server", 2, servers=1)]
-    assert telling([Configuration.of(made) for made in mixed]) == []
+    assert distinguishing_fields([Configuration.of(made) for made in mixed]) == []

@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import repeated, result, write_race
 from velodrome.analysis.compare import compare
-from velodrome.analysis.configuration import Configuration, names_of, telling
+from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.cli.console import summary
 from velodrome.offers.base import Implementation
@@ -31,7 +31,7 @@ def test_a_stock_run_is_another_configuration_with_another_name() -> None:
     assert ours != stock
     assert names_of([ours, stock])[stock.key] == "torch/ddp (stock) with 2 workers"
     assert names_of([ours, stock])[ours.key] == "torch/ddp with 2 workers"
-    assert telling([ours, stock]) == []  # the strategy's name says it already
+    assert distinguishing_fields([ours, stock]) == []  # the strategy's name says it already
 
 
 def test_a_job_decides_and_an_older_result_was_velodromes() -> None:

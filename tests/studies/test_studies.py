@@ -17,7 +17,7 @@ from velodrome.spec.job import Job
 from velodrome.spec.race import expand
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
-from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, QUANTITIES, beside, findings
+from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, QUANTITIES, compare_figures, findings
 from velodrome.studies.plan import Choice, StudyPlan, plan_study
 
 pytestmark = pytest.mark.unit
@@ -207,13 +207,14 @@ def rows_for(plan: StudyPlan, rates: Sequence[float], noise: Sequence[float] = (
 def test_published_figures_stand_beside_the_run_of_the_same_configuration() -> None:
     plan = plan_study(study_named("zipperle-2018"), "smoke", Choice(), look=whatever)
     rows = rows_for(plan, [100, 200, 110, 210])
-    found = {(b.setting.published["workers"], b.setting.published["servers"]): b for b in beside(plan, rows, 2)}
-    assert found[1, 1].theirs["total"] == 92.45
+    compared = compare_figures(plan, rows, 2)
+    found = {(b.setting.published["workers"], b.setting.published["servers"]): b for b in compared}
+    assert found[1, 1].published["total"] == 92.45
     assert found[1, 1].ours["total"] == pytest.approx(rows[0].median("total_seconds"))
-    assert found[3, 1].theirs["total"] == 34.25
+    assert found[3, 1].published["total"] == 34.25
     assert found[3, 1].run == found[2, 1].run
     assert "workers 3 → 2" in found[3, 1].setting.changes
-    assert found[1, 2].theirs == {}
+    assert found[1, 2].published == {}
     assert found[2, 1].as_json()["differs"]
 
 

@@ -95,7 +95,7 @@ def varied(configurations: Iterable[Configuration]) -> dict[str, list[Any]]:
     return {name: list(values.values()) for name, values in seen.items() if len(values) > 1}
 
 
-def telling(configurations: Sequence[Configuration]) -> list[str]:
+def distinguishing_fields(configurations: Sequence[Configuration]) -> list[str]:
     """Fields besides strategy, size and batch that distinguish configurations."""
     within: set[str] = set()
     for members in _by_strategy(configurations).values():

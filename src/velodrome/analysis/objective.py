@@ -58,8 +58,8 @@ class Question:
     praise: str
     #: Configurations that may not win, in words; empty if there are none.
     aside: str = ""
-    #: Why nobody may win; empty if somebody may.
-    nobody: str = ""
+    #: Why no configuration is eligible; empty if one is.
+    no_candidates: str = ""
     #: What to do about it.
     way_out: str = ""
 
@@ -69,12 +69,12 @@ class Question:
 
 
 def objective_of(objective: str | None, target: str | None, own: str | None) -> str:
-    """What a race is judged by: as asked for, else the time to its target if there is one, else throughput."""
+    """What a race is judged by: as requested, else the time to its target if there is one, else throughput."""
     return objective or ("time-to-accuracy" if target or own else "throughput")
 
 
 def target_of(objective: str, target: str | None, own: str | None) -> str | None:
-    """The target that an objective is judged with: as asked for; the race's own only for the time to it."""
+    """The target that an objective is judged with: as requested; the race's own only for the time to it."""
     return target or (own if objective == "time-to-accuracy" else None)
 
 
@@ -97,7 +97,7 @@ def metric_of(rows: Sequence[Row]) -> Metric:
 
 
 def accurate_enough(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose best run comes within the margin of the best median: one unlucky run excludes nobody."""
+    """Rows whose best run comes within the margin of the best median: one unlucky run excludes no configuration."""
     metric = metric_of(rows)
     more = metric.better == "more"
     found = {row.name: row.spreads[metric.name] for row in rows if metric.name in row.spreads}
@@ -120,7 +120,7 @@ def _less_accurate(rows: Sequence[Row], kept: Sequence[Any]) -> str:
 
 
 def _best_seen(rows: Sequence[Row], target: Target) -> str:
-    """The nearest anybody came to a target that nobody reached."""
+    """The closest value to a target that no run reached."""
     pick = max if target.comparison == ">=" else min
     seen = [
         (value, row.name)
@@ -141,7 +141,7 @@ def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row],
         some = f"{len(missed)} of {len(rows)} configurations did not always reach {text}"
         return kept, {"aside": f"{some}: {missed[0]}{', and others' if missed[1:] else ''}" if missed else ""}
     return [], {
-        "nobody": f"no configuration reached {text} in all of its runs; {_best_seen(rows, target)}",
+        "no_candidates": f"no configuration reached {text} in all of its runs; {_best_seen(rows, target)}",
         "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
     }
 

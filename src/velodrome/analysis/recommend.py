@@ -58,7 +58,7 @@ def recommend(
                               "look at `velodrome runs list` and the logs, then run the same race again.")
     question = ask(rows, objective, target, price)
     if not question.candidates:
-        reason = question.nobody or f"no run measured what {objective} needs"
+        reason = question.no_candidates or f"no run measured what {objective} needs"
         why = _aside(question, failed) or "every finished run was looked at."
         return Recommendation(objective, "nothing", f"{reason}.", why,
                               f"{question.way_out or 'choose another objective'}.")

@@ -12,7 +12,7 @@ from statistics import fmean, median, variance
 
 CONFIDENCE = 0.95
 POWER = 0.8
-#: Nobody is asked for more additional runs than this at a time.
+#: The largest number of additional runs that is proposed at a time.
 MOST_RUNS = 10
 #: A gain that is surely below this is too small to matter.
 LEVEL = 1.05

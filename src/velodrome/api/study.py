@@ -20,7 +20,7 @@ from velodrome.run.race import RaceFolder, shuffled
 from velodrome.run.race_jobs import RaceObserver
 from velodrome.spec.race import expand
 from velodrome.studies.load import scale_named, studies, study_named
-from velodrome.studies.outcome import Beside, Finding, beside, findings
+from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
 from velodrome.studies.plan import Choice, StudyPlan, fetch_data, glance_at_data, plan_study
 
 
@@ -40,10 +40,10 @@ def show(name: str, scale: str = "full") -> dict[str, Any]:
             "claims": [claim.model_dump() for claim in plan.study.claims]}
 
 
-def planned_rows(name: str, scale: str) -> tuple[StudyPlan, Sequence[Beside]]:
+def planned_rows(name: str, scale: str) -> tuple[StudyPlan, Sequence[FigureComparison]]:
     """A study fitted to this machine, and its configurations with their published figures."""
     plan = plan_study(study_named(name), scale_named(scale), Choice())
-    return plan, beside(plan, [], cores())
+    return plan, compare_figures(plan, [], cores())
 
 
 def run(
@@ -101,7 +101,7 @@ class FinishedStudy:
     folder: Path
     #: Names of the jobs that failed.
     failed: Sequence[str]
-    configurations: Sequence[Beside]
+    configurations: Sequence[FigureComparison]
     findings: Sequence[Finding]
 
     def as_json(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def conclude(planned: PlannedStudy, failed: Iterable[str] | None) -> FinishedStu
     ran = failed is not None
     rows = compare(load_race(path.parent, path.name).results) if ran else []
     return FinishedStudy(
-        planned.plan, path, [*(failed or ())], beside(planned.plan, rows, cores()),
+        planned.plan, path, [*(failed or ())], compare_figures(planned.plan, rows, cores()),
         findings(planned.plan, rows, cores()) if ran else [],
     )
 

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from velodrome.analysis.compare import Row, bests_of, tasks_of
-from velodrome.analysis.configuration import telling, text_of
+from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.measures import BY_NAME, Measure
 from velodrome.analysis.objective import qualities_of
 from velodrome.analysis.statistics import Ratio
@@ -69,14 +69,14 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     table.add_column("workers", no_wrap=True)
     if not same_batch:
         table.add_column("batch", justify="right")
-    telling_apart = telling([row.configuration for row in rows])
-    for name in telling_apart:
+    differing = distinguishing_fields([row.configuration for row in rows])
+    for name in differing:
         table.add_column(name.replace("_", " "), overflow="fold")
     for heading, _ in columns:
         table.add_column(heading, justify="right")
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
         batch = [] if same_batch else [str(row.batch_size)]
-        values = [escape(text_of(row.configuration.fields.get(name))) for name in telling_apart]
+        values = [escape(text_of(row.configuration.fields.get(name))) for name in differing]
         table.add_row(row.label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))
     return table
 

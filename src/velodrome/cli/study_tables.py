@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from velodrome.studies.outcome import QUANTITIES, Beside, quantities_of
+from velodrome.studies.outcome import QUANTITIES, FigureComparison, quantities_of
 from velodrome.studies.plan import StudyPlan, size_of
 
 
@@ -39,7 +39,7 @@ def differences(plan: StudyPlan, cores: int) -> list[str]:
     return [*lines, f"Source of the published figures: {plan.study.source}."]
 
 
-def comparison(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
+def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool) -> Table:
     """A row for each configuration, published figures above ours, labelled by the fields that differ between rows."""
     names = quantities_of(plan.study) if ours or plan.study.figures else []
     fields = [field for field in _FIELDS if len({_FIELDS[field](row.setting.published) for row in rows}) > 1]
@@ -55,13 +55,13 @@ def comparison(plan: StudyPlan, rows: Sequence[Beside], *, ours: bool) -> Table:
     without = 0
     for row in rows:
         # No published figures and none of ours: `plan_lines` reports what is missing or reduced.
-        if not row.theirs and ours and (row.setting.missing or row.setting.ours in seen):
+        if not row.published and ours and (row.setting.missing or row.setting.ours in seen):
             without += 1
             continue
         label = escape(" ".join(_FIELDS[field](row.setting.published) for field in fields) or same)
         lines = [[f"[bold]{label}[/bold]" + (" (not in the study)" if row.setting.added else ""), *([""] * len(names))]]
-        if row.theirs:
-            lines.append(["  published", *(_cell(name, row.theirs.get(name)) for name in names)])
+        if row.published:
+            lines.append(["  published", *(_cell(name, row.published.get(name)) for name in names)])
         if row.setting.missing or (ours and row.setting.ours in seen):
             lines.append([f"  [yellow]{_state(row, seen)}[/yellow]", *([""] * len(names))])
         elif ours:
@@ -84,7 +84,7 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _state(row: Beside, seen: Sequence[object]) -> str:
+def _state(row: FigureComparison, seen: Sequence[object]) -> str:
     """The label of our row below a published one."""
     setting = row.setting
     if setting.ours is None:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import telling, varied, words_of
+from velodrome.analysis.configuration import distinguishing_fields, varied, words_of
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.reporting.figures import (
@@ -38,7 +38,8 @@ MOST_TASKS = 6
 def rest_of(rows: Sequence[Row]) -> dict[str, str]:
     """What distinguishes configurations of one strategy and size: `batch 64`; empty if nothing does."""
     configurations = [row.configuration for row in rows]
-    differing = [*(["batch_size"] if "batch_size" in varied(configurations) else []), *telling(configurations)]
+    batch = ["batch_size"] if "batch_size" in varied(configurations) else []
+    differing = [*batch, *distinguishing_fields(configurations)]
     found = {}
     for row in rows:
         parts = words_of(row.configuration, differing)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import telling, varied, words_of
+from velodrome.analysis.configuration import distinguishing_fields, varied, words_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,7 +198,8 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
 def bar_words(rows: Sequence[Row]) -> dict[str, str]:
     """The label of each bar, by the name of its configuration: everything that distinguishes it from its neighbours."""
     configurations = [row.configuration for row in rows]
-    fields = [*(["batch_size"] if "batch_size" in varied(configurations) else []), *telling(configurations)]
+    batch = ["batch_size"] if "batch_size" in varied(configurations) else []
+    fields = [*batch, *distinguishing_fields(configurations)]
     found = {}
     for row in rows:
         servers = [_counted(row.servers, "server")] if row.servers else []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velodrome.analysis.compare import Row, bests_of, tasks_of
-from velodrome.analysis.configuration import telling, text_of
+from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
 from velodrome.analysis.objective import Question, qualities_of
 from velodrome.analysis.statistics import Ratio, is_level, more_runs
@@ -50,7 +50,7 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
     """The columns that identify the configuration of a row."""
-    extra = telling([row.configuration for row in rows])
+    extra = distinguishing_fields([row.configuration for row in rows])
     columns = [Column("strategy", numeric=False), Column("workers"), Column("batch"),
                *(Column(name.replace("_", " "), numeric=False) for name in extra), Column("runs")]
     cells = {}

@@ -91,7 +91,7 @@ class Job(BaseModel):
 
     @property
     def rate(self) -> float:
-        """The learning rate that is used: the one asked for, or the optimizer's default."""
+        """The learning rate that is used: the requested one, or the optimizer's default."""
         return DEFAULT_LEARNING_RATE[self.optimizer] if self.learning_rate is None else self.learning_rate
 
     def rate_of(self, epoch: int) -> float:

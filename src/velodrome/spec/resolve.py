@@ -66,10 +66,10 @@ def roles_of(job: Job) -> list[tuple[str, int]]:
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
     """What `auto` selects for a job: whole files if every worker of a synchronous strategy gets one, else examples.
 
-    `files` is 0 for data that does not lie in files.
+    `files` is 0 for data that is not stored in files.
     """
     if job.sharding == "file" and files < job.workers:
-        has = f"has {files}" if files else "does not lie in files"
+        has = f"has {files}" if files else "is not stored in files"
         raise BadRequest(
             f"--sharding file: {job.workers} workers need at least {job.workers} files, and {job.dataset} {has}; "
             f"`velodrome data shard` makes more, or use --sharding data"

@@ -76,17 +76,17 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 @dataclass(frozen=True)
-class Beside:
+class FigureComparison:
     """One configuration: what was published of it, and what we measured."""
 
     setting: Setting
-    theirs: Mapping[str, float]
+    published: Mapping[str, float]
     ours: Mapping[str, float | None]
     run: str | None
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "configuration": self.setting.label, "published": dict(self.theirs), "ours": dict(self.ours),
+            "configuration": self.setting.label, "published": dict(self.published), "ours": dict(self.ours),
             "run": self.run, "differs": list(self.setting.changes), "missing": self.setting.missing,
             "in_study": not self.setting.added,
         }
@@ -107,7 +107,7 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
     return None
 
 
-def beside(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Beside]:
+def compare_figures(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[FigureComparison]:
     """Every configuration of the scale with what was published and what we measured."""
     names = quantities_of(plan.study)
     found = []
@@ -118,7 +118,7 @@ def beside(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Beside]:
                 theirs.update(figure.values)
         row = row_of(setting, rows)
         ours = {name: None if row is None else QUANTITIES[name].read(row, cores) for name in names}
-        found.append(Beside(setting, theirs, ours, None if row is None else str(row.representative["run"])))
+        found.append(FigureComparison(setting, theirs, ours, None if row is None else str(row.representative["run"])))
     return found
 
 
