@@ -29,6 +29,7 @@ from velodrome.data.splits import Splits
 from velodrome.data.storage.open import open_store
 from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 from velodrome.tasks.schedule import by_data
@@ -55,7 +56,7 @@ class Fixed:
 def learner_of(model: str, data: Splits, dataset: str) -> TorchLearner:
     job = resolve(Job(dataset=dataset, model=model, batch_size=BATCH))
     events = Emitter(os.open(os.devnull, os.O_WRONLY), "worker", 0)
-    context = Context(job=job, role="worker", rank=0, folder=Path(), events=events, threads=1)
+    context = Context(job=job, world=World.alone(), folder=Path(), events=events, threads=1)
     context.data = data
     return TorchLearner(context, network.build(job, data, CPU), Alone(), CPU)
 
