@@ -326,5 +326,5 @@ def test_an_export_unpacks_to_a_run_that_checks(velodrome, runs: Path, tmp_path:
     (tmp_path / "elsewhere/real/events.jsonl").write_text("\n".join(lines[:-2]))
     done = velodrome("runs", "check", "elsewhere/real", "--runs", runs)
     assert done.code == 1
-    assert "no event says a result" in done.out
+    assert "no event reports a result" in done.out
     assert yaml.safe_load((tmp_path / "elsewhere/real/job.yaml").read_text())["dataset"] == "digits"
