@@ -64,7 +64,7 @@ def test_the_language_models_compute_the_same_function() -> None:
     with torch.no_grad():
         for name, value in zip(names, ours, strict=True):
             theirs[name].copy_(torch.from_numpy(value if name.startswith("embedding") else value.T.copy()))
-        answers, (h, _) = torch_model(torch.from_numpy(words), torch_model.fresh(3))
+        answers, (h, _) = torch_model(torch.from_numpy(words), torch_model.initial_state(3))
     logits, *state = keras_model([words, *[np.zeros((3, 200), np.float32)] * 4])
     assert np.abs(np.asarray(logits) - answers.numpy()).max() < 1e-5
     assert np.abs(np.asarray(state[2]) - h[1].numpy()).max() < 1e-5

@@ -16,19 +16,19 @@ from velodrome.errors import BadRequest
 from velodrome.offers.models import check_shape, zoo_model
 
 Shape = tuple[int, int, int]
-#: What an LSTM remembers of every row: h and c, each (layers, rows, units).
-Memory = tuple[torch.Tensor, torch.Tensor]
+#: Hidden and cell state of every row: h and c, each (layers, rows, units).
+LstmState = tuple[torch.Tensor, torch.Tensor]
 
 
 class Flatten(nn.Module):
-    """Flattens height first and channels last, as Keras does; free of charge for tensors in channels-last memory."""
+    """Flattens height first and channels last, as Keras does; copies nothing of tensors in channels-last memory."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.permute(0, 2, 3, 1).flatten(1)
 
 
 class Augment(nn.Module):
-    """In training, every image is mirrored or not, moved by up to a tenth and made up to a tenth brighter or darker."""
+    """In training, flips images at random, shifts them by up to a tenth and changes their brightness by as much."""
 
     def __init__(self, shift: float = 0.1, brightness: float = 0.1) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class Augment(nn.Module):
             return images
         count, _, height, width = images.shape
         device = images.device
-        rows = self._moved(count, height, device)
-        columns = self._moved(count, width, device)
+        rows = self._shifted(count, height, device)
+        columns = self._shifted(count, width, device)
         mirrored = torch.rand(count, 1, device=device) < 0.5
         columns = torch.where(mirrored, width - 1 - columns, columns)
         each = torch.arange(count, device=device)
@@ -48,18 +48,18 @@ class Augment(nn.Module):
         light = (torch.rand(count, 1, 1, 1, device=device, dtype=images.dtype) * 2 - 1) * self.brightness
         return moved.add_(light).clamp_(0.0, 1.0).permute(0, 3, 1, 2)
 
-    def _moved(self, count: int, size: int, device: torch.device) -> torch.Tensor:
-        """Which pixel comes to each place; the outermost ones are repeated."""
+    def _shifted(self, count: int, size: int, device: torch.device) -> torch.Tensor:
+        """For each pixel of the shifted images, the pixel it comes from; the outermost ones are repeated."""
         most = int(size * self.shift)
         by = torch.randint(-most, most + 1, (count, 1), device=device)
         return (torch.arange(size, device=device) + by).clamp_(0, size - 1)
 
 
 class LanguageModel(nn.Module):
-    """Words (rows, columns) and what is remembered of every row go in; logits of the words after them (rows, columns,
-    vocabulary) and what is remembered then come out.
+    """Takes words (rows, columns) and the LSTM state; returns logits of the words that follow (rows, columns,
+    vocabulary) and the new state.
 
-    All weights begin uniform, the biases too. Each LSTM layer has one bias as in Keras: PyTorch's second stays zero.
+    Weights and biases start uniform. Each LSTM layer has one bias as in Keras: PyTorch's second stays zero.
     """
 
     def __init__(self, vocabulary: int, units: int, layers: int, limit: float) -> None:
@@ -73,13 +73,13 @@ class LanguageModel(nn.Module):
             else:
                 nn.init.uniform_(parameter, -limit, limit)
 
-    def forward(self, words: torch.Tensor, memory: Memory) -> tuple[torch.Tensor, Memory]:
-        outputs, memory = self.lstm(self.embedding(words.t()), memory)
-        # Column by column in memory, as the LSTM says them: the words of all steps in one multiplication.
-        return self.softmax(outputs).transpose(0, 1), memory
+    def forward(self, words: torch.Tensor, state: LstmState) -> tuple[torch.Tensor, LstmState]:
+        outputs, state = self.lstm(self.embedding(words.t()), state)
+        # Column by column in memory, as the LSTM returns them: one multiplication for the words of all steps.
+        return self.softmax(outputs).transpose(0, 1), state
 
-    def fresh(self, rows: int) -> Memory:
-        """With what a text is begun."""
+    def initial_state(self, rows: int) -> LstmState:
+        """The state at the beginning of a text."""
         like = self.softmax.weight
         h, c = (like.new_zeros(self.lstm.num_layers, rows, self.lstm.hidden_size) for _ in range(2))
         return h, c
@@ -110,7 +110,7 @@ def _lenet5(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
     channels, height, width = shape
     for _ in range(2):
         height, width = (height - 4) // 2, (width - 4) // 2
-    # The largest of a window is the same before and after tanh, which rises: pooling first asks for a quarter of them.
+    # tanh is increasing, so the maximum of a window is the same before and after it: pooling first needs a quarter.
     return OrderedDict(
         conv1=nn.Conv2d(channels, 20, 5),
         pool1=nn.MaxPool2d(2),
@@ -130,7 +130,7 @@ def _fruit_cnn(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
     layers: OrderedDict[str, nn.Module] = OrderedDict(augment=Augment())
     for number, filters in enumerate((16, 32, 64, 64), start=1):
         layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
-        # The largest of a window is the same before and after relu, which never falls.
+        # relu never decreases, so the maximum of a window is the same before and after it.
         layers[f"pool{number}"] = nn.MaxPool2d(2)
         layers[f"relu{number}"] = nn.ReLU()
         channels, height, width = filters, height // 2, width // 2

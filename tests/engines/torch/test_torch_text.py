@@ -142,8 +142,8 @@ def test_the_saved_model_says_what_the_trained_one_did(read, text):
     model = saved.load(folder)
     words = torch.from_numpy(data.test[None, :30]).long()
     with torch.no_grad():
-        whole, _ = model(words, model.fresh(1))
-        first, memory = model(words[:, :11], model.fresh(1))
+        whole, _ = model(words, model.initial_state(1))
+        first, memory = model(words[:, :11], model.initial_state(1))
         second, _ = model(words[:, 11:], memory)
     assert whole.shape == (1, 30, len(data.vocabulary))
     assert torch.allclose(whole, torch.cat([first, second], 1), atol=1e-12)

@@ -10,7 +10,7 @@ from torch import nn
 
 from velodrome.engines.torch.examples import Examples, examples_of
 from velodrome.engines.torch.network import Network, dtype_of, seed_everything
-from velodrome.engines.torch.tasks.base import Seen, Stepper, TorchTask
+from velodrome.engines.torch.tasks.base import EvaluationCounts, Stepper, TorchTask
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.worker.context import Context
@@ -27,10 +27,10 @@ class BrightnessTask(TorchTask):
         return Network(model, nn.MSELoss(reduction="sum"), from_zoo=True)
 
     def _examples(self, part: str) -> Examples:
-        return examples_of(self._context.data, part, self._context.job, self._place.device, channels_last=True)
+        return examples_of(self._context.data, part, self._context.job, self._replica.device, channels_last=True)
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        mine = schedule.partition(self._place.rank)
+        mine = schedule.partition(self._replica.rank)
         self._train = self._examples("train")
         self._train.begin(mine.indices, mine.offsets)
         self._offsets, self._batches = mine.offsets.tolist(), mine.batch.tolist()
@@ -39,7 +39,7 @@ class BrightnessTask(TorchTask):
         counts = Counts()
         for step in range(first, last):
             low, high = self._offsets[step : step + 2]
-            images = self._train.images(low, high) if high > low else self._train.any_image()
+            images = self._train.images(low, high) if high > low else self._train.placeholder()
             counts += self._step(images, high - low, stepper, self._batches[step])
         return counts
 
@@ -52,14 +52,14 @@ class BrightnessTask(TorchTask):
     def _counts(self, predicted: torch.Tensor, targets: torch.Tensor, loss: float) -> Counts:
         return Counts(len(targets), loss, {"absolute": float((predicted - targets).abs().sum())})
 
-    def evaluate(self, part: Any) -> Seen:
+    def evaluate(self, part: Any) -> EvaluationCounts:
         examples = self._examples(part)
-        mine = evaluation_indices(len(examples), self._place.rank, self._place.size)
+        mine = evaluation_indices(len(examples), self._replica.rank, self._replica.size)
         examples.begin(mine, np.array([0, len(mine)]))
         with torch.inference_mode():
             images = examples.images(0, len(mine))
             predicted, targets = self._network.model(images).flatten(), images.mean((1, 2, 3))
-            return Seen(self._counts(predicted, targets, float(self._network.loss(predicted, targets))))
+            return EvaluationCounts(self._counts(predicted, targets, float(self._network.loss(predicted, targets))))
 
     def description(self) -> dict[str, Any]:
         return {"dataset": self._context.data.name}

@@ -1,6 +1,6 @@
-"""Examples as the network takes them: bytes held once as a tensor, or read from disk a little ahead of their use.
+"""Batches of images: gathered from a tensor of bytes in memory, or read from disk a little ahead of their use.
 
-Either way they are gathered and scaled batch by batch.
+Either way they are scaled batch by batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 class Examples(ABC):
-    """One part of a data set, gone through in one order after the other."""
+    """One part of a data set, iterated over in a new order for each epoch."""
 
     def __init__(self, part: Part, scale: float, dtype: torch.dtype, device: torch.device) -> None:
         self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
@@ -42,28 +42,29 @@ class Examples(ABC):
         return len(self._labels)
 
     def begin(self, indices: Indices, offsets: Indices) -> torch.Tensor:
-        """Take over an order, cut into steps; gives the labels in it."""
+        """Use this order of examples, with the offsets of its steps; returns the labels in that order."""
         self._indices = torch.from_numpy(indices).to(self._device)
         return self._labels.index_select(0, self._indices)
 
     @abstractmethod
     def images(self, low: int, high: int) -> torch.Tensor:
-        """Images (count, channels, height, width) with values from 0 to 1, of a step that runs from place `low` of the
-        order up to, not including, `high`. Steps are asked for one after the other."""
+        """Images (count, channels, height, width) with values from 0 to 1, from position `low` of the order up to, not
+        including, `high`. Must be called for one step after the other."""
 
-    def any_image(self) -> torch.Tensor:
-        """One image, for who has none."""
+    def placeholder(self) -> torch.Tensor:
+        """One black image, for a process that has no example in a step and must compute even so."""
         return torch.zeros(1, *self._shape, dtype=self._dtype, device=self._device)
 
 
-class Held(Examples):
-    """All of it in memory, or in that of the device."""
+class InMemoryExamples(Examples):
+    """All images in memory, or in that of the device."""
 
     def __init__(
         self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
     ) -> None:
         super().__init__(part, scale, dtype, device)
-        # Our own networks take channels-last memory, which convolutions on a CPU want; a user's may not (`view` fails).
+        # Models of the zoo take channels-last memory, which is faster for convolutions on a CPU; a user's model may not
+        # (`view` fails).
         images = part.images if channels_last else part.images.transpose(0, 3, 1, 2)
         self._images = _tensor(np.ascontiguousarray(images), device)
         self._channels_last = channels_last
@@ -73,8 +74,8 @@ class Held(Examples):
         return chosen.permute(0, 3, 1, 2) if self._channels_last else chosen
 
 
-class Streamed(Examples):
-    """Mapped from disk: some steps at a time are copied out by a thread while the ones before are trained on."""
+class StreamedExamples(Examples):
+    """Images mapped from disk: a thread reads the next few steps while the ones before are trained on."""
 
     def __init__(
         self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
@@ -101,7 +102,7 @@ class Streamed(Examples):
 
     def images(self, low: int, high: int) -> torch.Tensor:
         while low >= self._window[1]:
-            assert self._next is not None, "steps are asked for in their order"
+            assert self._next is not None, "steps must be requested in order"
             self._held = self._next.result()
             self._window = self._ends[self._number], self._ends[self._number + 1]
             self._number += 1
@@ -113,7 +114,7 @@ class Streamed(Examples):
 
 
 def examples_of(data: Splits, part: str, job: Job, device: torch.device, *, channels_last: bool) -> Examples:
-    """A part of the data set: held in memory unless its images are mapped from a file."""
+    """A part of the data set, in memory unless its images are mapped from a file."""
     chosen: Part = getattr(data, part)
-    kind = Streamed if isinstance(chosen.images, np.memmap) else Held
+    kind = StreamedExamples if isinstance(chosen.images, np.memmap) else InMemoryExamples
     return kind(chosen, data.scale, dtype_of(job), device, channels_last=channels_last)

@@ -13,7 +13,7 @@ from torch import nn
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Optimizer, clip, make_optimizer, squared_norm
-from velodrome.engines.torch.tasks.base import Place, task_class
+from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
@@ -22,7 +22,7 @@ from velodrome.worker.learner import Learner, Part, State
 
 
 class TorchLearner(Learner):
-    """One process's copy of the network. Subclasses say how gradients of several processes become one."""
+    """One process's copy of the network. Subclasses define how the gradients of several processes are combined."""
 
     #: DistributedDataParallel takes part in a step only by a forward and a backward pass, even without examples.
     always_computes = False
@@ -40,7 +40,7 @@ class TorchLearner(Learner):
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         self.implementation = self._report_implementation()
         self.forward: nn.Module = self._wrapped()
-        self._task = task_class(context)(context, network, Place(transport.rank, transport.size, device))
+        self._task = task_class(context)(context, network, Replica(transport.rank, transport.size, device))
         self._epochs = 0
 
     # -- what a strategy may change
@@ -124,14 +124,14 @@ class TorchLearner(Learner):
                 offset += buffer.numel()
 
     def evaluate(self, part: Part) -> Counts:
-        seen = self._task.evaluate(part)
-        if seen.confusion is None:
-            return self.total(seen.counts)
+        mine = self._task.evaluate(part)
+        if mine.confusion is None:
+            return self.total(mine.counts)
         names = self._context.task.counted
-        counts = seen.counts.vector(names)
-        vector = np.concatenate([counts, seen.confusion])
+        counts = mine.counts.vector(names)
+        vector = np.concatenate([counts, mine.confusion])
         self._transport.all_reduce(vector)
-        classes = math.isqrt(len(seen.confusion))
+        classes = math.isqrt(len(mine.confusion))
         self.confusion = vector[len(counts) :].round().astype(np.int64).reshape(classes, classes)
         return Counts.of(vector[: len(counts)], names)
 
@@ -166,16 +166,16 @@ class TorchLearner(Learner):
 
     def save(self, folder: Path) -> None:
         job = self._context.job
-        told = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.dtype}
+        description = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.dtype}
         folder.mkdir(parents=True, exist_ok=True)
-        self._task.write_beside(folder)
-        saved.save(folder, self._model, told | self._task.description())
+        self._task.write_extra_files(folder)
+        saved.save(folder, self._model, description | self._task.description())
 
     def close(self) -> None:
         self._transport.close()
 
     def _broadcast_model(self) -> None:
-        """The seed gives every process the same weights; a user's function may not keep to it."""
+        """Give every process the weights of rank 0: a user's function may ignore the seed."""
         if self._transport.size == 1:
             return
         values = [value for value in self._model.state_dict().values() if isinstance(value, torch.Tensor)]

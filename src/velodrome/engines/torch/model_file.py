@@ -1,4 +1,4 @@
-"""A trained model on disk: weights by name in safetensors, and beside them how to build the model again."""
+"""A trained model on disk: its weights in safetensors, and a description from which the model is built again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DESCRIPTION = "model.json"
 
 
 def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
-    """Write weights and description; the description comes last, so that a folder with one is whole."""
+    """Write weights and description; the description last, so that a folder that has one is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     # Clones, because parameters are views of one buffer, which safetensors refuses.
     weights = {
@@ -37,16 +37,16 @@ def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> nn.Module:
-    """The model as it was saved, ready to answer: takes (count, channels, height, width) with values from 0 to 1, or
-    words and memory if it is a language model."""
-    told = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    if told.get("kind") == "text":
-        language = torch_zoo.build_text(told["model"], told["vocabulary"]).to(getattr(torch, told["dtype"]))
+    """Load a saved model in evaluation mode. It takes images (count, channels, height, width) with values from 0 to 1;
+    a language model takes words and its LSTM state."""
+    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    if about.get("kind") == "text":
+        language = torch_zoo.build_text(about["model"], about["vocabulary"]).to(getattr(torch, about["dtype"]))
         language.load_state_dict(load_file(folder / WEIGHTS))
         return language.eval()
-    model = network.make(told["model"], told["model_args"], tuple(told["input_shape"]), told["classes"])
-    model = model.to(torch.float64 if told["dtype"] == "float64" else torch.float32)
+    model = network.make(about["model"], about["model_args"], tuple(about["input_shape"]), about["classes"])
+    model = model.to(torch.float64 if about["dtype"] == "float64" else torch.float32)
     with torch.no_grad():  # one call, because lazy layers take their shape from it
-        model.eval()(torch.zeros(1, *told["input_shape"], dtype=getattr(torch, told["dtype"])))
+        model.eval()(torch.zeros(1, *about["input_shape"], dtype=getattr(torch, about["dtype"])))
     model.load_state_dict(load_file(folder / WEIGHTS))
     return model.eval()

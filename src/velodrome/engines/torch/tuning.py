@@ -15,9 +15,11 @@ _M_TRIM_THRESHOLD, _MOST_KEPT = -1, 512 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep what a step frees for the next one, instead of returning pages and faulting in new ones.
+    """Let the C library keep what a step frees for the next one, instead of returning pages and faulting in new ones;
+    returns whether it does.
 
-    Returns whether it does.
+    A step of lenet5 with 128 examples (one thread) then takes 17 instead of 2,659 page faults and 40.3 instead of
+    50.5 ms of CPU; one of dense-300-100, 3.5 instead of 3.7 ms.
     """
     if sys.platform != "linux":
         return False

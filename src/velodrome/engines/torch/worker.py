@@ -7,6 +7,7 @@ import torch
 from velodrome.engines.torch import tuning
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.tasks.base import task_class
+from velodrome.offers.world import World
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
@@ -18,8 +19,8 @@ def train(context: Context) -> None:
         tuning.keep_freed_memory()
         tuning.flush_denormals()
     torch.set_num_threads(context.threads)
-    gpus = torch.cuda.device_count() >= context.world.local_size
-    device = torch.device("cuda", context.world.me.local_rank) if gpus else torch.device("cpu")
+    device = choose_device(context.world, torch.cuda.device_count())
+    gpus = device.type == "cuda"
     if gpus:
         torch.cuda.set_device(device)
     with context.events.phase("connect"), context.waiting():
@@ -29,6 +30,11 @@ def train(context: Context) -> None:
         network = task_class(context).network(context, device)
         learner = learner_class(context, network, transport, device)
     loop.run(context, learner)
+
+
+def choose_device(world: World, gpus: int) -> torch.device:
+    """The GPU of this process's local rank if its host has one for each process, else the CPU."""
+    return torch.device("cuda", world.me.local_rank) if gpus >= world.local_size else torch.device("cpu")
 
 
 def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:

@@ -19,7 +19,7 @@ from velodrome.worker.learner import Part
 
 
 class Stepper(Protocol):
-    """The strategy, as a task sees it."""
+    """The strategy, from the point of view of a task."""
 
     #: Whether it takes part in a step only by a forward and a backward pass, even without examples.
     always_computes: bool
@@ -27,10 +27,11 @@ class Stepper(Protocol):
     forward: nn.Module
 
     def step(self, loss: torch.Tensor | None, batch: int) -> None:
-        """Train by the summed loss of this process's part, possibly none, of a batch of so many over all processes."""
+        """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
+        all processes."""
 
 
-class Place(NamedTuple):
+class Replica(NamedTuple):
     """One process among those that train together."""
 
     rank: int
@@ -38,18 +39,18 @@ class Place(NamedTuple):
     device: torch.device
 
 
-class Seen(NamedTuple):
-    """What this process counted in an evaluation; the confusion flat, class by class, where there is one."""
+class EvaluationCounts(NamedTuple):
+    """What this process counted in an evaluation; the confusion matrix, where there is one, flattened by rows."""
 
     counts: Counts
     confusion: NDArray[np.float64] | None = None
 
 
 class TorchTask(ABC):
-    """PyTorch's side of a task: gives a network its batches and counts what it makes of them."""
+    """PyTorch's side of a task: feeds batches to a network and counts losses and predictions."""
 
-    def __init__(self, context: Context, network: Network, place: Place) -> None:
-        self._context, self._network, self._place = context, network, place
+    def __init__(self, context: Context, network: Network, replica: Replica) -> None:
+        self._context, self._network, self._replica = context, network, replica
 
     @classmethod
     @abstractmethod
@@ -61,18 +62,18 @@ class TorchTask(ABC):
 
     @abstractmethod
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
-        """The steps of a chunk. Nothing is read back from the device before its end."""
+        """Train the steps of a chunk; nothing is read back from the device before its end."""
 
     @abstractmethod
-    def evaluate(self, part: Part) -> Seen:
-        """This process's share of a part."""
+    def evaluate(self, part: Part) -> EvaluationCounts:
+        """Evaluate this process's share of a part."""
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """What is needed, besides the weights, to use the model again."""
+        """What is required, besides the weights, to load the model."""
 
-    def write_beside(self, folder: Path) -> None:  # noqa: B027 (most have nothing)
-        """Files that belong to the saved model."""
+    def write_extra_files(self, folder: Path) -> None:  # noqa: B027 (most have none)
+        """Write further files that belong to the saved model."""
 
 
 def task_class(context: Context) -> type[TorchTask]:

@@ -9,22 +9,22 @@ import torch
 
 from velodrome.engines.torch.examples import Examples, examples_of
 from velodrome.engines.torch.network import Network, build
-from velodrome.engines.torch.tasks.base import Place, Seen, Stepper, TorchTask
+from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
 EVALUATION_BATCH = 512
-#: With more classes nobody reads a confusion matrix.
-MOST_CONFUSED = 100
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
 
 
 class ClassificationTask(TorchTask):
-    """The images that this process sees."""
+    """Trains on the images of this process's partition."""
 
-    def __init__(self, context: Context, network: Network, place: Place) -> None:
-        super().__init__(context, network, place)
+    def __init__(self, context: Context, network: Network, replica: Replica) -> None:
+        super().__init__(context, network, replica)
         self._parts: dict[str, Examples] = {}
         self._train = self._examples("train")
 
@@ -35,17 +35,17 @@ class ClassificationTask(TorchTask):
     def _examples(self, part: str) -> Examples:
         if part not in self._parts:
             self._parts[part] = examples_of(
-                self._context.data, part, self._context.job, self._place.device, channels_last=self._network.from_zoo
+                self._context.data, part, self._context.job, self._replica.device, channels_last=self._network.from_zoo
             )
         return self._parts[part]
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        partition = schedule.partition(self._place.rank)
+        partition = schedule.partition(self._replica.rank)
         self._offsets, self._batches = partition.offsets.tolist(), partition.batch.tolist()
         self._labels = self._train.begin(partition.indices, partition.offsets)
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
-        device = self._place.device
+        device = self._replica.device
         start, end = self._offsets[first], self._offsets[last]
         predicted = torch.empty(end - start, dtype=torch.int64, device=device)
         losses: list[torch.Tensor] = []
@@ -67,28 +67,29 @@ class ClassificationTask(TorchTask):
             loss = loss_of(outputs, labels[low:high])
             step_with(loss, batches[step])
             if not count:
-                self._put_back(kept)
+                self._restore_buffers(kept)
             losses.append(loss.detach())
             torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
         correct = (predicted == labels[start:end]).sum()
         loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
         return Counts(end - start, float(loss_sum), {"correct": int(correct)})
 
-    def _put_back(self, kept: list[torch.Tensor]) -> None:
-        """What an image that does not count has done to batch normalisation's statistics is undone."""
+    def _restore_buffers(self, kept: list[torch.Tensor]) -> None:
+        """Undo what a placeholder image did to the statistics of batch normalisation."""
         with torch.no_grad():
             for buffer, value in zip(self._network.model.buffers(), kept, strict=True):
                 buffer.copy_(value)
 
     def _padded(self, low: int, high: int) -> torch.Tensor:
-        """At least as many images as the model needs: its own repeated, or any; those too many do not count."""
-        chosen = self._train.images(low, high) if high > low else self._train.any_image()
+        """At least the model's minimum batch: the images of the step repeated, or a placeholder; the extra ones are not
+        counted."""
+        chosen = self._train.images(low, high) if high > low else self._train.placeholder()
         return chosen.repeat(self._network.minimum_batch, 1, 1, 1)
 
-    def evaluate(self, part: Part) -> Seen:
-        data, device, model = self._context.data, self._place.device, self._network.model
+    def evaluate(self, part: Part) -> EvaluationCounts:
+        data, device, model = self._context.data, self._replica.device, self._network.model
         examples = self._examples(part)
-        mine = evaluation_indices(len(examples), self._place.rank, self._place.size)
+        mine = evaluation_indices(len(examples), self._replica.rank, self._replica.size)
         offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))
         labels = examples.begin(mine, offsets)
         predicted = torch.empty(len(mine), dtype=torch.int64, device=device)
@@ -102,10 +103,10 @@ class ClassificationTask(TorchTask):
                 self._context.status.seen += 1
         model.train()
         counts = Counts(len(mine), float(loss_sum), {"correct": int((predicted == labels).sum())})
-        if data.classes > MOST_CONFUSED:
-            return Seen(counts)
+        if data.classes > MAX_CONFUSION_CLASSES:
+            return EvaluationCounts(counts)
         pairs = torch.bincount(labels * data.classes + predicted, minlength=data.classes**2)
-        return Seen(counts, pairs.double().cpu().numpy())
+        return EvaluationCounts(counts, pairs.double().cpu().numpy())
 
     def description(self) -> dict[str, Any]:
         data = self._context.data
