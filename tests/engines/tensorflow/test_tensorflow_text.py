@@ -52,6 +52,7 @@ def test_workers_together_end_with_the_weights_of_one(read: Any, strategy: str, 
     assert together.state["iterations"] == 10
     assert largest_difference(alone.state, together.state) < LIMITS[dtype]
     assert together.result["test"]["total"] == 89
+    assert any("LSTM" in part for part in together.result["implementation"]["own"])
     assert together.result["test"]["loss_sum"] == pytest.approx(alone.result["test"]["loss_sum"], rel=1e-6)
     assert [epoch["train_loss"] for epoch in together.result["history"]] == pytest.approx(
         [epoch["train_loss"] for epoch in alone.result["history"]], rel=1e-6

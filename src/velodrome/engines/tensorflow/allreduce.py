@@ -32,7 +32,7 @@ class AllReduce(Replicas):
     def __init__(self, context: Context, network: FlatModel, transport: Transport) -> None:
         self._transport = transport
         super().__init__(context, network, tf.distribute.get_strategy(), [None])
-        self.implementation = context.strategy.implementation.report("velodrome", "mpi")
+        self.implementation = network.implementation(context.strategy, "mpi")
         initial = self._weights.numpy()
         transport.broadcast(initial)
         self._weights.assign(initial)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from velodrome import files
 from velodrome.engines.tensorflow.layout import Layout
+from velodrome.offers.base import Strategy
 from velodrome.spec.job import Job
 from velodrome.tasks.counts import Counts
 
@@ -55,6 +56,8 @@ class FlatModel(ABC):
     confusion_classes = 0
     #: Names of the task's own counts, which come first in `StepResult.counts`.
     counted: tuple[str, ...] = ()
+    #: What the network computes in place of Keras' layers, as results report it, in both forms of a strategy.
+    own_parts: tuple[str, ...] = ()
 
     def __init__(self, job: Job, model: keras.Model) -> None:
         self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)
@@ -69,6 +72,11 @@ class FlatModel(ABC):
 
     def counts(self, values: Array) -> Counts:
         return Counts.of(values, self.counted)
+
+    def implementation(self, strategy: Strategy, path: str | None = None) -> dict[str, Any]:
+        """What a result records of the parts that trained this network."""
+        report = strategy.implementation.report(self.job.implementation, path)
+        return {**report, "own": [*report["own"], *self.own_parts]}
 
     def initial_state(self, rows: int) -> list[Array]:
         """The state with which a stateful network begins an epoch or an evaluation of so many rows."""

@@ -26,6 +26,7 @@ class LanguageNetwork(FlatModel):
     """A built language model. Its statistics are the state of each row: h and c of every layer."""
 
     stateful = True
+    own_parts = ("LSTM layers with the input products of all time steps at once, instead of Keras' layers",)
 
     def __init__(self, job: Job, text: Text) -> None:
         keras.config.set_floatx(job.dtype)

@@ -36,6 +36,7 @@ class Replicas(Learner):
     ) -> None:
         self._context, self._network, self._strategy, self._central = context, network, strategy, central
         self.parameters = network.parameters
+        self.implementation = network.implementation(context.strategy)
         self._world = context.job.workers
         self._several_processes = len(devices) < self._world
         self._ranks = range(context.rank, context.rank + len(devices))

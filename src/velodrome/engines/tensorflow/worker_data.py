@@ -3,7 +3,8 @@
 Workers read no data themselves. The chief sends a part of moderate size once, as a dataset that every worker keeps, and
 closures carry only indices. A part that is larger, or that lies on disk because it does not fit into memory, stays with
 the chief, which sends the examples of each closure along. Only documented functions of TensorFlow take part: reading
-mapped files through fixed file descriptors instead was no faster (14,000 examples/s of Fashion-MNIST either way).
+mapped files through fixed file descriptors instead was no faster (dense-300-100, two workers, on a busy machine: 13,100
+and 15,000 examples/s through descriptors, 13,700 this way).
 """
 
 from __future__ import annotations
