@@ -10,6 +10,7 @@ import pytest
 
 from velodrome.api.race import title_of
 from velodrome.cluster import preflight
+from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.run.race import RaceFolder, check
 from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.race import parse_race
@@ -53,7 +54,7 @@ def started(err: str) -> list[str]:
 def test_a_race_goes_on_after_a_failing_job_and_again_runs_only_what_is_missing(
     velodrome, here: Path, runs: Path, no_strays
 ) -> None:
-    order = [entry.name for entry in check(parse_race(read_yaml(here / "race.yaml")))]
+    order = [entry.name for entry in check(parse_race(read_yaml(here / "race.yaml")), LocalLauncher())]
     broken = max(order)  # runs that differ in more than their names say are numbered
     command = ("race", "race.yaml", "--name", "small", "--runs", runs)
     done = velodrome(*command, "--json")
@@ -105,7 +106,7 @@ def test_the_same_command_in_a_second_terminal_is_refused(velodrome, here: Path,
 
 @pytest.mark.unit
 def test_the_title_of_the_picture_names_every_number_of_epochs(here: Path) -> None:
-    title = title_of([entry.job for entry in check(parse_race(read_yaml(here / "race.yaml")))])
+    title = title_of([entry.job for entry in check(parse_race(read_yaml(here / "race.yaml")), LocalLauncher())])
     assert re.search(r"digits, (1, 2|2, 1) epochs, batch 128$", title)
 
 

@@ -97,7 +97,7 @@ def test_a_broken_interpreter_is_one_sentence_in_the_listing_and_in_the_refusal(
     else:
         write(own_interpreter, script)
     with pytest.raises(BadRequest, match=reason) as refusal:
-        preflight.check(Job(engine="torch", strategy="single"))
+        preflight.check_here(Job(engine="torch", strategy="single"))
     assert str(own_interpreter) in str(refusal.value)
     monkeypatch.setattr(environments, "PROBE_SECONDS", 30.0)  # known to be broken, it is not asked again
     listed = {engine["name"]: engine for engine in velodrome("engines", "--json").json()}

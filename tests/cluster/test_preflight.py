@@ -16,7 +16,9 @@ pytestmark = pytest.mark.unit
 
 
 def check(**fields: Any) -> None:
-    preflight.check(resolve(Job(**fields)))
+    job = resolve(Job(**fields))
+    preflight.check_job(job)
+    preflight.check_here(job)
 
 
 @pytest.mark.parametrize(

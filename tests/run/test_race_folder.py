@@ -14,6 +14,7 @@ import pytest
 from synthetic_races import result
 from velodrome.api.race import plan_entries
 from velodrome.cluster import preflight
+from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
@@ -58,7 +59,8 @@ def test_a_race_of_several_data_sets_and_models_names_them() -> None:
 
 def test_the_order_is_random_and_follows_from_the_seed() -> None:
     def order(seed: int) -> list[str]:
-        return [entry.name for entry in check(race(ONE, TWO, seed=seed).model_copy(update={"repeat": 6}))]
+        asked = race(ONE, TWO, seed=seed).model_copy(update={"repeat": 6})
+        return [entry.name for entry in check(asked, LocalLauncher())]
 
     assert order(1) == order(1)
     assert order(1) != sorted(order(1))
@@ -69,7 +71,7 @@ def test_the_order_is_random_and_follows_from_the_seed() -> None:
 def begun(runs: Path, *entries: dict[str, Any], **more: Any) -> tuple[RaceFolder, list[Entry]]:
     folder, asked = RaceFolder(runs, "first"), race(*entries, **more)
     folder.begin(asked)
-    return folder, check(asked)
+    return folder, check(asked, LocalLauncher())
 
 
 def run_all(folder: RaceFolder, entries: list[Entry]) -> dict[str, str]:
@@ -172,8 +174,8 @@ def test_a_run_that_says_finished_without_its_numbers_is_run_again(runs: Path, c
 
 
 def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [entry.name for entry in check(race(ONE))]
+    names = [entry.name for entry in check(race(ONE), LocalLauncher())]
     monkeypatch.setattr(preflight, "available_memory", lambda: 0)
-    assert [entry.name for entry in check(race(ONE), finished=names)] == names
+    assert [entry.name for entry in check(race(ONE), LocalLauncher(), finished=names)] == names
     with pytest.raises(BadRequest, match="GiB of memory"):
-        check(race(ONE))
+        check(race(ONE), LocalLauncher())

@@ -246,8 +246,7 @@ def test_a_group_is_stopped_whatever_happens(run: OpenRun) -> None:
 TAKEN = line("error", cause="port", message="port 5001 is taken")
 
 
-def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
+def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path) -> None:
     good: list[Script] = [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]]
     launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]], good])
     events: list[Event] = []
@@ -259,8 +258,7 @@ def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path, m
     assert warnings == ["worker 0 on 10.0.0.1: port 5001 is taken; trying again with other ports"]
 
 
-def test_ports_that_are_always_taken_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
+def test_ports_that_are_always_taken_end_the_run(tmp_path: Path) -> None:
     launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]]] * 5)
     with pytest.raises(JobFailed, match="port 5001 is taken") as raised:
         execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher)
@@ -269,7 +267,6 @@ def test_ports_that_are_always_taken_end_the_run(tmp_path: Path, monkeypatch: py
 
 
 def test_hosts_that_cannot_be_allocated_leave_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("velodrome.cluster.preflight.check", lambda job: None)
     launcher = ScriptedLauncher([])
 
     def refuse(job: Job) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
 from velodrome.run.race import check
 from velodrome.spec.race import expand, parse_race, parse_vary
@@ -53,7 +54,7 @@ def test_what_cannot_be_and_what_cannot_run_here_are_listed_together() -> None:
     strategies = ["single", "nonsense"]
     race = parse_race({"job": {"engine": "torch", "batch_size": 5000}, "vary": {"strategy": strategies}})
     with pytest.raises(BadRequest) as refusal:
-        check(race)
+        check(race, LocalLauncher())
     assert "no strategy 'nonsense'" in str(refusal.value)
     assert "torch-single-1w-5000b-1: --batch-size 5000" in str(refusal.value)
 

@@ -164,7 +164,7 @@ def plan_race(race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, war
     folder = RaceFolder(Path(runs), name)
     race = folder.stamped(race)
     with open_launcher(on) as launcher:
-        entries = check(race, folder.finished(), launcher)
+        entries = check(race, launcher, folder.finished())
     return plan_entries(folder, race, entries, on=on, warm=warm)
 
 

@@ -20,18 +20,17 @@ from velodrome.spec.resolve import roles_of
 from velodrome.tasks.registry import task_of
 
 
-def check(job: Job) -> None:
-    """Refuse a resolved job that cannot run on this machine."""
+def check_here(job: Job) -> None:
+    """Refuse a resolved job that this machine cannot run: for launchers that use it."""
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
         raise BadRequest(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}")
-    check_job(job)
     _check_own_module(job)
     _check_memory(job)
 
 
 def check_job(job: Job) -> None:
-    """Refuse a resolved job that could run on no machine."""
+    """Refuse a resolved job that no machine can run."""
     if is_own(job.model):
         split_name(job.model)
     else:

@@ -68,8 +68,8 @@ def execute(
     job = resolve(job)
     if name is not None:
         check_name(name)
+    preflight.check_job(job)
     launcher.check(job)
-    preflight.check(job)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
     return _carry_out(run, job, launcher, listener, on_start, resume=False)
@@ -88,8 +88,8 @@ def resume(
         with open_launcher() as launcher:
             return resume(name, store=store, launcher=launcher, listener=listener, on_start=on_start)
     job = resolve(store.get(name).job())
+    preflight.check_job(job)
     launcher.check(job)
-    preflight.check(job)
     catalogue.prepare(job.dataset, None, bad_data=job.bad_data)
     return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True)
 

@@ -111,7 +111,7 @@ def _contains(race: Race, other: Race) -> bool:
         return False
 
 
-def check(race: Race, finished: Container[str] = (), launcher: Launcher | None = None) -> list[Entry]:
+def check(race: Race, launcher: Launcher, finished: Container[str] = ()) -> list[Entry]:
     """The jobs of a race in the order they will run, or everything that is wrong with it, before anything starts.
 
     What is `finished` needs no memory and no data any more.
@@ -123,9 +123,8 @@ def check(race: Race, finished: Container[str] = (), launcher: Launcher | None =
         if entry.name in finished:
             continue
         try:
-            if launcher is not None:
-                launcher.check(entry.job)
-            preflight.check(entry.job)
+            preflight.check_job(entry.job)
+            launcher.check(entry.job)
         except BadRequest as error:
             wrong.append(f"{entry.name}: {error}")
     if wrong:
@@ -163,14 +162,16 @@ def run_race(
             except JobFailed as error:
                 failure, result = error, error.result
             except VelodromeError as error:
-                failure = _recorded(folder.store, entry, error, started)
+                failure = _recorded(folder.store, entry, error, started, launcher)
                 result = failure.result
             results[entry.name] = result
             ended(entry, result, failure)
         return [results[entry.name] for entry in entries]
 
 
-def _recorded(store: Store, entry: Entry, error: VelodromeError, started: float) -> JobFailed:
+def _recorded(
+    store: Store, entry: Entry, error: VelodromeError, started: float, launcher: Launcher | None
+) -> JobFailed:
     """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
 
     If that cannot be written, nothing else can: the race ends with that error.
@@ -184,7 +185,7 @@ def _recorded(store: Store, entry: Entry, error: VelodromeError, started: float)
     try:
         result = make_result(
             Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=started,
-            ended=time.time(), failure=failure,
+            ended=time.time(), failure=failure, launcher=launcher.name if launcher else "local",
         )
         run.finish(result)
     finally:

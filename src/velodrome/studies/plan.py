@@ -166,7 +166,8 @@ class _Fitter:
                 self._note(job, asked, "as it ran here before")
         else:
             job = self._fit(job, asked)
-            preflight.check(job)
+            preflight.check_job(job)
+            preflight.check_here(job)
         self.fitted[label] = job.workers
         return {**fields, **({"workers": job.workers} if job.workers != asked else {})}
 

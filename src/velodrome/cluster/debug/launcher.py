@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from velodrome.cluster import preflight
 from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.launcher import Allocation, Deliver, Diagnosis, Exit
 from velodrome.cluster.local.ports import free_port
@@ -39,6 +40,7 @@ class DebugLauncher:
                 f"--on 'debug': {job.engine} is installed in an environment of its own ({python}), which cannot be "
                 "imported into this command; use --on local"
             )
+        preflight.check_here(job)
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Nothing to do: an engine is imported once anyway."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from velodrome.cluster import preflight
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Allocation
 from velodrome.cluster.local.cold import start_cold
@@ -28,7 +29,8 @@ class LocalLauncher:
     _templates: dict[str, Template] = field(default_factory=dict)
 
     def check(self, job: Job) -> None:
-        """Everything that the pre-flight checks accept can run here."""
+        """Refuse what is not installed here, or needs more memory than is free."""
+        preflight.check_here(job)
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Import the engines once, all at the same time; their processes then start warm."""
