@@ -79,7 +79,7 @@ def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
     for name in ("_iterations", "_staleness_sum", "_staleness_max"):
         setattr(dispatcher, name, tf.Variable(0, dtype=tf.int64))
     dispatcher._train, dispatcher._seed_offset, dispatcher._stock = None, 0, False
-    dispatcher._data = SimpleNamespace(is_sent_once=lambda part: True, source=lambda part, indices: (None, indices))
+    dispatcher._data = SimpleNamespace(is_kept=lambda part: True, source=lambda part, indices: (None, indices))
     dispatcher._closures = SimpleNamespace(
         capacity=3, results=lambda left: [], schedule=lambda key, function, *arguments: asked.append(arguments)
     )

@@ -13,7 +13,7 @@ from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import Batch, FlatModel
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
-from velodrome.engines.tensorflow.worker_data import WorkerData, examples_of
+from velodrome.engines.tensorflow.worker_data import WorkerData, examples_of, reads_itself
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
@@ -50,7 +50,7 @@ class ImageDispatcher(ParameterServer):
 
     def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
         super().__init__(context, network, strategy, monitor)
-        self._data = WorkerData(self._closures.coordinator, context.data)
+        self._data = WorkerData(self._closures.coordinator, context.data, published=reads_itself(context))
         # Closures differ in how many examples are sent along, which is no reason to retrace.
         self._train = tf.function(self._train_steps, autograph=False, reduce_retracing=True)
         self._count = tf.function(self._count_examples, autograph=False, reduce_retracing=True)
@@ -105,7 +105,7 @@ class ImageDispatcher(ParameterServer):
         super().begin_epoch(schedule)
         self._schedule, self._scheduled = schedule, 0
         self._closure_steps = self._steps_per_closure(schedule.steps)
-        if not self._data.is_sent_once("train"):
+        if not self._data.is_kept("train"):
             bytes_of_step = self._context.data.train.images[:1].nbytes * schedule.batch_sizes[0]
             self._closure_steps = max(1, min(self._closure_steps, _SENT_BYTES // bytes_of_step))
         steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))

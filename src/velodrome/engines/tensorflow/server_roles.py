@@ -41,6 +41,8 @@ def lead(context: Context) -> None:
 
 def serve(context: Context) -> None:
     """A worker or a server: run what the chief sends until the chief's port closes."""
+    if context.role == "worker":
+        task_of_job(context).prepare_server_worker(context)
     chief = context.world.of_role("chief")
     with context.events.phase("connect"), context.waiting():
         task, index = task_of(context.world)

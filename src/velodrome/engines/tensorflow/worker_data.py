@@ -1,14 +1,14 @@
-"""The images that parameter-server workers train on: sent to each worker once, or along with every closure.
+"""Where the closures of a chief find their images: with the worker, sent to it once, or sent along with each closure.
 
-Workers read no data themselves. The chief sends a part of moderate size once, as a dataset that every worker keeps, and
-closures carry only indices. A part that is larger, or that lies on disk because it does not fit into memory, stays with
-the chief, which sends the examples of each closure along. Only documented functions of TensorFlow take part: reading
-mapped files through fixed file descriptors instead was no faster (dense-300-100, two workers, on a busy machine: 13,100
-and 15,000 examples/s through descriptors, 13,700 this way).
+Workers that can (`worker_files.py`) read a part that fits into memory themselves, and closures carry only indices. With
+`--implementation stock`, or where they cannot, the chief sends a part of moderate size once, as a dataset that every
+worker keeps, and the examples of a larger one along with each closure. A part that lies on disk because it does not fit
+into memory is always sent along.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,31 +16,40 @@ import tensorflow as tf
 
 from velodrome.data.gather import Gather
 from velodrome.data.splits import Part, Splits
+from velodrome.engines.tensorflow import worker_files
 from velodrome.engines.tensorflow.batches import ExampleTensors
 from velodrome.tasks.schedule import Indices
+from velodrome.worker.context import Context
 
 #: The largest part that is sent once. TensorFlow sends it as one message, which may not exceed 2 GiB and takes up to
 #: twice its size in the worker.
 SENT_ONCE_BYTES = 256 << 20
 
 
+def reads_itself(context: Context) -> bool:
+    """Whether the workers of a job read the parts that fit into memory themselves. The same in all of its processes."""
+    return context.job.implementation != "stock" and worker_files.supported()
+
+
 class WorkerData:
     """Where the closures of a chief find the examples of a data set."""
 
-    def __init__(self, coordinator: Any, data: Splits) -> None:
-        self._coordinator, self._data = coordinator, data
+    def __init__(self, coordinator: Any, data: Splits, *, published: bool) -> None:
+        """`published`: the workers have opened their own examples."""
+        self._coordinator, self._data, self._published = coordinator, data, published
         self._datasets: dict[str, Any] = {}
         self._gathers: dict[str, Gather] = {}
 
-    def is_sent_once(self, part: str) -> bool:
+    def is_kept(self, part: str) -> bool:
+        """Whether workers keep the part, so that closures need no more than indices."""
         images = self._part(part).images
-        return not isinstance(images, np.memmap) and images.nbytes <= SENT_ONCE_BYTES
+        return not isinstance(images, np.memmap) and (self._published or images.nbytes <= SENT_ONCE_BYTES)
 
     def source(self, part: str, indices: Indices) -> tuple[Any, Indices]:
         """What a closure reads its examples from (`examples_of`), and the indices of the examples in it."""
-        if self.is_sent_once(part):
+        if self.is_kept(part):
             if part not in self._datasets:
-                self._datasets[part] = self._send(self._part(part))
+                self._datasets[part] = self._published_dataset(part) if self._published else self._send(part)
             return self._datasets[part], indices
         if part not in self._gathers:
             self._gathers[part] = Gather(self._part(part).images)
@@ -52,11 +61,16 @@ class WorkerData:
         found: Part = getattr(self._data, part)
         return found
 
-    def _send(self, part: Part) -> Any:
+    def _published_dataset(self, part: str) -> Any:
+        """An iterator in every worker that yields the whole part as the worker has published it."""
+        make = tf.autograph.experimental.do_not_convert(partial(worker_files.dataset, part, self._part(part)))
+        return iter(self._coordinator.create_per_worker_dataset(make))
+
+    def _send(self, part: str) -> Any:
         """An iterator in every worker that yields the whole part, again and again, without copying it."""
         # Made out here, the tensors are sent as they are; in the function they would become part of its graph, which
         # takes half a minute for 40 MB.
-        tensors = ExampleTensors.of(part)
+        tensors = ExampleTensors.of(self._part(part))
 
         # Converting Python into graphs, which nothing here needs, would leave files behind when a worker is killed.
         @tf.autograph.experimental.do_not_convert

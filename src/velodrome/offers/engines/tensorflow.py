@@ -76,8 +76,9 @@ ENGINE = Engine(
             synchronous=False, consistency="asp", roles=("server", "worker", "chief"),
             listens=("server", "worker", "chief"),
             implementation=Implementation(
-                own=(f"{_FLAT}, split over the servers", "closures of several steps each, unrolled for small networks"),
-                framework=(_AUTODIFF, "ParameterServerStrategy and its ClusterCoordinator", "a dataset per worker"),
+                own=(f"{_FLAT}, split over the servers", "closures of several steps each, unrolled for small networks",
+                     "workers that read their own data"),
+                framework=(_AUTODIFF, "ParameterServerStrategy and its ClusterCoordinator"),
                 stock=(_AUTODIFF, f"{_KERAS}, on the servers", "ClusterCoordinator with one step per closure",
                        "a dataset per worker"),
             ),

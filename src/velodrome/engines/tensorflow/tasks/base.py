@@ -30,6 +30,9 @@ class TensorFlowTask(ABC):
     def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
         """The learner in the chief of a parameter-server job."""
 
+    def prepare_server_worker(self, context: Context) -> None:  # noqa: B027 (most have nothing to prepare)
+        """In a worker of a parameter-server job, before the chief can send it closures."""
+
 
 def task_of_job(context: Context) -> TensorFlowTask:
     """TensorFlow's side of the job's task."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ClassificationTask(TensorFlowTask):
-    """Batches by index; parameter-server workers get them from the chief."""
+    """Batches by index, which parameter-server workers look up in their own copy of the data."""
 
     def network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.network import Network
@@ -31,6 +31,13 @@ class ClassificationTask(TensorFlowTask):
         from velodrome.engines.tensorflow.image_dispatcher import ImageDispatcher
 
         return ImageDispatcher(context, network, strategy, monitor)
+
+    def prepare_server_worker(self, context: Context) -> None:
+        from velodrome.engines.tensorflow import worker_data, worker_files
+
+        if worker_data.reads_itself(context):
+            worker_files.publish(context.data)
+            vars(context).pop("data")  # closures read what was published
 
 
 TASK = ClassificationTask()
