@@ -5,16 +5,16 @@ from __future__ import annotations
 from velodrome.cli.options import Json
 
 
-def _parts(implementation: dict[str, list[str]]) -> str:
-    """Whose parts a strategy consists of, a line each."""
-    headings = (
-        ("framework", "framework"), ("own", "Velodrome"), ("stock", "--implementation stock"), ("kept", "it keeps"),
-    )
-    return "".join(f"\n{heading}: {', '.join(implementation[key])}" for key, heading in headings if implementation[key])
+def _own_parts(implementation: dict[str, list[str]]) -> str:
+    """What Velodrome replaces in a strategy; `--json` and the reference list all parts."""
+    own = "; ".join(implementation["own"])
+    return f"\nVelodrome's own: {own}" if own else ""
 
 
 def command(json: Json = False) -> None:
     """List engines and strategies, and whether each can run here.
+
+    `--implementation stock` of train and race runs a strategy without the parts that are Velodrome's own.
 
     Example: `velodrome engines --json`
     """
@@ -41,7 +41,7 @@ def command(json: Json = False) -> None:
             missing = "".join(f"\n[yellow]{escape(reason)}[/yellow]" for reason in strategy["missing"])
             table.add_row(
                 strategy["name"], here, strategy["consistency"], "\n".join(strategy["roles"]),
-                strategy["description"] + missing + escape(_parts(strategy["implementation"])),
+                strategy["description"] + missing + escape(_own_parts(strategy["implementation"])),
             )
         console.print(table)
         versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())
