@@ -31,7 +31,7 @@ def test_engines_are_listed_with_whose_parts_train(velodrome) -> None:
     assert any("DistributedDataParallel" in part for part in ddp["framework"])
     assert any("fused kernels" in part for part in ddp["own"])
     shown = " ".join(velodrome("engines").out.replace("│", " ").split())
-    assert "Velodrome: batches gathered from bytes" in shown
+    assert "Velodrome's own: batches gathered from bytes" in shown
 
 
 def test_data_sets_are_listed(velodrome) -> None:
