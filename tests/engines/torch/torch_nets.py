@@ -99,3 +99,23 @@ def wrong_outputs(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 def no_module(input_shape: tuple[int, int, int], classes: int) -> object:
     return "no model"
+
+
+class Caching(nn.Module):
+    """Keeps a table that it computes from a batch, as position encodings do, and computes it anew in evaluation."""
+
+    def __init__(self, pixels: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(pixels, 6), nn.Linear(6, classes)
+        self.table: torch.Tensor | None = None
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(images.flatten(1))
+        if self.table is None or not self.training:
+            self.table = hidden.detach().mean(0).sigmoid()
+        return self.last(hidden * self.table)
+
+
+def caching(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    channels, height, width = input_shape
+    return Caching(channels * height * width, classes)

@@ -95,7 +95,7 @@ class ClassificationTask(TorchTask):
         predicted = torch.empty(len(mine), dtype=torch.int64, device=device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         model.eval()
-        with torch.inference_mode():
+        with torch.no_grad():  # a model may keep tensors, which inference_mode would spoil for training
             for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
                 outputs = model(examples.images(low, high))
                 torch.argmax(outputs, 1, out=predicted[low:high])

@@ -59,7 +59,7 @@ class LanguageModelTask(TorchTask):
             inputs, targets = self._tensor(read.inputs), self._tensor(read.targets)
             real = torch.from_numpy(read.real).to(self._replica.device)
             state = model.initial_state(len(inputs))
-            with torch.inference_mode():
+            with torch.no_grad():
                 for first in range(0, inputs.shape[1], unroll):
                     columns = slice(first, first + unroll)
                     logits, state = model(inputs[:, columns], state)

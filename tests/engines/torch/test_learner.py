@@ -1,0 +1,51 @@
+"""One process that trains, inside the test: what it does with models that keep state or draw random numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from driver import write_data
+from driver_process import read_data
+
+from velodrome.offers.world import World
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+from velodrome.transport.base import Alone
+from velodrome.worker import loop
+from velodrome.worker.context import Context
+from velodrome.worker.emitter import LineEmitter
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "data.npz")
+
+
+@pytest.fixture(autouse=True)
+def _models(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def context_of(job: Job, data: Path, folder: Path) -> Context:
+    emitter = LineEmitter(lambda line: None, "worker", 0)
+    context = Context(resolve(job), World.alone(), folder, emitter, threads=1)
+    context.data = read_data(str(data))
+    return context
+
+
+def test_a_model_may_keep_tensors_from_an_evaluation_for_the_next_epoch(data, tmp_path) -> None:
+    from velodrome.engines.torch.learner import TorchLearner
+    from velodrome.engines.torch.tasks.base import task_class
+
+    context = context_of(Job(model="torch_nets:caching", epochs=2, batch_size=30), data, tmp_path)
+    cpu = torch.device("cpu")
+    network = task_class(context).network(context, cpu)
+    loop.run(context, TorchLearner(context, network, Alone(), cpu))
+    assert context.status.steps == 6
