@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -78,6 +79,22 @@ def test_a_process_that_was_stopped_is_found(
     done = velodrome(*scene.words(engine, strategy, *LONG, "--stall-timeout", LIMIT[engine]))
     assert time.monotonic() - stopped[0] < LIMIT[engine] + 30
     error = check_named(done, scene, f"{role} {rank}", LIMIT[engine])
+    assert error["message"].endswith("and its heartbeat stopped")
+
+
+@slow
+def test_a_process_that_is_stopped_during_its_import_is_found_before_the_start_timeout(velodrome, scene: Scene) -> None:
+    def importing(events: list[dict]) -> bool:
+        return any(event["kind"] == "resources" and event["rank"] == 1 for event in events)
+
+    def stop() -> None:
+        scene.until(importing)
+        scene.send(signal.SIGSTOP, "worker", 1)()
+
+    threading.Thread(target=stop, daemon=True).start()
+    done = velodrome(*scene.words("torch", "ddp", "--start-timeout", 200, "--stall-timeout", LIMIT["torch"]))
+    error = check_named(done, scene, "worker 1", LIMIT["torch"])
+    assert "in phase 'import'" in error["message"]
     assert error["message"].endswith("and its heartbeat stopped")
 
 

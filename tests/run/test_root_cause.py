@@ -47,6 +47,10 @@ def training(rank: int, **fields: Any) -> ProcessState:
     return state(rank, **{**usual, **fields})
 
 
+def starting(rank: int, **fields: Any) -> ProcessState:
+    return state(rank, **{"phase": "connect", "last_heartbeat": 99.0, "last_event": BUILDING, **fields})
+
+
 NOW = 100.0
 
 
@@ -137,6 +141,10 @@ def ranks(found: list[ProcessState]) -> list[tuple[str, int]]:
                      [("chief", 0)], id="a server that only serves is not stalled"),
         pytest.param([training(0), training(1)], [("worker", 0), ("worker", 1)], id="they cannot be told apart"),
         pytest.param([training(0, connected=False), training(1)], [], id="not all have connected yet"),
+        pytest.param([starting(0), starting(1, phase="import", last_heartbeat=90.0)], [("worker", 1)],
+                     id="a heartbeat stopped during the import"),
+        pytest.param([starting(0), starting(1, phase="import", last_heartbeat=None)], [],
+                     id="a heartbeat has not begun yet"),
         pytest.param([training(0, exit=0)], [], id="all have left"),
     ],
 )
@@ -144,10 +152,6 @@ def test_the_stalled_one_is_who_holds_the_others_up(
     processes: list[ProcessState], expected: list[tuple[str, int]]
 ) -> None:
     assert ranks(stalled(processes, 5.0, NOW)) == expected
-
-
-def starting(rank: int, **fields: Any) -> ProcessState:
-    return state(rank, **{"phase": "connect", "last_heartbeat": 99.0, "last_event": BUILDING, **fields})
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,12 @@ def not_connected(states: Iterable[ProcessState], limit: float, now: float) -> l
 def stalled(states: Iterable[ProcessState], limit: float, now: float) -> list[ProcessState]:
     """The processes that hold up the others: their heartbeat stopped, or they do not wait for anybody."""
     alive = [state for state in states if state.alive]
-    if not all(state.connected for state in alive):
-        return []
+    # At the start too: what has had a heartbeat and lost it will not connect.
     if silent := [state for state in alive if state.is_silent(limit, now)]:
         return silent
-    if not alive or any(now - state.last_progress <= limit for state in alive):
+    if not alive or not all(state.connected for state in alive):
+        return []
+    if any(now - state.last_progress <= limit for state in alive):
         return []
     training = [state for state in alive if not state.only_serves] or alive
     behind = [state for state in training if not state.waiting] or training
