@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
 from velodrome.cli.console import show_failure
+from velodrome.cli.output import complain
+from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WarningEvent
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_jobs import RaceObserver
@@ -54,7 +55,7 @@ class Board(RaceObserver):
     """Shows a race on a terminal; elsewhere prints one line when a job begins and one when it ends."""
 
     def __init__(
-        self, console: Console, entries: Sequence[Entry], expected: Mapping[str, float], *, live: bool = True
+        self, console: SafeConsole, entries: Sequence[Entry], expected: Mapping[str, float], *, live: bool = True
     ) -> None:
         self._console = console
         self._lines = [_Line(entry, expected[entry.name], task_of(entry.job)) for entry in entries]
@@ -103,7 +104,7 @@ class Board(RaceObserver):
     def end(self, entry: Entry, result: Mapping[str, Any], error: JobFailed | None = None) -> None:
         if error is not None:
             show_failure(error)
-            print(f"velodrome: {entry.name}: {error}", file=sys.stderr)
+            complain(f"{entry.name}: {error}")
         line = self._by_name[entry.name]
         line.seconds = time.monotonic() - line.began
         line.state = "done" if result["status"] == "finished" else str(result["status"])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
@@ -16,6 +15,7 @@ from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.measures import BY_NAME, Measure
 from velodrome.analysis.objective import qualities_of
 from velodrome.analysis.statistics import Ratio
+from velodrome.cli.safe_console import SafeConsole
 
 _PLACES = ("speedup", "scaling")
 _ORDER = (
@@ -32,10 +32,10 @@ def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
     Columns are left out from the right until the table fits into `width`: no number is cut in half.
     """
     columns = _columns(rows)
-    measure = Console(width=10_000)
+    console = SafeConsole()
     for count in range(len(columns), 1, -1):
         table = _table(rows, columns[:count])
-        if width is None or Measurement.get(measure, measure.options, table).maximum <= width:
+        if width is None or Measurement.get(console, console.options.update(width=10_000), table).maximum <= width:
             break
     return table
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -23,11 +21,14 @@ from rich.table import Table
 from velodrome.analysis.estimate import steps_done
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
+from velodrome.cli.output import say_json, say_on_stderr
+from velodrome.cli.safe_console import SafeConsole
 from velodrome.cluster.plan import Plan
 from velodrome.cluster.registry import launcher_named
 from velodrome.events.lines import to_event
 from velodrome.events.models import EpochEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
 from velodrome.offers.registry import strategy_of
+from velodrome.printable import shown
 from velodrome.run.execute import JobFailed, default_runs
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.job import Job
@@ -35,7 +36,7 @@ from velodrome.spec.resolve import batch_of_step
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of, task_of_result
 
-error_console = Console(stderr=True, highlight=False)
+error_console = SafeConsole(stderr=True)
 
 
 class JobProgress:
@@ -71,9 +72,9 @@ class JobProgress:
                 transient=True, disable=not error_console.is_terminal,
             )
             self._download.start()
-            self._download_task = self._download.add_task(label, total=total)
+            self._download_task = self._download.add_task("", total=total)
         assert self._download_task is not None
-        self._download.update(self._download_task, completed=done, total=total, description=label)
+        self._download.update(self._download_task, completed=done, total=total, description=escape(shown(label)))
 
     def event(self, fields: dict[str, Any]) -> None:
         event = to_event(fields)
@@ -124,7 +125,8 @@ def _announce(plan: Plan, run: OpenRun) -> str:
     return (
         f"[bold]{run.name}[/bold]\n"
         f"  {job.engine}/{job.strategy} ({form}), {who}, threads {threads}\n"
-        f"  {job.model} on {job.dataset}, validation {job.validation:g}, batch {job.batch_size} ({scope})\n"
+        f"  {escape(job.model)} on {escape(job.dataset)}, validation {job.validation:g}, batch {job.batch_size} "
+        f"({scope})\n"
         f"  {job.optimizer} {job.rate:g}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
 
@@ -135,7 +137,7 @@ def _counted(count: int, what: str) -> str:
 
 def summary(result: dict[str, Any]) -> Table:
     """A finished run at a glance."""
-    table = Table(title=result["run"], show_header=False, title_justify="left")
+    table = Table(title=str(result["run"]), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
     test, seconds, rate = result["test"], result["seconds"], result["throughput"]
@@ -170,7 +172,7 @@ def summary(result: dict[str, Any]) -> Table:
             )
     if hosts := host_lines(result):
         table.add_row("hosts", "\n".join(hosts))
-    table.add_row("stored in", result["path"])
+    table.add_row("stored in", str(result["path"]))
     return table
 
 
@@ -184,17 +186,17 @@ def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -
         return None
     count, true, taken = max(pairs, key=lambda pair: pair[0])
     named = names if names and len(names) == len(confusion) else [f"class {place}" for place in range(len(confusion))]
-    return f"{named[true]} predicted as {named[taken]}: {count:,} of {sum(confusion[true]):,} times"
+    return f"{shown(named[true])} predicted as {shown(named[taken])}: {count:,} of {sum(confusion[true]):,} times"
 
 
 def show_failure(error: JobFailed) -> None:
     """Print the user's traceback or the stack of the stalled rank; the message itself is printed with the exit code."""
     failure = error.failure
     if failure.traceback:
-        print(failure.traceback.rstrip(), file=sys.stderr)
+        say_on_stderr(failure.traceback.rstrip())
     if failure.stack:
-        print(f"stack of {failure.role} {failure.rank}:\n{failure.stack}", file=sys.stderr)
-    print(f"details are stored in {error.result['path']}", file=sys.stderr)
+        say_on_stderr(f"stack of {failure.role} {failure.rank}:\n{failure.stack}")
+    say_on_stderr(f"details are stored in {error.result['path']}")
 
 
 def mention_interrupted(store: Store) -> None:
@@ -222,11 +224,11 @@ def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: 
         progress.end()
         show_failure(error)
         if as_json:
-            print(json.dumps(error.result), flush=True)
+            say_json(error.result)
         raise
     finally:
         progress.end()
     if as_json:
-        print(json.dumps(result), flush=True)
+        say_json(result)
     else:
-        Console(highlight=False).print(summary(result))
+        SafeConsole(markup=False).print(summary(result))

@@ -8,6 +8,7 @@ import typer
 
 from velodrome.cli import data_shard, data_show, data_verify
 from velodrome.cli.options import Json
+from velodrome.cli.output import say, say_json
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, show, verify and shard data sets.")
 
@@ -22,16 +23,14 @@ def list_data(json: Json = False) -> None:
 
     Example: `velodrome data list`
     """
-    import json as json_module
-
     from velodrome.api import datasets
 
     if json:
-        print(json_module.dumps(datasets.list()))
+        say_json(datasets.list())
         return
-    from rich.console import Console
+    from velodrome.cli.safe_console import SafeConsole
 
-    console = Console(highlight=False, markup=False)
+    console = SafeConsole(markup=False)
     line = "{:<17}{:>25}  {:<10}{:>8}{:>10}  {}"
     console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold")
     for about, here in datasets.descriptions():
@@ -68,8 +67,6 @@ def prepare(
 
     Example: `velodrome data prepare fashion-mnist --mirror /data/mirror`
     """
-    import json as json_module
-
     from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
 
@@ -80,7 +77,10 @@ def prepare(
         )
     finally:
         progress.end()
-    print(json_module.dumps(found) if json else "\n".join([*found["notes"], f"{name} is ready"]))
+    if json:
+        say_json(found)
+    else:
+        say("\n".join([*found["notes"], f"{name} is ready"]))
 
 
 app.command("show")(data_show.command)

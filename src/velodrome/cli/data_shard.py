@@ -8,6 +8,7 @@ import typer
 
 from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json
+from velodrome.cli.output import say, say_json
 
 
 def command(
@@ -34,8 +35,6 @@ def command(
 
     `velodrome data shard path:/data/photos --bad-data skip --to /data/shards`
     """
-    import json as json_module
-
     from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
 
@@ -48,11 +47,11 @@ def command(
     finally:
         progress.end()
     if json:
-        print(json_module.dumps(written))
+        say_json(written)
         return
     for known, count in written["parts"].items():
-        print(f"{known:<10} {count['examples']:>9,} examples in {count['files']:>3} files")
+        say(f"{known:<10} {count['examples']:>9,} examples in {count['files']:>3} files")
     for note in written["notes"]:
-        print(note)
+        say(note)
     url = written["url"]
-    print(f"{written['bytes'] / 2**20:,.1f} MiB at {url}; train from it with --dataset shards:{url}")
+    say(f"{written['bytes'] / 2**20:,.1f} MiB at {url}; train from it with --dataset shards:{url}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from velodrome.cli.options import Json
+from velodrome.cli.output import say, say_json
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ BadDataOption = Annotated[
 ]
 #: The terminal shows at most this many classes, the largest ones.
 _MOST_ROWS = 40
+#: Characters of a word of a text.
+_LONGEST_WORD = 40
 
 
 def checked(word: str) -> BadData:
@@ -49,8 +52,6 @@ def command(
 
     `velodrome data show path:/data/photos --bad-data skip`
     """
-    import json as json_module
-
     from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
 
@@ -63,18 +64,18 @@ def command(
     finally:
         progress.end()
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
     elif "vocabulary" in found:
-        print(_text_summary(found))
+        say(_text_summary(found))
     else:
         _print_counts(found)
 
 
 def _print_counts(found: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    from velodrome.data.bad_data import shown
+    from velodrome.cli.safe_console import SafeConsole
+    from velodrome.printable import shown
 
     table = Table()
     table.add_column("class", overflow="fold")
@@ -87,7 +88,7 @@ def _print_counts(found: dict[str, Any]) -> None:
             table.add_row(shown(row["class"]), *(f"{row[part]:,}" for part in ("train", "validation", "test")))
     table.add_section()
     table.add_row(f"{len(rows)} classes", *(f"{found[part]:,}" for part in ("train", "validation", "test")))
-    console = Console(highlight=False, markup=False)
+    console = SafeConsole(markup=False)
     console.print(table)
     for note in found["notes"]:
         console.print(note, soft_wrap=True)
@@ -95,9 +96,12 @@ def _print_counts(found: dict[str, Any]) -> None:
 
 
 def _text_summary(found: dict[str, Any]) -> str:
-    frequent = ", ".join(f"{word['word']} {word['count']:,}" for word in found["most_frequent"])
+    from velodrome.printable import shown
+
+    frequent = ", ".join(f"{shown(word['word'], _LONGEST_WORD)} {word['count']:,}" for word in found["most_frequent"])
+    begins = " ".join(shown(word, _LONGEST_WORD) for word in found["begins"].split(" "))
     return "\n".join([
         f"{found['name']}: {found['train']:,} words to train on, {found['validation']:,} for validation, "
         f"{found['test']:,} for test, a vocabulary of {found['vocabulary']:,}",
-        f"most frequent: {frequent}", f"begins: {found['begins']} …", *found["notes"],
+        f"most frequent: {frequent}", f"begins: {begins} …", *found["notes"],
     ])

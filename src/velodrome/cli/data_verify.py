@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli.options import Json
+from velodrome.cli.output import say, say_json
 
 
 def command(
@@ -19,20 +20,18 @@ def command(
 
     Example: `velodrome data verify mnist`
     """
-    import json as json_module
-
     from velodrome.api import datasets
 
     found = datasets.verify(name)
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
     else:
         for file in found["files"]:
             detail = f"  {file['detail']}" if file["detail"] else ""
-            print(f"{file['state']:8}{file['file']}{detail}")
+            say(f"{file['state']:8}{file['file']}{detail}")
         if not found["files"]:
-            print(f"nothing is stored of {name}")
+            say(f"nothing is stored of {name}")
         elif not found["ok"]:
-            print(f"repair it with: velodrome data prepare {name}")
+            say(f"repair it with: velodrome data prepare {name}")
     if not found["ok"]:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from velodrome.cli.options import Json
+from velodrome.cli.output import say_json
 
 
 def _own_parts(implementation: dict[str, list[str]]) -> str:
@@ -18,19 +19,18 @@ def command(json: Json = False) -> None:
 
     Example: `velodrome engines --json`
     """
-    import json as json_module
-
     from velodrome.api.engines import list_engines
 
     found = list_engines()
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
         return
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from velodrome.cli.safe_console import SafeConsole
+
+    console = SafeConsole()
     for engine in found:
         table = Table(title=f"[bold]{engine['name']}[/bold]: {engine['description']}", title_justify="left")
         for heading in ("strategy", "here", "consistency", "roles"):

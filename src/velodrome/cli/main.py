@@ -9,6 +9,7 @@ from types import FrameType
 import typer
 
 from velodrome.cli.commands import Commands, register
+from velodrome.cli.output import complain
 from velodrome.errors import VelodromeError
 
 app = typer.Typer(
@@ -73,7 +74,7 @@ def main(words: list[str] | None = None) -> None:
         app(words, standalone_mode=True)
     except VelodromeError as error:
         sys.stdout.flush()
-        print(f"velodrome: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(error.exit_code)
     except SystemExit as end:
         # Typer has turned Ctrl-C into this code already.
@@ -81,11 +82,11 @@ def main(words: list[str] | None = None) -> None:
             # Python restores default handlers when it ends: a signal at that moment would change our exit code.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
-            print(f"velodrome: {_ENDING[end.code]}; nothing is left running", file=sys.stderr)
+            complain(f"{_ENDING[end.code]}; nothing is left running")
         raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        print(f"velodrome: {error.strerror or error}: {error.filename or 'no file named'}", file=sys.stderr)
+        complain(f"{error.strerror or error}: {error.filename or 'no file named'}")
         sys.exit(1)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from velodrome.cli.options import JobCommand, JobFile, Json, Name, Runs, job_from, with_job_options
+from velodrome.cli.output import say, say_json
 
 _PANEL = "Hosts"
 Hosts = Annotated[
@@ -39,8 +40,6 @@ def command(
 
     Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
     """  # noqa: E501
-    import json as json_module
-
     from velodrome.api.plan import plan
     from velodrome.errors import BadRequest
 
@@ -49,11 +48,11 @@ def command(
         raise BadRequest(f"--hosts {hosts!r}: name at least one host, for example --hosts 10.0.0.1,10.0.0.2")
     made = plan(job_from(file, fields), names, port=port, python=python, name=name, runs=runs)
     if json:
-        print(json_module.dumps(made))
+        say_json(made)
         return
     for host in names:
-        print(f"# on {host}")
+        say(f"# on {host}")
         for process in made["processes"]:
             if process["host"] == host:
-                print(f"# {process['role']} {process['rank']}\n{process['command']}")
-        print()
+                say(f"# {process['role']} {process['rank']}\n{process['command']}", longest=None)  # to be pasted whole
+        say()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from velodrome.cli.options import JobCommand, Json, On, Runs, with_job_options
+from velodrome.cli.output import say_json
 
 if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace, PlannedRace
@@ -61,8 +62,6 @@ def command(
 
     `velodrome race race.yaml --dry-run`
     """
-    import json as json_module
-
     from velodrome.api.race import default_name, merge, plan_race, run_planned
     from velodrome.cli.board import Board
     from velodrome.cli.console import error_console
@@ -77,12 +76,12 @@ def command(
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
         if json:
-            print(json_module.dumps(planned.as_json()))
+            say_json(planned.as_json())
         return
     board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive)
     finished = run_planned(planned, board, warm=warm)
     if json:
-        print(json_module.dumps(finished.as_json()))
+        say_json(finished.as_json())
     else:
         _show(finished)
     if finished.failures:
@@ -91,6 +90,8 @@ def command(
 
 def plan_text(planned: PlannedRace) -> str:
     """How many jobs a race has, how long they will take, and their names."""
+    from rich.markup import escape
+
     from velodrome.analysis.estimate import in_words
 
     names = [entry.name for entry in planned.entries]
@@ -101,20 +102,19 @@ def plan_text(planned: PlannedRace) -> str:
     total = f"about {in_words(sum(planned.seconds.values()))} ({basis})" if missing else "nothing to do"
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     path = planned.folder.path
-    return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {path}", *shown])
+    return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown])
 
 
 def _show(finished: FinishedRace) -> None:
     """Comparison, figure, failures and verdict on stdout."""
-    from rich.console import Console
-
     from velodrome.cli.compare import comparison
+    from velodrome.cli.safe_console import SafeConsole
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     if finished.rows:
         console.print(comparison(finished.rows, console.width))
     if finished.figure:
-        console.print(f"Plot: {finished.figure}", soft_wrap=True)
+        console.print(f"Plot: {finished.figure}", soft_wrap=True, markup=False)
     for name, message in finished.failures.items():
         console.print(f"Did not finish: {name}: {message}", soft_wrap=True, markup=False)
     console.print(finished.verdict, soft_wrap=True, markup=False)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli.options import Json, Runs
+from velodrome.cli.output import say, say_json
 
 
 def command(
@@ -42,18 +43,16 @@ def command(
 
     `velodrome recommend first --objective cost --price-per-hour 0.40 --target "accuracy>=0.97"`
     """
-    import json as json_module
-
     from velodrome.api.recommend import recommend
 
     found = recommend(
         race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of
     )
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
         return
     for answer in found.get("tasks", [found]):
         if "task" in answer:
-            print(f"{answer['task']}:")
+            say(f"{answer['task']}:")
         for heading in ("verdict", "why", "next"):
-            print(f"{heading.capitalize()}: {answer[heading]}")
+            say(f"{heading.capitalize()}: {answer[heading]}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli.options import Json, Runs
+from velodrome.cli.output import say, say_json
 
 RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.")]
 Target = Annotated[
@@ -38,12 +39,13 @@ def command(
 
     `velodrome report first --format latex --out tables.tex --figures figures`
     """
-    import json as json_module
-
     from velodrome.api.report import report
     from velodrome.cli.options import relative
 
     written = report(
         race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target
     )
-    print(json_module.dumps(written) if json else relative(written["report"]))
+    if json:
+        say_json(written)
+    else:
+        say(relative(written["report"]))

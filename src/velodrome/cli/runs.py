@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from velodrome.cli import runs_compare, runs_keep
 from velodrome.cli.options import Json, Runs
+from velodrome.cli.output import complain, say, say_json
 
 app = typer.Typer(no_args_is_help=True, help="List, show, compare, check, remove and export stored runs and races.")
 
@@ -34,22 +34,19 @@ def list_runs(
 
     `velodrome runs list --all --status failed`
     """
-    import json as json_module
-
     from velodrome.api import runs as api
 
     rows = api.list(runs, within_races=every, status=status)
     if json:
-        print(json_module.dumps(rows))
+        say_json(rows)
         return
     if not rows:
-        print(f"no runs in {runs}" + (f" are {status}" if status else ""))
+        say(f"no runs in {runs}" + (f" are {status}" if status else ""))
         return
     _print(rows)
     for row in rows:
         if row["problem"]:
-            print(f"velodrome: {row['run']}: {row['problem']}; `velodrome runs check {row['run']}` shows details",
-                  file=sys.stderr)
+            complain(f"{row['run']}: {row['problem']}; `velodrome runs check {row['run']}` shows details")
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
@@ -70,7 +67,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     for line in lines:
         cells = [cell.ljust(width) if place < 2 else cell.rjust(width)
                  for place, (cell, width) in enumerate(zip(line, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
 
 
 def _text(value: float | None, form: str, before: str = "") -> str:
@@ -91,24 +88,21 @@ def show(
 
     `velodrome runs show first/torch-ddp-2w-128b-1`
     """
-    import json as json_module
-
     from velodrome.api import runs as api
 
     found = api.show(run, runs)
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
     elif "rows" in found:
         _print([found, *found["rows"]])
-        print(f"`velodrome report {found['run']}` writes a report of it")
+        say(f"`velodrome report {found['run']}` writes a report of it")
     else:
         _show_run(run, found)
 
 
 def _show_run(asked: str, found: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from velodrome.cli.console import summary
+    from velodrome.cli.safe_console import SafeConsole
     from velodrome.errors import VelodromeError
 
     name, status = asked.rpartition("/")[2], found["status"]
@@ -119,13 +113,13 @@ def _show_run(asked: str, found: dict[str, Any]) -> None:
             raise VelodromeError(
                 f"run {name!r}: its result.json is broken ({broken!r}); `velodrome runs check {asked}` shows details"
             ) from None
-        Console(highlight=False).print(table)
+        SafeConsole(markup=False).print(table)
         return
     error = found.get("error")
     reason = f": {error['message']}" if isinstance(error, dict) and "message" in error else ""
-    print(f"{name}: {status}{reason}")
+    say(f"{name}: {status}{reason}")
     if status in ("failed", "interrupted") and "/" not in asked:
-        print(f"`velodrome resume {name}` resumes it from its newest checkpoint")
+        say(f"`velodrome resume {name}` resumes it from its newest checkpoint")
 
 
 app.command("compare")(runs_compare.command)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from velodrome.cli.options import Json, Runs
+from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
     from velodrome.analysis.pair import Pair
@@ -30,36 +31,34 @@ def command(
 
     `velodrome runs compare monday tuesday --json`
     """
-    import json as json_module
-    import sys
-
     from velodrome.api import runs as api
 
     pair, skipped = api.compare_runs(first, second, runs)
     for name, problem in skipped.items():
-        print(f"velodrome: {name}: {problem}; it is left out", file=sys.stderr)
+        complain(f"{name}: {problem}; it is left out")
     if json:
-        print(json_module.dumps({**pair.as_json(), "skipped": skipped}))
+        say_json({**pair.as_json(), "skipped": skipped})
     else:
         _show(pair)
 
 
 def _show(pair: Pair) -> None:
     from rich import box
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from velodrome.analysis.configuration import text_of
+    from velodrome.cli.safe_console import SafeConsole
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
     for name in pair.names:
-        table.add_column(name, overflow="fold", justify="right")
+        table.add_column(escape(name), overflow="fold", justify="right")
     table.add_column("A / B", justify="right")
     table.add_row("runs", *(str(len(side)) for side in pair.results), "")
     for name, values in pair.differing.items():
-        table.add_row(f"[yellow]{name}[/yellow]", *(text_of(value) for value in values), "")
+        table.add_row(f"[yellow]{name}[/yellow]", *(escape(text_of(value)) for value in values), "")
     for line in pair.lines:
         cells = ["–" if value is None else line.measure.text(value) for value in line.medians]
         table.add_row(f"{line.measure.heading} {line.measure.unit}".strip(), *cells, _ratio(line.ratio))

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from velodrome.cli.options import Json, Runs
+from velodrome.cli.output import complain, say, say_json
+from velodrome.printable import printable
 
 
 def check(
@@ -28,21 +30,19 @@ def check(
 
     `velodrome runs check my-run /tmp/unpacked/their-run`
     """
-    import json as json_module
-
     from velodrome.api import runs as api
 
     found = api.check(*(names or ()), runs=runs)
     wrong = [one for one in found["runs"] if one["problems"]]
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
     else:
         for one in wrong:
-            print(f"{one['path']}:")
+            say(f"{one['path']}:")
             for problem in one["problems"]:
-                print(f"  {problem}")
+                say(f"  {problem}")
         checked = len(found["runs"])
-        print(f"{checked} checked, {len(wrong)} with problems" if checked else f"no runs in {runs}")
+        say(f"{checked} checked, {len(wrong)} with problems" if checked else f"no runs in {runs}")
     if wrong:
         raise typer.Exit(1)
 
@@ -61,7 +61,6 @@ def remove(
 
     `velodrome runs rm old-race other-race/torch-ddp-2w-128b-1 --yes`
     """
-    import json as json_module
     import sys
 
     from velodrome.api import runs as api
@@ -71,9 +70,12 @@ def remove(
     if not yes:
         if not sys.stdin.isatty():
             raise BadRequest(f"this would remove {what}: give --yes, because this is no terminal to confirm on")
-        typer.confirm(f"Remove {what} permanently?", abort=True)
+        typer.confirm(printable(f"Remove {what} permanently?"), abort=True)
     removed = api.remove(*names, runs=runs)
-    print(json_module.dumps(removed) if json else f"removed {what}")
+    if json:
+        say_json(removed)
+    else:
+        say(f"removed {what}")
 
 
 def export(
@@ -99,13 +101,13 @@ def export(
 
     `velodrome runs export first --format csv`
     """
-    import json as json_module
-    import sys
-
     from velodrome.api import runs as api
     from velodrome.cli.options import relative
 
     written = api.export(name, runs=runs, out=out, format=form, checkpoints=checkpoints, force=force)
     for run in written.get("skipped", ()):
-        print(f"velodrome: {run}: it has no readable result and is left out", file=sys.stderr)
-    print(json_module.dumps(written) if json else relative(written["file"]))
+        complain(f"{run}: it has no readable result and is left out")
+    if json:
+        say_json(written)
+    else:
+        say(relative(written["file"]))

@@ -9,6 +9,7 @@ import typer
 
 from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json, On, Runs
+from velodrome.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from velodrome.api.study import FinishedStudy
@@ -35,16 +36,14 @@ def list_studies(json: Json = False) -> None:
 
     Example: `velodrome study list`
     """
-    import json as json_module
-
     from velodrome.api import study
 
     found = study.list()
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
         return
     for one in found:
-        print(f"{one['name']:<16} {one['title']}")
+        say(f"{one['name']:<16} {one['title']}")
 
 
 @app.command("show")
@@ -57,20 +56,17 @@ def show(name: StudyName, scale: ScaleOption = "full", json: Json = False) -> No
 
     `velodrome study show jaeger-2018 --scale small --json`
     """
-    import json as json_module
-
     from velodrome.api import study as api
 
     if json:
-        print(json_module.dumps(api.show(name, scale)))
+        say_json(api.show(name, scale))
         return
-    from rich.console import Console
-
+    from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.study_tables import comparison, plan_lines
 
     plan, rows = api.planned_rows(name, scale)
     study = plan.study
-    console = Console(highlight=False)
+    console = SafeConsole()
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
     console.print(f"Source: {study.source}", soft_wrap=True, markup=False)
     console.print(f"Machines: {study.machines}", soft_wrap=True, markup=False)
@@ -115,8 +111,6 @@ def run(
 
     `velodrome study run aws-2023 --dataset path:/data/products --bad-data skip`
     """
-    import json as json_module
-
     from velodrome.api.race import run_missing
     from velodrome.api.study import conclude, prepare
     from velodrome.cli.board import Board
@@ -140,7 +134,7 @@ def run(
         failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)
     if json:
-        print(json_module.dumps(finished.as_json()))
+        say_json(finished.as_json())
     else:
         _show(finished, ran=not dry_run)
     if failures:
@@ -149,12 +143,11 @@ def run(
 
 def _show(finished: FinishedStudy, *, ran: bool) -> None:
     """Published figures and ours, what differs, and what becomes of the published findings."""
-    from rich.console import Console
-
+    from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.study_tables import comparison, differences
     from velodrome.machine import cores
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     console.print(comparison(finished.plan, finished.configurations, ours=ran))
     for line in differences(finished.plan, cores()):
         console.print(line, soft_wrap=True, markup=False)
@@ -162,4 +155,5 @@ def _show(finished: FinishedStudy, *, ran: bool) -> None:
         console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)
     if ran:
         folder = finished.folder
-        console.print(f"`velodrome report {folder.name} --runs {folder.parent}` writes a report of it", soft_wrap=True)
+        console.print(f"`velodrome report {folder.name} --runs {folder.parent}` writes a report of it", soft_wrap=True,
+                      markup=False)

@@ -46,7 +46,8 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
     same = ", ".join(_FIELDS[field](rows[0].setting.published) for field in _FIELDS if field not in fields)
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
-        title=": ".join(filter(None, [plan.study.name, same])) + (f"; ours at scale {plan.scale}" if ours else ""),
+        title=": ".join(filter(None, [plan.study.name, escape(same)]))
+        + (f"; ours at scale {plan.scale}" if ours else ""),
     )
     table.add_column("configuration", overflow="fold")
     for name in names:

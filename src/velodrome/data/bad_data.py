@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 #: How many of each kind are named.
 NAMED = 10
-_LONGEST = 120
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,6 @@ class Faults:
 
     def found(self) -> tuple[Fault, ...]:
         return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._found.items())
-
-
-def shown(text: object) -> str:
-    """A name or reason from outside, fit for a terminal and for a line."""
-    clean = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
-    return clean if len(clean) <= _LONGEST else f"{clean[:_LONGEST]}…"
 
 
 def refuse(name: str, faults: Sequence[Fault]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from velodrome.analysis.compare import Row, tasks_of
+from velodrome.printable import shown
 from velodrome.reporting.figures import INK, Picture, drawing, new_figure
 
 #: With more classes cells are too small to see, and with more than the second number counts are too small to read.
@@ -64,7 +65,8 @@ def _names(result: Mapping[str, Any], classes: int) -> list[str]:
     names = [str(name) for name in result.get("class_names") or ()]
     if len(names) != classes:
         return [str(place) for place in range(classes)]
-    return [name if len(name) <= 18 else name[:17] + "…" for name in names]
+    # Two dollar signs would make it a formula.
+    return [shown(name, 17).replace("$", r"\$") for name in names]
 
 
 def _draw(panel: Any, table: list[list[int]], names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
+from velodrome.printable import printable
 from velodrome.reporting.document import Report
 from velodrome.reporting.figures import Picture, to_svg
 
@@ -20,7 +21,8 @@ def to_html(report: Report, pictures: Sequence[Picture]) -> str:
         return (folder / name).read_text(encoding="utf-8")
 
     environment = Environment(
-        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # of `Markup` nothing is changed
     )
     return environment.get_template("report.html").render(
         report=report,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.measures import MEASURES
+from velodrome.printable import printable
 from velodrome.reporting.document import Report
 from velodrome.reporting.series import Extent, name_of
 from velodrome.reporting.tables import Cell, Column, Table
@@ -39,7 +40,7 @@ def latex_escape(text: str) -> str:
 
 
 def markdown_escape(text: str) -> str:
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     for character in "\\`*_[]<>|#":
         text = text.replace(character, f"\\{character}")
     return text.replace("&", "&amp;")
@@ -62,7 +63,8 @@ def to_markdown(report: Report) -> str:
         parts += ["", f"## {title}", "", "| | |", "|---|---|"]
         parts += [f"| {markdown_escape(name)} | {markdown_escape(value)} |" for name, value in pairs]
     fence = "`" * 4
-    parts += ["", "## How to reproduce", "", "`race.yaml`:", "", f"{fence}yaml", report.record.text.rstrip(), fence, ""]
+    race = printable(report.record.text.rstrip(), None)
+    parts += ["", "## How to reproduce", "", "`race.yaml`:", "", f"{fence}yaml", race, fence, ""]
     parts += [f"{fence}sh", *report.commands, fence, ""]
     return "\n".join(parts)
 

@@ -25,6 +25,7 @@ from velodrome.errors import BadRequest
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.offers.world import World
+from velodrome.printable import printable
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status
 from velodrome.spec.job import Job
@@ -97,16 +98,20 @@ def sentence(event: Event, task: Task) -> str | None:
     return None
 
 
+def _say(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
 def take(part: Part, line: str) -> None:
-    """Keep an event line in the run's folder and print its essence; anything else is printed as it is."""
+    """Keep an event line in the run's folder and print its essence; anything else is printed."""
     event = parse_event(line)
     if event is None:
-        print(line, file=sys.stderr, flush=True)
+        _say(line)
         return
     with suppress(OSError), part.events_file.open("a", encoding="utf-8") as stream:  # the disk may be full
         stream.write(line + "\n")
     if words := sentence(event, task_of(part.plan.job)):
-        print(f"{part.process.name}: {words}", file=sys.stderr, flush=True)
+        _say(f"{part.process.name}: {words}")
 
 
 def finish(part: Part, status: Status, end: Exit) -> None:
@@ -128,7 +133,7 @@ def finish(part: Part, status: Status, end: Exit) -> None:
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
     files.write_text(part.folder / "result.json", json.dumps(result, indent=2) + "\n")
-    print(f"{part.process.name}: the result is in {part.folder / 'result.json'}", file=sys.stderr, flush=True)
+    _say(f"{part.process.name}: the result is in {part.folder / 'result.json'}")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -140,7 +145,7 @@ def main(words: list[str] | None = None) -> int:
         _prepare(part.folder)
         part.events_file.write_text("")
     except BadRequest as error:
-        print(f"velodrome: {error}", file=sys.stderr)
+        _say(f"velodrome: {error}")
         return error.exit_code
     end, interrupted = run_in_foreground(part.plan.job.engine, words, lambda line: take(part, line))
     status: Status = "finished" if end.is_success else "interrupted" if interrupted else "failed"

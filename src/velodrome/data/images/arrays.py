@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.bad_data import Faults, shown
+from velodrome.data.bad_data import Faults
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
 NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")

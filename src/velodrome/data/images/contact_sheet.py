@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from velodrome import files
-from velodrome.data.bad_data import shown
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 #: Rows at most; of more classes the largest are drawn.
 MOST_CLASSES = 40

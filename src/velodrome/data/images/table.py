@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from velodrome.data.bad_data import Faults, shown
+from velodrome.data.bad_data import Faults
 from velodrome.data.images.cached_set import TRAIN
 from velodrome.data.images.folders import PART_NAMES
 from velodrome.data.images.photos import Listing
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 _LONGEST_CELL = 1 << 20
 #: From this share of whole numbers on, a label that is none is a mistake.

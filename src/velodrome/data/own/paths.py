@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -24,8 +25,7 @@ def data_set(rest: str, bad_data: BadData) -> DataSet:
     """The data set that `path:rest` names."""
     name = f"path:{rest}"
     path, options = split_options(rest)
-    if not path.exists():
-        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}")
+    check_exists(name, path)
     ending = path.suffix.lower()
     lister: Callable[[], Listing]
     chosen: tuple[str | None, ...]
@@ -50,18 +50,38 @@ def data_set(rest: str, bad_data: BadData) -> DataSet:
     )
 
 
+def check_exists(name: str, path: Path) -> None:
+    """Refuse a path that leads nowhere, or that cannot be one."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
+    except OSError as error:
+        raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
+
+
 def _list_folders(path: Path) -> Listing:
     return list_folders(tree_of(path))
 
 
+def expanded(path: str) -> Path:
+    """A path with `~` as the user's folder; an unknown user's stays as it is, and leads nowhere."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def split_options(rest: str) -> tuple[Path, dict[str, str]]:
     """The path before a `?`, and the options after it; a `?` that belongs to the path's name stays there."""
-    whole = Path(rest).expanduser()
-    if "?" not in rest or whole.exists():
+    whole = expanded(rest)
+    if "?" not in rest or os.path.lexists(whole):
         return whole, {}
     before, _, after = rest.rpartition("?")
     try:
-        return Path(before).expanduser(), dict(parse_qsl(after, keep_blank_values=True, strict_parsing=True))
+        return expanded(before), dict(parse_qsl(after, keep_blank_values=True, strict_parsing=True))
     except ValueError:
         raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
 

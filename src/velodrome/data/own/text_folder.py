@@ -15,6 +15,7 @@ from velodrome.data.base import BadData, Checked, Description, Progress, TextSet
 from velodrome.data.cache import decoded
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.folders import PART_NAMES
+from velodrome.data.own.paths import check_exists, expanded
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 
@@ -28,9 +29,8 @@ _PARTS = ("train", "validation", "test")
 
 def data_set(rest: str, bad_data: BadData) -> TextSet:
     """The data set that `text:rest` names."""
-    path = Path(rest).expanduser()
-    if not path.exists():
-        raise BadRequest(f"--dataset 'text:{rest}': no file or folder {str(path)!r}")
+    path = expanded(rest)
+    check_exists(f"text:{rest}", path)
     return TextFolder(f"text:{rest}", path, bad_data)
 
 

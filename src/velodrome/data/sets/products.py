@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from velodrome.data.bad_data import Faults, shown
+from velodrome.data.bad_data import Faults
 from velodrome.data.base import DataError, Description
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.fetch import MIRROR, mirror_folder
@@ -19,6 +19,7 @@ from velodrome.data.images.photos import Listing, PhotoSet
 from velodrome.data.images.table import columns, read_rows
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 FOLDER = "fashion-products"
 HOMEPAGE = "https://www.kaggle.com/datasets/paramaggarwal/fashion-product-images-small"

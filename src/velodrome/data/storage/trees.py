@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
-from velodrome.data.bad_data import shown
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 #: Folders within folders, at most.
 _DEEPEST = 12
