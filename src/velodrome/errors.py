@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class VelodromeError(Exception):
     """Anything that Velodrome itself reports; the message is one clear sentence with the way out."""
@@ -13,6 +15,14 @@ class BadRequest(VelodromeError):
     """The user asked for something that cannot be done: refused before anything starts."""
 
     exit_code = 2
+
+
+class Unavailable(BadRequest):
+    """This machine lacks what a job needs: a package, a device, memory. Each reason is a sentence with the way out."""
+
+    def __init__(self, message: str, reasons: Sequence[str]) -> None:
+        super().__init__(message)
+        self.reasons = tuple(reasons)
 
 
 class RunFailed(VelodromeError):

@@ -11,9 +11,11 @@ import pytest
 from velodrome.api.race import title_of
 from velodrome.cluster import preflight
 from velodrome.cluster.local.launcher import LocalLauncher
-from velodrome.run.race import RaceFolder, check
+from velodrome.run.race import RaceFolder
+from velodrome.run.race_check import check_race
 from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.race import parse_race
+from velodrome.spec.race_names import expand
 
 OWN_MODEL = '''
 from math import prod
@@ -54,8 +56,11 @@ def started(err: str) -> list[str]:
 def test_a_race_goes_on_after_a_failing_job_and_again_runs_only_what_is_missing(
     velodrome, here: Path, runs: Path, no_strays
 ) -> None:
-    order = [entry.name for entry in check(parse_race(read_yaml(here / "race.yaml")), LocalLauncher())]
-    broken = max(order)  # runs that differ in more than their names say are numbered
+    asked = RaceFolder(runs, "small").stamped(parse_race(read_yaml(here / "race.yaml")))
+    order = [entry.name for entry in check_race(asked, LocalLauncher()).entries]
+    assert sorted(order) == ["torch-single-1w-128b-1e-1", "torch-single-1w-128b-1e-broken-true-1",
+                             "torch-single-1w-128b-2e-1"]
+    broken = "torch-single-1w-128b-1e-broken-true-1"
     command = ("race", "race.yaml", "--name", "small", "--runs", runs)
     done = velodrome(*command, "--json")
     assert done.code == 1, done.text
@@ -106,7 +111,7 @@ def test_the_same_command_in_a_second_terminal_is_refused(velodrome, here: Path,
 
 @pytest.mark.unit
 def test_the_title_of_the_picture_names_every_number_of_epochs(here: Path) -> None:
-    title = title_of([entry.job for entry in check(parse_race(read_yaml(here / "race.yaml")), LocalLauncher())])
+    title = title_of([entry.job for entry in expand(parse_race(read_yaml(here / "race.yaml")))])
     assert re.search(r"digits, (1, 2|2, 1) epochs, batch 128$", title)
 
 

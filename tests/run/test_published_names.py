@@ -25,7 +25,8 @@ from velodrome.spec.published import (
     published_names,
     sizes_of,
 )
-from velodrome.spec.race import expand, parse_race
+from velodrome.spec.race import parse_race
+from velodrome.spec.race_names import expand
 from velodrome.spec.resolve import resolve
 
 pytestmark = pytest.mark.unit

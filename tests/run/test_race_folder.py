@@ -19,8 +19,10 @@ from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
-from velodrome.run.race import RaceFolder, check, run_race
-from velodrome.spec.race import Entry, Race, expand, parse_race
+from velodrome.run.race import RaceFolder, run_race
+from velodrome.run.race_check import check_race
+from velodrome.spec.race import Entry, Race, parse_race
+from velodrome.spec.race_names import expand
 
 
 def race(*entries: dict[str, Any], **more: Any) -> Race:
@@ -60,7 +62,7 @@ def test_a_race_of_several_data_sets_and_models_names_them() -> None:
 def test_the_order_is_random_and_follows_from_the_seed() -> None:
     def order(seed: int) -> list[str]:
         asked = race(ONE, TWO, seed=seed).model_copy(update={"repeat": 6})
-        return [entry.name for entry in check(asked, LocalLauncher())]
+        return [entry.name for entry in check_race(asked, LocalLauncher()).entries]
 
     assert order(1) == order(1)
     assert order(1) != sorted(order(1))
@@ -71,7 +73,7 @@ def test_the_order_is_random_and_follows_from_the_seed() -> None:
 def begun(runs: Path, *entries: dict[str, Any], **more: Any) -> tuple[RaceFolder, list[Entry]]:
     folder, asked = RaceFolder(runs, "first"), race(*entries, **more)
     folder.begin(asked)
-    return folder, check(asked, LocalLauncher())
+    return folder, [*check_race(asked, LocalLauncher()).entries]
 
 
 def run_all(folder: RaceFolder, entries: list[Entry]) -> dict[str, str]:
@@ -174,8 +176,8 @@ def test_a_run_that_says_finished_without_its_numbers_is_run_again(runs: Path, c
 
 
 def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [entry.name for entry in check(race(ONE), LocalLauncher())]
+    names = [entry.name for entry in check_race(race(ONE), LocalLauncher()).entries]
     monkeypatch.setattr(preflight, "available_memory", lambda: 0)
-    assert [entry.name for entry in check(race(ONE), LocalLauncher(), finished=names)] == names
+    assert [entry.name for entry in check_race(race(ONE), LocalLauncher(), finished=names).entries] == names
     with pytest.raises(BadRequest, match="GiB of memory"):
-        check(race(ONE), LocalLauncher())
+        check_race(race(ONE), LocalLauncher()).refuse_unavailable()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
-from velodrome.run.race import check
-from velodrome.spec.race import expand, parse_race, parse_vary
+from velodrome.run.race_check import check_race
+from velodrome.spec.race import Race, combinations, parse_race, parse_vary
+from velodrome.spec.race_names import expand
 
 pytestmark = pytest.mark.unit
 
@@ -54,9 +57,62 @@ def test_what_cannot_be_and_what_cannot_run_here_are_listed_together() -> None:
     strategies = ["single", "nonsense"]
     race = parse_race({"job": {"engine": "torch", "batch_size": 5000}, "vary": {"strategy": strategies}})
     with pytest.raises(BadRequest) as refusal:
-        check(race, LocalLauncher())
+        check_race(race, LocalLauncher())
     assert "no strategy 'nonsense'" in str(refusal.value)
     assert "torch-single-1w-5000b-1: --batch-size 5000" in str(refusal.value)
+
+
+def sizes(race: Race) -> list[tuple[str, int]]:
+    return [(f"{entry.job.engine}/{entry.job.strategy}", entry.job.workers) for entry in expand(race)]
+
+
+@pytest.mark.parametrize("workers", [["1", "2"], ["2", "1"], ["2", "4"]])
+def test_a_baseline_of_one_process_takes_part_once_with_one_worker(workers: list[str]) -> None:
+    race = parse_race({"vary": {**parse_vary(["entry=torch/single,torch/ddp"]), "workers": workers}})
+    assert sizes(race) == [("torch/single", 1), *(("torch/ddp", int(count)) for count in workers)]
+    assert combinations(race).adapted == {"torch/single": 1}
+    shared = parse_race({"job": {"workers": 2}, "vary": {"strategy": ["single", "ddp"]}, "repeat": 2})
+    assert sizes(shared) == [("torch/single", 1), ("torch/single", 1), ("torch/ddp", 2), ("torch/ddp", 2)]
+
+
+@pytest.mark.parametrize("content", [
+    {"job": {"strategy": "single"}, "vary": {"workers": [1, 2]}},
+    {"vary": {"entry": [{"engine": "torch", "strategy": "single", "workers": 2}]}},
+])
+def test_one_process_with_several_workers_is_refused_if_nothing_else_was_asked_for(content: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="--workers 2: strategy torch/single is one process"):
+        expand(parse_race(content))
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    ({"vary": {"entry": [{"engine": "torch", "strategy": "nonsense", "servers": 1, "epochs": 2}]}},
+     "entry=torch/nonsense:1, epochs=2: engine torch has no strategy 'nonsense'"),
+    ({"vary": {"entry": [{"model_args": {"width": 3}, "keep_going": True}]}},
+     "entry=model_args=width=3, keep_going=true: --keep-going"),
+    ({"vary": {"workers": {"a": 1}}}, "vary.workers 'a=1': must be a valid list"),
+    ({"job": {"dataset": {"a": 1}}}, "--dataset 'a=1': must be a valid string"),
+    ({"job": {"model_args": [1, 2]}}, "--model-args '1, 2': must be fields by name"),
+    ({"vary": {"entry": ["torch"]}}, "'torch' is not an entry; write engine/strategy"),
+    ({"epochs": 3}, "no field 'epochs': put it under 'job'"),
+    ({"colour": {"a": 1}}, "no field 'colour': choose from job, vary"),
+])
+def test_a_refusal_quotes_what_was_asked_for_as_it_would_be_typed(content: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        expand(parse_race(content))
+    assert told in str(refusal.value)
+    assert not set("{}[]") & set(str(refusal.value))
+
+
+def test_a_file_may_name_entries_as_the_command_line_does() -> None:
+    race = parse_race({"vary": {"entry": ["torch/ddp", "tensorflow/parameter-server:2"]}})
+    assert [(job.engine, job.strategy, job.servers) for job in (entry.job for entry in expand(race))] == [
+        ("torch", "ddp", 0), ("tensorflow", "parameter-server", 2),
+    ]
+
+
+def test_jobs_without_an_engine_have_that_of_the_race() -> None:
+    race = parse_race({"vary": {"strategy": ["single", "ddp"]}, "engine": "tensorflow"})
+    assert sizes(race) == [("tensorflow/single", 1), ("torch/ddp", 1)]
 
 
 def test_a_field_that_varies_over_nothing_is_refused() -> None:

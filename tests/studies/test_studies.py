@@ -14,7 +14,7 @@ from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
 from velodrome.run.race import RaceFolder
 from velodrome.spec.job import Job
-from velodrome.spec.race import expand
+from velodrome.spec.race_names import expand
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
 from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, QUANTITIES, compare_figures, findings

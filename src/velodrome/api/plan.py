@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from velodrome.cluster.environments import default_engine
 from velodrome.cluster.plan import consecutive_ports, make_plan, manual_command
 from velodrome.cluster.preflight import check_job
 from velodrome.errors import BadRequest
@@ -33,7 +34,7 @@ def plan(
         name: name of the run; by default made from the job and the time.
         runs: folder on the machines that holds the runs.
     """
-    job = resolve(job)
+    job = resolve(job, default_engine())
     check_job(job)
     if not hosts:
         raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")

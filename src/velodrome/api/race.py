@@ -6,20 +6,22 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.estimate import estimate
 from velodrome.analysis.recommend import verdict
-from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.cluster.preflight import crowded
+from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event
 from velodrome.machine import cores
 from velodrome.run.execute import JobFailed
-from velodrome.run.race import RaceFolder, check
+from velodrome.run.race import RaceFolder
+from velodrome.run.race_check import CheckedRace, check_race
 from velodrome.run.race_jobs import RaceObserver, Result, run_entries
 from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.job import Job, Target
@@ -38,14 +40,15 @@ def race(
     on: str = DEFAULT,
     warm: bool = True,
     dry_run: bool = False,
+    skip_unavailable: bool = False,
     on_event: Callable[[str, dict[str, Any]], None] | None = None,
     on_job: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Race strategies, engines, batch and cluster sizes, and return the object that ``velodrome race --json`` prints.
 
     It has the race's name and ``path``, a row for each configuration (``rows``), the ``verdict``, the names of jobs
-    that ``failed``, their messages (``failures``) and the path of a ``figure``. A job that fails ends no race. The
-    same call again runs only what is missing.
+    that ``failed``, their messages (``failures``), why jobs were ``skipped``, and the path of a ``figure``. A job that
+    fails ends no race. The same call again runs only what is missing.
 
     Args:
         race: a race, or a YAML file that holds one; the other fields are put on top of it.
@@ -58,6 +61,8 @@ def race(
         on: the launcher: ``local``, or ``debug`` to train jobs of one process inside this program.
         warm: whether processes are forked from one that has imported the engine.
         dry_run: return the plan, jobs and expected seconds, and start nothing.
+        skip_unavailable: leave out jobs for which this machine lacks a package, a device or memory, instead of
+            refusing the race.
         on_event: called with a run's name and each of its events.
         on_job: called with the result of each job when it ends, failed ones included.
 
@@ -65,7 +70,9 @@ def race(
         BadRequest: the race cannot run as requested; nothing was started.
     """
     merged = merge(race, job, vary, repeat, naming)
-    planned = plan_race(merged, name or default_name(race, merged), runs, on=on, warm=warm)
+    planned = plan_race(
+        merged, name or default_name(race, merged), runs, on=on, warm=warm, leave_out=lambda _: skip_unavailable
+    )
     if dry_run:
         return planned.as_json()
     return run_planned(planned, _Callbacks(on_event, on_job), warm=warm).as_json()
@@ -105,10 +112,18 @@ class PlannedRace:
     may_grow: bool = False
     #: The launcher.
     on: str = DEFAULT
+    #: Why jobs are left out, by name, and the same in a line for each reason.
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    #: What a person should know before it starts, a sentence each.
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         jobs = [{"run": one.name, "seconds": self.seconds[one.name], **one.job.model_dump()} for one in self.entries]
-        return {"race": self.folder.path.name, "seconds": sum(self.seconds.values()), "jobs": jobs}
+        return {
+            "race": self.folder.path.name, "seconds": sum(self.seconds.values()), "jobs": jobs,
+            "skipped": dict(self.skipped), "notes": list(self.notes),
+        }
 
 
 @dataclass(frozen=True)
@@ -121,11 +136,14 @@ class FinishedRace:
     figure: Path | None
     #: Messages of jobs that did not finish, by name.
     failures: Mapping[str, str]
+    #: As in the plan.
+    skipped: Mapping[str, str]
+    reasons: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "race": self.path.name, "path": str(self.path.resolve()), "rows": [row.as_json() for row in self.rows],
-            "failed": list(self.failures), "failures": dict(self.failures),
+            "failed": list(self.failures), "failures": dict(self.failures), "skipped": dict(self.skipped),
             "figure": str(self.figure.resolve()) if self.figure else None, "verdict": self.verdict,
         }
 
@@ -159,13 +177,24 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
     return f"race-{hashlib.sha256(race.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:8]}"
 
 
-def plan_race(race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, warm: bool) -> PlannedRace:
-    """Check every job of a race and estimate how long it will take; starts nothing and writes nothing."""
+def plan_race(
+    race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, warm: bool,
+    leave_out: Callable[[CheckedRace], bool] = lambda checked: False,
+) -> PlannedRace:
+    """Check every job of a race and estimate how long it will take; starts nothing and writes nothing.
+
+    If some of the jobs cannot run here, `leave_out` is asked whether the others run without them.
+    """
     folder = RaceFolder(Path(runs), name)
     race = folder.stamped(race)
     with open_launcher(on) as launcher:
-        entries = check(race, launcher, folder.finished())
-    return plan_entries(folder, race, entries, on=on, warm=warm)
+        checked = check_race(race, launcher, folder.finished())
+    if checked.unavailable and not (checked.entries and leave_out(checked)):
+        checked.refuse_unavailable()
+    planned = plan_entries(folder, race, checked.entries, on=on, warm=warm)
+    return replace(
+        planned, skipped=checked.skipped, reasons=tuple(checked.reasons), notes=(*checked.notes, *planned.notes)
+    )
 
 
 def plan_entries(
@@ -182,7 +211,11 @@ def plan_entries(
         seconds[entry.name] = 0.0 if entry.name in finished else guess.seconds
         measured = measured and guess.measured
     stored = frozenset(entry.name for entry in entries if entry.name in finished)
-    return PlannedRace(folder, race, tuple(entries), seconds, stored, measured, may_grow, on)
+    ahead = [entry.job for entry in entries if entry.name not in stored]
+    warning = crowded(ahead) if launcher_named(on).here else None
+    return PlannedRace(
+        folder, race, tuple(entries), seconds, stored, measured, may_grow, on, notes=(warning,) if warning else ()
+    )
 
 
 def run_missing(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> dict[str, str]:
@@ -205,7 +238,9 @@ def run_planned(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> 
     record = load_race(path.parent, path.name)
     rows = compare(record.results, Target.parse(record.target) if record.target else None)
     figure = race_figure(rows, path / "race.png", title_of([entry.job for entry in planned.entries])) if rows else None
-    return FinishedRace(path, tuple(rows), verdict(rows, record.target), figure, failures)
+    return FinishedRace(
+        path, tuple(rows), verdict(rows, record.target), figure, failures, planned.skipped, planned.reasons
+    )
 
 
 def title_of(jobs: Sequence[Job]) -> str:

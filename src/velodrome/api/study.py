@@ -18,7 +18,7 @@ from velodrome.machine import cores
 from velodrome.reporting.load import load_race
 from velodrome.run.race import RaceFolder, shuffled
 from velodrome.run.race_jobs import RaceObserver
-from velodrome.spec.race import expand
+from velodrome.spec.race_names import expand
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
 from velodrome.studies.plan import Choice, StudyPlan, fetch_data, glance_at_data, plan_study

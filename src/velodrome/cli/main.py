@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Race distributed-training strategies on your model and data, and find out which one to use.",
-    epilog="Start with:  velodrome train --dataset digits --engine torch --strategy ddp --workers 2",
+    epilog="Start with:  velodrome train --dataset digits",
 )
 
 

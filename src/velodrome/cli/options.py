@@ -108,7 +108,7 @@ def _parameters() -> list[inspect.Parameter]:
             about = "Argument of your own model's function, as key=value; repeat it for more"
         else:
             kind, flag = _plain_type(field.annotation), _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            if field.default is not None and "by default" not in about:
+            if field.default is not None and "by default" not in about.lower():
                 about += f" [default: {field.default}]"
             if kind in (int, float):
                 more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>"}

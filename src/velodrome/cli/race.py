@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from velodrome.cli.options import JobCommand, Json, On, Runs, with_job_options
-from velodrome.cli.output import say_json
+from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace, PlannedRace
+    from velodrome.run.race_check import CheckedRace
 
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
 Name = Annotated[
@@ -28,6 +29,11 @@ Repeat = Annotated[
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan and its expected duration, and exit.", rich_help_panel=_PANEL)
+]
+SkipUnavailable = Annotated[
+    bool,
+    typer.Option("--skip-unavailable", help="Leave out jobs for which this machine lacks a package, a device or "
+                 "memory, instead of refusing the race.", rich_help_panel=_PANEL),
 ]
 Naming = Annotated[
     str | None,
@@ -46,15 +52,18 @@ CLASS = JobCommand
 @with_job_options
 def command(
     file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
-    naming: Naming = None, dry_run: DryRun = False, on: On = "local", warm: Warm = True, json: Json = False, *,
-    fields: dict[str, Any],
+    naming: Naming = None, dry_run: DryRun = False, skip_unavailable: SkipUnavailable = False, on: On = "local",
+    warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
     The jobs run in a random order that depends on the seed only. A job that fails is reported and the others run. The
-    same command again runs only what is missing.
+    same command again runs only what is missing. Where something is not installed, a race on a terminal asks whether to
+    run the rest.
 
     Examples:
+
+    `velodrome race --dataset digits --vary batch-size=32,128,512`
 
     `velodrome race --dataset digits --vary entry=tensorflow/parameter-server:1,torch/ddp --vary workers=1,2`
 
@@ -72,7 +81,10 @@ def command(
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = merge(file, fields, parse_vary(vary or []), repeat, naming)
-    planned = plan_race(asked, name or default_name(file, asked), runs, on=on, warm=warm)
+    planned = plan_race(
+        asked, name or default_name(file, asked), runs, on=on, warm=warm,
+        leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked)),
+    )
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
         if json:
@@ -89,7 +101,7 @@ def command(
 
 
 def plan_text(planned: PlannedRace) -> str:
-    """How many jobs a race has, how long they will take, and their names."""
+    """How many jobs a race has, how long they will take, their names, and what is left out or adapted."""
     from rich.markup import escape
 
     from velodrome.analysis.estimate import in_words
@@ -102,7 +114,22 @@ def plan_text(planned: PlannedRace) -> str:
     total = f"about {in_words(sum(planned.seconds.values()))} ({basis})" if missing else "nothing to do"
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     path = planned.folder.path
-    return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown])
+    notes = [*(f"left out: {escape(reason)}" for reason in planned.reasons), *map(escape, planned.notes)]
+    return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
+
+
+def _agreed(checked: CheckedRace) -> bool:
+    """Ask whether to run what can run; no where nobody can be asked."""
+    import sys
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    for reason in checked.reasons:
+        complain(reason)
+    total = len(checked.entries) + len(checked.skipped)
+    if not typer.confirm(f"Run the other {len(checked.entries)} of {total} jobs?", default=True, err=True):
+        raise typer.Exit(2)
+    return True
 
 
 def _show(finished: FinishedRace) -> None:
@@ -115,6 +142,8 @@ def _show(finished: FinishedRace) -> None:
         console.print(comparison(finished.rows, console.width))
     if finished.figure:
         console.print(f"Plot: {finished.figure}", soft_wrap=True, markup=False)
+    for reason in finished.reasons:
+        console.print(f"Left out: {reason}", soft_wrap=True, markup=False)
     for name, message in finished.failures.items():
         console.print(f"Did not finish: {name}: {message}", soft_wrap=True, markup=False)
     console.print(finished.verdict, soft_wrap=True, markup=False)

@@ -19,6 +19,8 @@ def command(
 
     Examples:
 
+    `velodrome train --dataset digits`
+
     `velodrome train --dataset digits --engine torch --strategy ddp --workers 2`
 
     `velodrome train --dataset mnist --model dense-300-100 --engine tensorflow --strategy parameter-server --workers 2 --servers 1`

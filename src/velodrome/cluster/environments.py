@@ -15,7 +15,7 @@ from pathlib import Path
 
 from velodrome.errors import VelodromeError, headline
 from velodrome.offers.base import Engine, Probe, Strategy
-from velodrome.offers.registry import engines
+from velodrome.offers.registry import DEFAULT_ENGINE, engines
 
 #: The program that answers a probe, in the environment of the interpreter that is asked.
 PROBE = "velodrome.worker.probe"
@@ -60,6 +60,14 @@ def missing(engine: Engine, strategy: Strategy) -> list[str]:
         return engine.missing(strategy, probe(interpreter_of(engine.name)))
     except BrokenInterpreter as error:
         return [str(error)]
+
+
+def default_engine() -> str:
+    """The engine of jobs that name none: torch, or another one if only that is installed."""
+    for engine in sorted(engines(), key=lambda engine: engine.name != DEFAULT_ENGINE):
+        if not missing(engine, engine.strategies[0]):
+            return engine.name
+    return DEFAULT_ENGINE
 
 
 def _ask(python: Path, modules: tuple[str, ...], packages: tuple[str, ...]) -> Probe:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from velodrome.cluster import environments
 from velodrome.data import catalogue
 from velodrome.data.base import Description
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import available_memory as available_memory
+from velodrome.machine import cores
 from velodrome.models.own import split_name
 from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
@@ -24,7 +26,7 @@ def check_here(job: Job) -> None:
     """Refuse a resolved job that this machine cannot run: for launchers that use it."""
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
-        raise BadRequest(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}")
+        raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
     _check_own_module(job)
     _check_memory(job)
 
@@ -71,10 +73,24 @@ def needed_memory(job: Job) -> int:
     return len(roles_of(job)) * (engine.memory_bytes + data)
 
 
+def crowded(jobs: Iterable[Job]) -> str | None:
+    """A warning if jobs have more workers than this machine has cores."""
+    available = cores()
+    counts = sorted({job.workers for job in jobs if job.workers > available})
+    if not counts:
+        return None
+    has = "1 core" if available == 1 else f"{available} cores"
+    return (
+        f"--workers {', '.join(map(str, counts))}: this machine has {has}, so the workers take turns, and their "
+        "throughput is not that of as many machines"
+    )
+
+
 def _check_memory(job: Job) -> None:
     needed, available = needed_memory(job), available_memory()
     if needed > available:
-        raise BadRequest(
+        message = (
             f"--workers {job.workers}: {len(roles_of(job))} {job.engine} processes need about {needed / 2**30:.1f} GiB "
             f"of memory, and {available / 2**30:.1f} GiB are free here; use fewer workers or servers"
         )
+        raise Unavailable(message, [message])

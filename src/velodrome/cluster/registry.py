@@ -21,6 +21,8 @@ class LauncherOffer:
     #: Module and class.
     target: str
     description: str
+    #: Whether processes run on this machine.
+    here: bool = True
     #: Whether the job may read from the terminal, so that nothing else may draw on it.
     interactive: bool = False
 

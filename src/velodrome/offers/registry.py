@@ -11,6 +11,8 @@ from velodrome.errors import BadRequest
 from velodrome.offers.base import Engine, Strategy
 
 NAMES = ("tensorflow", "torch")
+#: The engine of a job that names none, where it is installed.
+DEFAULT_ENGINE = "torch"
 
 
 class Choice(Protocol):

@@ -21,7 +21,8 @@ from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
 from velodrome.run.yaml_files import parse_yaml
 from velodrome.spec.job import Job
-from velodrome.spec.race import Race, expand
+from velodrome.spec.race import Race
+from velodrome.spec.race_names import expand
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.cluster import preflight
+from velodrome.cluster import environments, preflight
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan, make_plan
@@ -65,7 +65,7 @@ def execute(
         with open_launcher() as launcher:
             return execute(job, store=store, launcher=launcher, name=name, listener=listener, progress=progress,
                            on_start=on_start)
-    job = resolve(job)
+    job = resolve(job, environments.default_engine())
     if name is not None:
         check_name(name)
     preflight.check_job(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import yaml
 
 from velodrome import files
-from velodrome.cluster import preflight
+from velodrome.cluster import environments
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.problems import result_problems
+from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
@@ -24,7 +25,8 @@ from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.run.yaml_files import parse_yaml
 from velodrome.spec import published
 from velodrome.spec.names import check_name
-from velodrome.spec.race import Entry, Race, combinations, expand, named, refusal
+from velodrome.spec.race import Entry, Race
+from velodrome.spec.race_names import expand, varied_fields
 
 
 class RaceFolder:
@@ -36,7 +38,13 @@ class RaceFolder:
 
     def stamped(self, race: Race) -> Race:
         """The race with everything that its names need, as it was when it first began, so that it can be continued."""
-        return published.stamped(race, self.written())
+        written = self.written()
+        if written is not None:
+            race = race.model_copy(update={"engine": race.engine or written.engine, "named_by": written.named_by})
+        else:
+            race = race.model_copy(update={"engine": race.engine or _engine_of(race)})
+            race = race.model_copy(update={"named_by": race.named_by or _named_by(race)})
+        return published.stamped(race, written)
 
     def written(self) -> Race | None:
         """The race that the folder holds, if it holds a readable one."""
@@ -102,6 +110,19 @@ class RaceFolder:
         return found
 
 
+def _engine_of(race: Race) -> str | None:
+    """The engine of jobs that name none, if there are any and it is not the usual one."""
+    entries = race.vary.get("entry", ())
+    if "engine" in race.job or "engine" in race.vary or (entries and all("engine" in entry for entry in entries)):
+        return None
+    engine = environments.default_engine()
+    return None if engine == DEFAULT_ENGINE else engine
+
+
+def _named_by(race: Race) -> list[str] | None:
+    return (varied_fields(race) or None) if race.naming == "plain" else None
+
+
 def _contains(race: Race, other: Race) -> bool:
     """Whether every job of the other race is one of this race, under the same name."""
     try:
@@ -109,27 +130,6 @@ def _contains(race: Race, other: Race) -> bool:
         return all(mine.get(entry.name) == entry.job for entry in expand(other))
     except BadRequest:
         return False
-
-
-def check(race: Race, launcher: Launcher, finished: Container[str] = ()) -> list[Entry]:
-    """The jobs of a race in the order they will run, or everything that is wrong with it, before anything starts.
-
-    What is `finished` needs no memory and no data any more.
-    """
-    entries, wrong = combinations(race)
-    # If something is wrong, names only begin the sentences, and plain ones say what a job is.
-    entries = named(entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
-    for entry in entries:
-        if entry.name in finished:
-            continue
-        try:
-            preflight.check_job(entry.job)
-            launcher.check(entry.job)
-        except BadRequest as error:
-            wrong.append(f"{entry.name}: {error}")
-    if wrong:
-        raise BadRequest(refusal(wrong))
-    return shuffled(race, entries)
 
 
 def shuffled(race: Race, entries: Sequence[Entry]) -> list[Entry]:

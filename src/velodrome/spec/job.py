@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from velodrome.offers.registry import DEFAULT_ENGINE
+
 BatchScope = Literal["global", "per-worker"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 Sharding = Literal["auto", "file", "data", "off"]
@@ -32,8 +34,8 @@ class Job(BaseModel):
     model: str = Field("dense-128", description="a built-in model, or `module:function` of your own")
     model_args: dict[str, Any] = Field(default_factory=dict, description="arguments passed to the model's function")
     engine: str = Field(
-        "torch", description="the framework that trains; `velodrome engines` lists them. If none is given, a strategy "
-        "that only one engine has selects that engine"
+        DEFAULT_ENGINE, description="the framework that trains; `velodrome engines` lists them. By default the only "
+        "one that has the strategy, else torch, or tensorflow if only that is installed"
     )
     strategy: str = Field("single", description="how the engine distributes training; `velodrome engines` lists them")
     implementation: Literal["velodrome", "stock"] = Field(

@@ -8,7 +8,8 @@ import time
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+LONGEST_NAME = 120
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def check_name(name: str) -> str:

@@ -160,7 +160,7 @@ def stamped(race: Race, written: Race | None) -> Race:
     if race.naming != "published":
         return race
     # Names are what this is for, so the jobs have none yet; invalid ones are reported when they are checked.
-    jobs = [entry.job for entry in combinations(race)[0]]
+    jobs = [entry.job for entry in combinations(race).entries]
     return race.model_copy(update={
         "stamp": race.stamp or (written and written.stamp) or now(),
         "sizes": sizes_of(jobs, {**(written.sizes if written else {}), **race.sizes}),

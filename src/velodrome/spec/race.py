@@ -1,19 +1,23 @@
-"""A race: a base job, what to vary, how often to repeat. Expands to jobs and reports all mistakes at once."""
+"""A race: a base job, what to vary, how often to repeat. Expands to jobs and reports all mistakes at once.
+
+How the runs of a race are named is in `spec/race_names.py` and `spec/published.py`.
+"""
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from velodrome.errors import BadRequest
+from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.spec.job import Job, Positive
-from velodrome.spec.read import make_job
-from velodrome.spec.resolve import resolve
+from velodrome.spec.read import make_job, reason_of
+from velodrome.spec.resolve import resolve, within_limits
+from velodrome.spec.wording import entry_in_words, in_words
 
 Prefix = Literal["dataset", "model"]
 
@@ -48,6 +52,14 @@ class Race(BaseModel):
         None, description="what plain names begin with: data set, model or both; by default those of which the race "
         "has several"
     )
+    named_by: list[str] | None = Field(
+        None, description="fields whose values are part of plain names, besides strategy, sizes and batch: those that "
+        "vary, recorded when the race starts"
+    )
+    engine: str | None = Field(
+        None, description="engine of jobs that name none, recorded when the race starts; by default torch, or "
+        "tensorflow if only that is installed"
+    )
     fitted: dict[str, Positive] = Field(
         default_factory=dict, description="workers that a study's jobs had when it first ran here, kept when it is "
         "resumed"
@@ -58,7 +70,7 @@ class Race(BaseModel):
     def _varies(cls, vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if empty := [name for name, values in vary.items() if not values]:
             raise ValueError(f"{empty[0]!r} has no values: name at least one, or leave it out")
-        return vary
+        return {name: [*map(_entry, values)] if name == "entry" else values for name, values in vary.items()}
 
 
 @dataclass(frozen=True)
@@ -70,19 +82,30 @@ class Entry:
     repetition: int
 
 
+@dataclass
+class Combinations:
+    """The jobs of a race, resolved and without names yet."""
+
+    entries: list[Entry] = field(default_factory=list)
+    #: A sentence for each combination that cannot be a job.
+    wrong: list[str] = field(default_factory=list)
+    #: Strategies that take part with fewer workers than was asked for, and with how many.
+    adapted: dict[str, int] = field(default_factory=dict)
+
+
 def parse_race(content: dict[str, Any]) -> Race:
     try:
         return Race.model_validate(content)
     except ValidationError as error:
-        parts = [
-            f"{'.'.join(map(str, part['loc']))} {str(part['input'])[:60]!r}: {_reason(part['msg'])}"
-            for part in error.errors()
-        ]
-        raise BadRequest(f"this is not a race: {'; '.join(parts)}") from None
+        raise BadRequest(f"this is not a race: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
-def _reason(message: str) -> str:
-    return message.removeprefix("Value error, ")
+def _sentence(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        where = "put it under 'job'" if name in Job.model_fields else f"choose from {', '.join(Race.model_fields)}"
+        return f"no field {name!r}: {where}"
+    return f"{name} {in_words(error['input'])!r}: {reason_of(error)}"
 
 
 def parse_vary(words: list[str]) -> dict[str, list[Any]]:
@@ -97,87 +120,72 @@ def parse_vary(words: list[str]) -> dict[str, list[Any]]:
             fields = ", ".join(Job.model_fields)
             raise BadRequest(f"--vary {word!r}: no field {name!r}; choose entry or one of {fields}")
         items = [item.strip() for item in values.split(",")]
-        found[name] = [_entry(item) for item in items] if name == "entry" else list(items)
+        try:
+            found[name] = [_entry(item) for item in items] if name == "entry" else list(items)
+        except ValueError as error:
+            raise BadRequest(f"--vary entry: {error}") from None
     return found
 
 
-def _entry(text: str) -> dict[str, Any]:
-    engine, slash, rest = text.partition("/")
+def _entry(value: Any) -> dict[str, Any]:
+    """An entry as fields: it may be written as `engine/strategy` or `engine/strategy:servers`."""
+    if isinstance(value, dict):
+        return value
+    engine, slash, rest = str(value).partition("/")
     strategy, colon, servers = rest.partition(":")
     if not slash or not strategy or (colon and not servers.isdigit()):
-        raise BadRequest(f"--vary entry: {text!r} is not an entry; write engine/strategy or engine/strategy:servers")
+        raise ValueError(f"{in_words(value)!r} is not an entry; write engine/strategy or engine/strategy:servers")
     return {"engine": engine, "strategy": strategy, **({"servers": int(servers)} if colon else {})}
-
-
-def expand(race: Race) -> list[Entry]:
-    """Every job of a race, resolved; refuses with a list of all that cannot be."""
-    entries, wrong = combinations(race)
-    if wrong:
-        raise BadRequest(refusal(wrong))
-    return named(entries, race)
 
 
 def refusal(wrong: list[str]) -> str:
     return "this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong))
 
 
-def combinations(race: Race) -> tuple[list[Entry], list[str]]:
-    """Every job of a race that can be, resolved and without a name yet, and a sentence for each that cannot."""
-    entries: list[Entry] = []
-    wrong: list[str] = []
-    names = list(race.vary)
+def varying(race: Race) -> Iterator[dict[str, Any]]:
+    """The values of each combination, by the names of what varies."""
     for values in itertools.product(*race.vary.values()):
-        fields = dict(race.job)
-        for name, value in zip(names, values, strict=True):
-            fields.update(value if name == "entry" and isinstance(value, dict) else {name: value})
-        for repetition in range(1, race.repeat + 1):
-            try:
-                job = make_job(fields)
-                job = resolve(job.model_copy(update={"seed": job.seed + repetition - 1}))
-            except BadRequest as error:
-                described = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-                wrong.append(f"{described or 'the base job'}: {error}")
-                break
-            entries.append(Entry("", job, repetition))
-    return entries, wrong
+        yield dict(zip(race.vary, values, strict=True))
 
 
-def named(entries: list[Entry], race: Race) -> list[Entry]:
-    return _published(entries, race) if race.naming == "published" else _plain(entries, race.prefix)
+def combinations(race: Race) -> Combinations:
+    """Every job of a race that can be, and a sentence for each that cannot.
 
-
-def several_of(tasks: Iterable[tuple[str, str]]) -> list[Prefix]:
-    """Which of data set and model there are several of, in pairs of both."""
-    both: tuple[Prefix, Prefix] = ("dataset", "model")
-    return [name for name, values in zip(both, zip(*tasks, strict=True), strict=True) if len(set(values)) > 1]
-
-
-def _plain(entries: list[Entry], prefix: Sequence[str] | None) -> list[Entry]:
-    """Names of what differs, with data set and model if a race has several."""
-    if prefix is None and entries:
-        prefix = several_of((entry.job.dataset, entry.job.model) for entry in entries)
-    found: list[Entry] = []
-    seen: set[str] = set()
-    for entry in entries:
-        before = "".join(f"{re.sub(r'[^A-Za-z0-9.]+', '-', getattr(entry.job, name))}-" for name in prefix or ())
-        name = (before[-60:] + _name(entry.job, entry.repetition)).lstrip("._-")
-        plain, number = name, 1
-        while name in seen:
-            number += 1
-            name = f"{plain}-again" if number == 2 else f"{plain}-again-{number - 1}"
-        seen.add(name)
-        found.append(replace(entry, name=name))
+    The baseline of most races is one process. So if strategies vary, one that is limited to one worker takes part with
+    one, and once, unless its own entry names another number.
+    """
+    found = Combinations()
+    engine = race.engine or DEFAULT_ENGINE
+    seen: dict[str, bool] = {}
+    for values in varying(race):
+        entry = values.get("entry", {})
+        try:
+            fields = dict(race.job)
+            for name, value in values.items():
+                fields.update(value if name == "entry" else {name: value})
+            asked = make_job(fields)
+            adapts = "workers" not in entry and ("strategy" in values or "strategy" in entry)
+            job = within_limits(asked, engine) if adapts else asked
+            resolved = resolve(job, engine)
+        except BadRequest as error:
+            found.wrong.append(f"{_described(values) or 'the base job'}: {error}")
+            continue
+        adapted = job.workers != asked.workers
+        if adapted:
+            found.adapted[f"{resolved.engine}/{resolved.strategy}"] = job.workers
+        key = resolved.model_dump_json()
+        if key in seen and (adapted or seen[key]):
+            continue
+        seen[key] = adapted
+        found.entries += [
+            Entry("", resolved.model_copy(update={"seed": resolved.seed + number}), number + 1)
+            for number in range(race.repeat)
+        ]
     return found
 
 
-def _published(entries: list[Entry], race: Race) -> list[Entry]:
-    from velodrome.spec.published import now, published_names
-
-    names = published_names([entry.job for entry in entries], race.stamp or now(), race.machine, sizes=race.sizes)
-    return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
-
-
-def _name(job: Job, repetition: int) -> str:
-    servers = f"-{job.servers}s" if job.servers else ""
-    stock = "-stock" if job.implementation == "stock" else ""
-    return f"{job.engine}-{job.strategy}{stock}-{job.workers}w{servers}-{job.batch_size}b-{repetition}"
+def _described(values: Mapping[str, Any]) -> str:
+    """A combination as `--vary` would have it."""
+    return ", ".join(
+        f"{name}={entry_in_words(value) if name == 'entry' else in_words(value)}" for name, value in values.items()
+    )

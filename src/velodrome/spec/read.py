@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
+from velodrome.spec.wording import in_words
 
 
 def make_job(fields: dict[str, Any]) -> Job:
@@ -23,7 +24,13 @@ def _sentence(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return f"no field {name!r}: choose from {', '.join(Job.model_fields)}"
     option = f"--{name.replace('_', '-')}"
-    reason = str(error["msg"]).removeprefix("Value error, ")
-    reason = reason.replace("Input should be", "must be")
-    given = f"{error['input']!r}"
+    given, reason = repr(error["input"]), reason_of(error)
+    if isinstance(error["input"], dict | list):
+        given = repr(in_words(error["input"]))
     return f"{option}: {reason}" if given in reason else f"{option} {given}: {reason}"
+
+
+def reason_of(error: Any) -> str:
+    """Why pydantic refuses a value, as the end of a sentence."""
+    reason = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    return reason.replace("a valid dictionary", "fields by name")

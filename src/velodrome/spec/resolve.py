@@ -5,14 +5,14 @@ from __future__ import annotations
 from velodrome.errors import BadRequest
 from velodrome.offers.base import Strategy
 from velodrome.offers.models import recipe_of
-from velodrome.offers.registry import engine_of, engines, strategy_of
+from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.job import Job
 
 
-def resolve(job: Job) -> Job:
-    """The same job with every default filled in, or `BadRequest`."""
+def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
+    """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
     own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
-    job = _with_engine(job.model_copy(update=own))
+    job = _with_engine(job.model_copy(update=own), engine)
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.implementation == "stock" and not strategy.implementation.stock:
@@ -50,12 +50,18 @@ def _stock_forms() -> str:
     return f"these have: {', '.join(found)}" if found else "none has"
 
 
-def _with_engine(job: Job) -> Job:
-    """The job with the engine that alone has its strategy, if none was given."""
-    having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
-    if "engine" in job.model_fields_set or len(having) != 1:
+def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
+    """The job with as many workers as its strategy can have."""
+    most = strategy_of(_with_engine(job, engine)).max_workers
+    return job if most is None or job.workers <= most else job.model_copy(update={"workers": most})
+
+
+def _with_engine(job: Job, default: str) -> Job:
+    """The job with an engine, if none was given: the only one that has its strategy, or the default."""
+    if "engine" in job.model_fields_set:
         return job
-    return job.model_copy(update={"engine": having[0]})
+    having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
+    return job.model_copy(update={"engine": having[0] if len(having) == 1 else default})
 
 
 def roles_of(job: Job) -> list[tuple[str, int]]:

@@ -16,7 +16,8 @@ from velodrome.machine import cores
 from velodrome.offers import registry
 from velodrome.offers.models import zoo_model
 from velodrome.spec.job import Job
-from velodrome.spec.race import Race, parse_race, several_of
+from velodrome.spec.race import Race, parse_race
+from velodrome.spec.race_names import several_of, varied_fields
 from velodrome.spec.read import make_job
 from velodrome.spec.resolve import resolve
 from velodrome.studies.load import ScaleName, Study
@@ -204,7 +205,7 @@ def plan_study(
     small = study.scales[scale]
     settings: list[Setting] = []
     looked: dict[str, str | None] = {}
-    tasks: list[tuple[str, str]] = []
+    asked: list[dict[str, Any]] = []
     left_out = 0
 
     def look_once(name: str) -> str | None:
@@ -222,7 +223,7 @@ def plan_study(
         for name, cap in small.most.items():
             if ours.get(name, 0) > cap:
                 ours[name] = cap
-        tasks.append((ours["dataset"], ours["model"]))
+        asked.append(ours)
         reason = available(ours, look=look_once)
         if reason is None:
             try:
@@ -237,7 +238,11 @@ def plan_study(
     if not plan.jobs:
         return plan
     # Names depend on the whole study, also on what cannot run yet: they stay the same when it can.
-    race = _race(plan, choice).model_copy(update={"prefix": several_of(tasks), "fitted": fitter.fitted})
+    prefix = several_of((fields["dataset"], fields["model"]) for fields in asked)
+    fields = varied_fields(parse_race({"vary": {"entry": asked}}))
+    race = _race(plan, choice).model_copy(
+        update={"prefix": prefix, "named_by": fields or None, "fitted": fitter.fitted}
+    )
     return StudyPlan(**{**vars(plan), "race": race})
 
 

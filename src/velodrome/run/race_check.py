@@ -1,0 +1,92 @@
+"""Which jobs of a race can run: those that nobody could run are refused, those that this machine lacks something for
+are listed with the reason, each reason once."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from velodrome.cluster import preflight
+from velodrome.cluster.launcher import Launcher
+from velodrome.errors import BadRequest, Unavailable
+from velodrome.run.race import shuffled
+from velodrome.spec.race import Entry, Race, combinations, refusal
+from velodrome.spec.race_names import named
+
+
+@dataclass(frozen=True)
+class CheckedRace:
+    """The jobs of a race that can run here, in the order they will run, and the others."""
+
+    entries: tuple[Entry, ...]
+    #: Jobs that cannot run on this machine, by reason.
+    unavailable: Mapping[str, tuple[Entry, ...]]
+    #: What was adapted, a sentence each.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Why each job that cannot run does not, by its name."""
+        found: dict[str, str] = {}
+        for reason, entries in self.unavailable.items():
+            for entry in entries:
+                found[entry.name] = f"{found[entry.name]}; {reason}" if entry.name in found else reason
+        return found
+
+    @property
+    def reasons(self) -> list[str]:
+        """A line for each reason, with the jobs that it concerns."""
+        total = len(self.entries) + len(self.skipped)
+        return [f"{reason} ({_whose(entries, total)})" for reason, entries in self.unavailable.items()]
+
+    def refuse_unavailable(self) -> None:
+        """Refuse the race if not all of it can run."""
+        if not self.unavailable:
+            return
+        rest = len(self.entries)
+        out = f"\nadd --skip-unavailable to run the other {_jobs(rest)}" if rest else ""
+        raise BadRequest(refusal(self.reasons) + out)
+
+
+def _jobs(count: int) -> str:
+    return "job" if count == 1 else f"{count} jobs"
+
+
+def _whose(entries: tuple[Entry, ...], total: int) -> str:
+    names = dict.fromkeys(f"{entry.job.engine}/{entry.job.strategy}" for entry in entries)
+    return f"{len(entries)} of {total} jobs: {', '.join(names)}"
+
+
+def check_race(race: Race, launcher: Launcher, finished: Container[str] = ()) -> CheckedRace:
+    """Check every job of a race before anything starts; `BadRequest` with everything that is wrong with it.
+
+    What is `finished` needs no packages, no memory and no data any more.
+    """
+    found = combinations(race)
+    wrong, unavailable = found.wrong, dict[str, list[Entry]]()
+    # If something is wrong, names only begin the sentences, and plain ones say what a job is.
+    entries = named(found.entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
+    for entry in entries:
+        if entry.name in finished:
+            continue
+        try:
+            preflight.check_job(entry.job)
+            launcher.check(entry.job)
+        except Unavailable as error:
+            for reason in error.reasons:
+                unavailable.setdefault(reason, []).append(entry)
+        except BadRequest as error:
+            wrong.append(f"{entry.name}: {error}")
+    lacking = {entry.name for held in unavailable.values() for entry in held}
+    checked = CheckedRace(
+        tuple(entry for entry in shuffled(race, entries) if entry.name not in lacking),
+        {reason: tuple(held) for reason, held in unavailable.items()},
+        tuple(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items()),
+    )
+    if wrong:
+        raise BadRequest(refusal([*wrong, *checked.reasons]))
+    return checked
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}, the most that it can have"
