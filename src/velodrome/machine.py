@@ -1,4 +1,5 @@
-"""What this machine has: processor, cores, and the memory that is left within the limits of container and process.
+"""What this machine has: processor, cores and how busy they are, and the memory that is left, within the limits of
+container and process.
 
 Only facts of the operating system live here; how it is divided is decided above.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -15,12 +17,16 @@ from typing import Any
 
 import psutil
 
-_V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+PROC_STAT, CONTROL_GROUPS = Path("/proc/stat"), Path("/sys/fs/cgroup")
+_V1, _V2 = CONTROL_GROUPS / "memory", CONTROL_GROUPS
 #: Limit, use and details of our container's memory, in both generations of control groups.
 _CGROUPS = (
     (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
     (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes", _V1 / "memory.stat"),
 )
+#: Columns of /proc/stat that are not idle: user, nice, system, irq, softirq, and steal (other virtual machines).
+_BUSY = (1, 2, 3, 6, 7, 8)
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def _processor() -> str:
@@ -32,9 +38,48 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def allowed_cores() -> list[int]:
+    """The numbers of the cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def cores() -> int:
     """The cores that this process may use, which can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed, quota = len(allowed_cores()), core_quota()
+    return allowed if quota is None else min(allowed, max(1, int(quota)))
+
+
+def core_quota() -> float | None:
+    """How many cores our container may keep busy (`docker run --cpus 1.5`); None without such a limit."""
+    with suppress(OSError, ValueError):
+        most, period = (CONTROL_GROUPS / "cpu.max").read_text().split()
+        return None if most == "max" else int(most) / int(period)
+    with suppress(OSError, ValueError):
+        most, period = ((CONTROL_GROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return None if int(most) < 0 else int(most) / int(period)
+    return None
+
+
+def busy_seconds(allowed: Collection[int]) -> float | None:
+    """Core-seconds that these cores were busy so far, whoever used them; None where the system does not count them.
+
+    In a container with a quota, what everything in the container used: other containers have quotas of their own.
+    """
+    with suppress(OSError, ValueError, KeyError):
+        if core_quota() is not None:
+            return _container_seconds()
+    with suppress(OSError, ValueError, IndexError):
+        wanted = {f"cpu{number}" for number in allowed}
+        rows = (line.split() for line in PROC_STAT.read_text().splitlines() if line.startswith("cpu"))
+        return sum(int(row[column]) for row in rows if row[0] in wanted for column in _BUSY) / _TICKS_PER_SECOND
+    return None
+
+
+def _container_seconds() -> float:
+    with suppress(OSError):
+        lines = (CONTROL_GROUPS / "cpu.stat").read_text().splitlines()
+        return int(dict(line.split() for line in lines)["usage_usec"]) / 1e6
+    return int((CONTROL_GROUPS / "cpuacct" / "cpuacct.usage").read_text()) / 1e9
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,8 @@ NO_TOKEN = "template"
 JOB = "VELODROME_JOB"
 #: Every process of the job, as JSON (`offers/world.py`).
 WORLD = "VELODROME_WORLD"
+#: Process id of the controller, where it runs on the same host: what it uses of the processor belongs to the run.
+CONTROLLER = "VELODROME_CONTROLLER"
 #: Seconds between samples of a process's resources; 0 for none.
 MEASURE = "VELODROME_MEASURE"
 #: For the user's own code, which may want to know where it runs.

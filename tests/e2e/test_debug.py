@@ -44,6 +44,7 @@ def test_debug_gives_the_weights_of_local(scene: Scene) -> None:
         result = scene.result()
         assert (result["status"], result["launcher"]) == ("finished", name)
         assert result["nodes"][0]["memory_bytes"]["max"] > 0
+        assert result["hosts"][0]["cpu"]["own"] > 0
         weights.append((scene.path / "model" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
 

@@ -103,6 +103,29 @@ def test_every_host_is_described_once() -> None:
     assert (result["versions"]["python"], result["versions"]["torch"]) == ("3.11.7", "2.13.0"), "of rank 0"
 
 
+def heartbeat(rank: int, time: float, busy: float, own: float, **fields: Any) -> Event:
+    cpu_time = {"seconds": 1.0, "busy": busy, "own": own, "controller": 0.0}
+    return reported("resources", rank, time, cpu_percent=1.0, memory_bytes=1,
+                    network={"in": 0, "out": 0, "loopback": 0}, cpu_time=cpu_time, **fields)
+
+
+def test_every_host_reports_what_other_programs_used_of_it() -> None:
+    events = [hello("a", 0), hello("b", 1), hello("quiet", 2), heartbeat(0, 1.0, 1.9, 1.0), heartbeat(1, 1.0, 2.0, 2.0)]
+    result = make_result(plan(), "/a", "finished", events, started=0.0, ended=1.0)
+    assert result["hosts"][0]["cpu"] == {"busy": 1.9, "own": 1.0, "foreign": 0.9, "seconds": 1.0}
+    assert result["hosts"][1]["cpu"]["foreign"] == 0.0
+    assert "cpu" not in result["hosts"][2], "nothing is claimed of a host that reported nothing"
+
+
+def test_what_other_programs_used_before_a_resume_does_not_count() -> None:
+    events = [
+        hello("a", 0, time=1.0, received=1.0), heartbeat(0, 2.0, 2.0, 0.0, received=2.0),
+        hello("a", 0, time=11.0, received=11.0), heartbeat(0, 12.0, 1.0, 1.0, received=12.0),
+    ]
+    result = make_result(plan(), "/a", "finished", events, started=10.0, ended=20.0)
+    assert result["hosts"][0]["cpu"] == {"busy": 1.0, "own": 1.0, "foreign": 0.0, "seconds": 1.0}
+
+
 def test_hosts_of_an_attempt_before_a_resume_are_left_out() -> None:
     events = [hello("gone", 0, time=1.0, received=1.0), hello("here", 0, time=1.0, received=11.0)]
     result = make_result(plan(), "/a", "finished", events, started=10.0, ended=20.0)

@@ -68,6 +68,15 @@ class Network(Record):
     loopback: Count = Field(description="bytes over the loopback interface")
 
 
+class CpuTime(Record):
+    """Core-seconds since the previous heartbeat; two cores that are busy for a second are 2."""
+
+    seconds: Amount = Field(description="length of the interval")
+    busy: Amount = Field(description="of the cores that the job may use, whoever used them")
+    own: Amount = Field(description="of these, by this process and its children; waiting for a peer may count")
+    controller: Amount = Field(description="of these, by the controller, if it runs on the same host")
+
+
 class HistoryRow(Record):
     """One epoch of a run."""
 

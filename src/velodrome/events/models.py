@@ -14,6 +14,7 @@ from velodrome.events.fields import (
     Amount,
     Count,
     Counts,
+    CpuTime,
     HistoryRow,
     Implementation,
     Network,
@@ -116,6 +117,10 @@ class ResourcesEvent(EventBase):
     steps: Count = Field(0, description="training steps done so far")
     seen: Count = Field(0, description="batches evaluated so far")
     waiting: bool = Field(False, description="whether the process is in a call that waits for others")
+    cpu_time: Annotated[CpuTime | None, NOT_NULL] = Field(
+        None, description="core-seconds of the host and of this process since the previous heartbeat, where the system "
+        "counts them"
+    )
 
 
 class StalenessEvent(EventBase):

@@ -90,6 +90,15 @@ class Node(Record):
     phases: dict[str, Amount] = Field(default_factory=dict, description="seconds spent in each phase")
 
 
+class HostCpu(Record):
+    """How many of a host's cores were in use, on average, while all of the run's processes on it were alive."""
+
+    busy: Amount = Field(description="cores in use, whoever used them")
+    own: Amount = Field(description="cores in use by the run's processes and their controller")
+    foreign: Amount = Field(description="cores in use by other programs")
+    seconds: Amount = Field(description="length of the time that this was measured over")
+
+
 class Host(Record):
     """One host that took part, as the first process on it reported it."""
 
@@ -100,6 +109,9 @@ class Host(Record):
     cores: Count = Field(description="cores that a process may use")
     memory_bytes: Count = Field(description="memory of the host")
     gpus: list[str] = Field(default_factory=list, description="names of the GPUs")
+    cpu: Annotated[HostCpu | None, NOT_NULL] = Field(
+        None, description="cores in use by the run and by other programs, where the system counts them"
+    )
 
 
 class Machine(Record):

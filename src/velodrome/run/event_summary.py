@@ -19,7 +19,11 @@ from velodrome.events.models import (
     StalenessEvent,
 )
 from velodrome.events.result import Host, Node, Seconds, Shares, Staleness, Throughput
+from velodrome.run.host_cpu import CpuSeries, host_cpu
 from velodrome.tasks.base import Task
+
+#: Role and rank.
+Process = tuple[str, int]
 
 
 @dataclass
@@ -89,11 +93,20 @@ def _history_row(event: EpochEvent, task: Task) -> HistoryRow:
     })
 
 
-def _host(event: HelloEvent) -> Host:
-    return Host(
-        hostname=event.host, interpreter=event.interpreter, python=event.python, versions=event.versions,
-        cores=event.cores, memory_bytes=event.memory_bytes, gpus=event.gpus,
-    )
+@dataclass
+class HostSummary:
+    """A host as its first process described it, and the CPU times of all of its processes."""
+
+    about: HelloEvent
+    processes: dict[Process, CpuSeries] = field(default_factory=dict)
+
+    def host(self) -> Host:
+        event, cpu = self.about, host_cpu(list(self.processes.values()))
+        fields = {
+            "hostname": event.host, "interpreter": event.interpreter, "python": event.python,
+            "versions": event.versions, "cores": event.cores, "memory_bytes": event.memory_bytes, "gpus": event.gpus,
+        }
+        return Host.model_validate(fields if cpu is None else {**fields, "cpu": cpu})
 
 
 @dataclass
@@ -101,28 +114,34 @@ class EventSummary:
     """What the events of a run add up to, read one by one."""
 
     started: float
-    nodes: Mapping[tuple[str, int], NodeSamples]
+    nodes: Mapping[Process, NodeSamples]
     task: Task
     epochs: dict[int, HistoryRow] = field(default_factory=dict)
     final: ResultEvent | None = None
     updates: list[StalenessEvent] = field(default_factory=list)
     collectives: list[SharesEvent] = field(default_factory=list)
-    hosts: dict[str, Host] = field(default_factory=dict)
+    hosts: dict[str, HostSummary] = field(default_factory=dict)
     #: What the processes of the first rank have installed: they may run in another environment than the controller.
     versions: dict[str, str] = field(default_factory=dict)
+    _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
 
     def add(self, event: EventBase) -> None:
-        if (node := self.nodes.get((event.role or "", -1 if event.rank is None else event.rank))) is not None:
+        process = (event.role or "", -1 if event.rank is None else event.rank)
+        if (node := self.nodes.get(process)) is not None:
             node.add(event)
         # A run that was resumed has events of its earlier attempts, too.
         is_earlier = event.controller_time < self.started
         match event:
             case HelloEvent() if not is_earlier:
-                self.hosts.setdefault(event.host, _host(event))
+                host = self.hosts.setdefault(event.host, HostSummary(event))
+                # Also of a process that is started again.
+                self._cpu[process] = host.processes[process] = CpuSeries()
                 if event.rank == 0:
                     self.versions |= {"python": event.python, **event.versions}
+            case ResourcesEvent() if not is_earlier and process in self._cpu:
+                self._cpu[process].add(event)
             case EpochEvent():
                 self.epochs[event.epoch] = _history_row(event, self.task)
             case ResultEvent():

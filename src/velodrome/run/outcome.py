@@ -89,7 +89,7 @@ def build_result(
         "seconds": summary.seconds(ended),
         "throughput": throughput(final.pace if final else None, task.examples_per_step(job)),
         "nodes": [node.node() for node in nodes.values()],
-        "hosts": list(summary.hosts.values()),
+        "hosts": [host.host() for host in summary.hosts.values()],
         "versions": {**versions(plan), **summary.versions},
         "machine": describe_machine(),
         "started": started,

@@ -9,6 +9,9 @@ import sys
 import threading
 from contextlib import suppress
 
+from velodrome.machine import allowed_cores
+from velodrome.machine import cores as machine_cores
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
@@ -17,13 +20,15 @@ _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 def claim_cores(slot: int, slots: int, threads: int | None) -> int:
     """Pin this process to its fair share of the host's cores; the threads it should use.
 
-    With more processes than cores, each gets one core and shares it.
+    With more processes than cores, each gets one core and shares it. In a container that may use only the time of fewer
+    cores than it sees, nothing is pinned: every container would choose the same ones.
     """
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if slots == 0:
         return threads or 1
-    fair = max(1, len(cores) // slots)
-    wanted = threads or fair
+    cores, count = allowed_cores(), machine_cores()
+    wanted = threads or max(1, count // slots)
+    if count < len(cores):
+        return wanted
     if wanted * slots <= len(cores):
         mine = cores[slot * wanted : (slot + 1) * wanted]
     elif wanted == 1:

@@ -20,6 +20,7 @@ from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.variables import JOB, WORLD
 from velodrome.worker.context import Context
+from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.hello import describe_process
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
@@ -76,6 +77,7 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
     if options.supervised:
         job = job.model_copy(update={"start_timeout": job.start_timeout + SUPERVISOR_FIRST_SECONDS})
     slot, slots = map(int, options.slot.split("/"))
+    cpu_time = CpuTime()
     threads = claim_cores(slot, slots, job.threads)
     limit_threads(threads)
     context = Context(
@@ -86,7 +88,7 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
     with ExitStack() as stack:
         interval = sampling_interval()
         if interval > 0:
-            sampler = Sampler(events, context.status, interval)
+            sampler = Sampler(events, context.status, cpu_time, interval)
             sampler.start()
             stack.callback(sampler.stop)
         with events.phase("import"):

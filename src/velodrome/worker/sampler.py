@@ -1,4 +1,4 @@
-"""The heartbeat of a training process: every second its CPU, memory and its host's network, and where it is."""
+"""The heartbeat of a training process: every second its CPU, memory, its host's cores and network, and where it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import psutil
 
 from velodrome.variables import MEASURE
 from velodrome.worker.context import Status
+from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
 
 INTERVAL = 1.0
@@ -38,9 +39,9 @@ def network() -> tuple[int, int, int]:
 class Sampler(threading.Thread):
     """Emits a `resources` event every so many seconds until stopped."""
 
-    def __init__(self, events: Emitter, status: Status, interval: float = INTERVAL) -> None:
+    def __init__(self, events: Emitter, status: Status, cpu_time: CpuTime, interval: float = INTERVAL) -> None:
         super().__init__(name="velodrome-sampler", daemon=True)
-        self._events, self._status = events, status
+        self._events, self._status, self._cpu_time = events, status, cpu_time
         self._interval, self._done = interval, threading.Event()
         self._process = psutil.Process()
         self._process.cpu_percent()
@@ -54,6 +55,7 @@ class Sampler(threading.Thread):
         with suppress(psutil.Error, OSError):
             before, self._network = self._network, network()
             received, sent, loopback = (now - then for now, then in zip(self._network, before, strict=True))
+            cpu_time = self._cpu_time.since_last()
             self._events.emit(
                 "resources",
                 cpu_percent=round(self._process.cpu_percent(), 1),
@@ -62,6 +64,7 @@ class Sampler(threading.Thread):
                 steps=self._status.steps,
                 seen=self._status.seen,
                 waiting=self._status.waiting,
+                **({} if cpu_time is None else {"cpu_time": cpu_time}),
             )
 
     def stop(self) -> None:

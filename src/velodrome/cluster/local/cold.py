@@ -15,7 +15,7 @@ from typing import IO
 
 from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.plan import Plan, Process, arguments, environment
-from velodrome.variables import TOKEN
+from velodrome.variables import CONTROLLER, TOKEN
 
 WORKER = "velodrome.worker"
 #: Options of a training process that a controller starts and supervises.
@@ -71,7 +71,7 @@ def start_cold(plan: Plan, process: Process, folder: Path, token: str, *, resume
     try:
         popen = subprocess.Popen(
             command(plan, process, folder, resume=resume),
-            env={**os.environ, **environment(plan, process), TOKEN: token},
+            env={**os.environ, **environment(plan, process), TOKEN: token, CONTROLLER: str(os.getpid())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

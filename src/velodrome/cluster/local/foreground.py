@@ -12,6 +12,7 @@ from contextlib import suppress
 from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.launcher import Exit
 from velodrome.cluster.local.cold import WORKER
+from velodrome.variables import CONTROLLER
 
 #: How long a process may take to end after Ctrl-C before it is killed.
 INTERRUPT_SECONDS = 10.0
@@ -20,12 +21,13 @@ INTERRUPT_SECONDS = 10.0
 def run_in_foreground(engine: str, options: Sequence[str], deliver: Callable[[str], None]) -> tuple[Exit, bool]:
     """Run a training process to its end and deliver its output lines; how it ended, and whether Ctrl-C was pressed.
 
-    It leads a session of its own, so that Ctrl-C reaches it only through us: once to report, again to be killed. Its
-    environment and standard error are ours.
+    It leads a session of its own, so that Ctrl-C reaches it only through us: once to report, again to be killed. It
+    inherits our environment and standard error.
     """
     child = subprocess.Popen(
         [str(interpreter_of(engine)), "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        env={**os.environ, CONTROLLER: str(os.getpid())},
     )
     interrupts = 0
 

@@ -20,7 +20,7 @@ from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.local.cold import SUPERVISED
 from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
-from velodrome.variables import NO_TOKEN, TOKEN
+from velodrome.variables import CONTROLLER, NO_TOKEN, TOKEN
 
 #: Space in the command line of a template for the longer ones of its children.
 PADDING = 1500
@@ -159,7 +159,7 @@ def start_warm(
     log = os.open(folder / "logs" / f"{process.file_name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     request = {
         "words": [*arguments(plan, process, folder, resume=resume), *SUPERVISED],
-        "environment": {**os.environ, **environment(plan, process), TOKEN: token},
+        "environment": {**os.environ, **environment(plan, process), TOKEN: token, CONTROLLER: str(os.getpid())},
         "folder": str(Path.cwd()),
     }
     try:
