@@ -50,9 +50,16 @@ def result(
         "throughput": {"examples_per_second": rate, "batches_per_second": rate / batch_size, "warmup_steps": 20},
         "nodes": [{"role": role, "rank": rank, "host": f"10.0.0.{1 + rank % hosts}", **node} for role, rank in roles],
         "versions": {"velodrome": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
-        "machine": {"processor": "a chip", "cores": 2, "memory_bytes": 2**34, "system": "Linux"},
+        "machine": {"processor": "a chip", "cores": 16, "memory_bytes": 2**34, "system": "Linux"},
         "started": BEGAN, "ended": BEGAN + total, **more,
     }
+
+
+def beside(made: dict[str, Any], used: float, cores: int = 2, seconds: float = 10.0) -> dict[str, Any]:
+    """The same run on a machine whose other programs used so many cores meanwhile."""
+    host = {"hostname": "here", "interpreter": "/opt/python", "versions": {}, "cores": cores, "memory_bytes": 2**34,
+            "cpu": {"busy": used + 1.0, "own": 1.0, "foreign": used, "seconds": seconds}}
+    return {**made, "hosts": [host]}
 
 
 def repeated(rates: Sequence[float], accuracies: Sequence[float] | None = None, **fields: Any) -> list[dict[str, Any]]:

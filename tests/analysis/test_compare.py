@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from synthetic_races import EXAMPLES, repeated, result
+from synthetic_races import EXAMPLES, beside, repeated, result
 from velodrome.analysis.compare import Row, best_of, bests_of, compare
 from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
@@ -142,6 +142,15 @@ def images_and_texts() -> list[dict[str, Any]]:
         result("single", 1, 900.0, dataset="ptb", model="lstm-small", test=text),
         result("ddp", 2, 990.0, dataset="ptb", model="lstm-small", test={**text, "perplexity": 130.0}),
     ]
+
+
+def test_the_table_marks_runs_beside_other_programs() -> None:
+    results = [result("single", 1, 100.0), beside(result("ddp", 2, 120.0), 0.9)]
+    text = shown(compare(results))
+    assert "torch/ddp *" in text
+    assert "torch/single *" not in text
+    assert "* other programs were running beside it" in text
+    assert "*" not in shown(compare(results[:1]))
 
 
 def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from synthetic_races import repeated, result
+from synthetic_races import beside, repeated, result
 from velodrome.analysis.compare import compare
 from velodrome.analysis.objective import Price
 from velodrome.analysis.recommend import Recommendation, recommend, verdict
@@ -154,6 +154,59 @@ def test_what_has_lost_is_not_proposed_again() -> None:
     assert others.next == (
         "add runs of tensorflow/parameter-server with 2 and more workers: so far only others ran with them."
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "proposal"),
+    [
+        pytest.param(16, "try 4 workers: 2 still reach 95% of the ideal.", id="twice as many"),
+        pytest.param(3, "try 3 workers: 2 still reach 95% of the ideal.", id="as many as there are cores"),
+        pytest.param(2, "this is as many workers as 2 cores can carry (2 still reach 95% of the ideal): more need more "
+                     "machines.", id="no core is left"),
+    ],
+)
+def test_no_more_workers_are_proposed_than_there_are_cores(cores: int, proposal: str) -> None:
+    made = [beside(run, 0.0, cores) for run in (*SINGLE, *repeated([190, 192, 188], workers=2))]
+    assert ask(made).next == proposal
+    older = [{**run, "hosts": [], "machine": {**run["machine"], "cores": cores}} for run in made]
+    assert ask(older).next == proposal
+
+
+def test_on_one_core_no_race_of_workers_is_proposed() -> None:
+    batches = [*SINGLE, *repeated([150, 151, 149], strategy="single", batch_size=128)]
+    assert ask([beside(run, 0.0, 1) for run in batches]).next == (
+        "there is one core here, so only more machines can show whether distributing pays."
+    )
+    assert ask([beside(run, 0.0, 2) for run in batches]).next.startswith("add runs with 2 workers:")
+    alone = ask([beside(run, 0.0, 1) for run in SINGLE])
+    assert (alone.decision, alone.next) == ("alone", "race it against another engine, batch size or model.")
+    assert "another number of workers" in ask(SINGLE).next
+
+
+def test_a_verdict_that_relies_on_runs_beside_other_programs_is_marked() -> None:
+    loaded = [beside(run, 0.9) for run in SINGLE]
+    answer = ask([*loaded, *repeated([190, 192, 188], workers=2)])
+    assert answer.verdict == "not reliable: use torch/ddp with 2 workers: the fastest of 2 configurations."
+    assert answer.why.startswith("Other programs used 0.9 of 2 cores during 3 of 6 runs: their figures are not "
+                                 "reliable; repeat them on an idle machine. As measured: 190 examples/s")
+    assert answer.next.startswith("repeat those runs on an idle machine")
+    assert (answer.reliable, answer.as_json()["reliable"]) == (False, False)
+    assert answer.as_json()["doubts"] == list(answer.doubts)
+    assert verdict(compare([*loaded, *repeated([190, 192, 188], workers=2)])).startswith("Verdict: not reliable: use")
+    assert ask([*loaded, *repeated([190, 192, 188], workers=2)], "accuracy").reliable, "load costs time only"
+    idle = ask([*SINGLE, *repeated([190, 192, 188], workers=2)])
+    assert (idle.reliable, idle.as_json()["doubts"]) == (True, [])
+
+
+def test_a_configuration_that_may_not_win_does_not_make_a_verdict_unreliable() -> None:
+    poor = [beside(run, 0.9) for run in repeated([150, 151, 149], strategy="allreduce", workers=2, accuracy=0.5)]
+    assert ask([*SINGLE, *repeated([190, 192, 188], workers=2), *poor]).reliable
+
+
+def test_a_verdict_on_an_efficiency_above_one_hundred_per_cent_is_marked() -> None:
+    answer = ask([*SINGLE, *repeated([500, 510, 490], workers=2)])
+    assert answer.verdict.startswith("not reliable: use torch/ddp with 2 workers")
+    assert "an efficiency of 250%: more than 100 % is suspect" in answer.why
 
 
 def test_among_many_level_ones_every_number_is_of_the_recommended() -> None:

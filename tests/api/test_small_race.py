@@ -32,6 +32,9 @@ def test_a_race_from_python_trains_compares_and_recommends(velodrome, runs: Path
     )
     stored = json.loads((runs / "small" / "torch-ddp-2w-128b-1" / "result.json").read_text())
     assert rows["ddp"]["accuracy"] == stored["test"]["accuracy"] > 0.5
+    cpu = stored["hosts"][0]["cpu"]
+    assert cpu["own"] > 0
+    assert rows["ddp"]["foreign_cores"] == cpu["foreign"]
 
     assert found["verdict"] == f"Verdict: {package.recommend('small', runs=runs)['verdict']}"
     assert Path(package.report("small", runs=runs)["report"]) == runs / "small" / "report.html"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from synthetic_races import repeated, write_race
+from synthetic_races import beside, repeated, write_race
 
 pytestmark = pytest.mark.unit
 
@@ -38,6 +38,26 @@ def test_recommend_answers_in_three_lines(velodrome, race, runs) -> None:
     lines = velodrome("recommend", "made", "--runs", runs).out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Verdict", "Why", "Next"]
     assert lines[0] == "Verdict: use torch/ddp with 2 workers: the fastest of 2 configurations."
+
+
+def test_runs_beside_other_programs_are_named_wherever_their_figures_are_shown(velodrome, runs) -> None:
+    loaded = [beside(run, 0.9) for run in repeated([180, 182, 178], workers=2)]
+    path = write_race(runs, [*repeated([100, 102, 98], strategy="single"), *loaded]).path
+    note = "used 0.9 of 2 cores during 3 of 6 runs: their figures are not reliable; repeat them on an idle machine"
+    lines = velodrome("recommend", "made", "--runs", runs).out.splitlines()
+    assert lines[0] == "Verdict: not reliable: use torch/ddp with 2 workers: the fastest of 2 configurations."
+    assert note in lines[1]
+    velodrome("report", "made", "--runs", runs, "--format", "markdown", "--out", runs / "report.md")
+    text = (runs / "report.md").read_text()
+    assert "**Verdict:** not reliable: use torch/ddp" in text
+    assert f"- Other programs {note}." in text
+    assert "3 (3 beside other programs)" in text
+    assert "other programs (cores)" in text
+    first, second = (run.name for run in sorted(path.glob("*ddp*"))[:2])
+    shown = velodrome("runs", "show", f"made/{first}", "--runs", runs).out
+    assert "used 0.9 of 2 cores: these figures are not reliable" in " ".join(shown.replace("│", " ").split())
+    compared = velodrome("runs", "compare", f"made/{first}", f"made/{second}", "--runs", runs).out
+    assert "Not reliable: other programs used 0.9 of 2 cores during" in compared
 
 
 def test_recommend_knows_every_objective(velodrome, race, runs) -> None:

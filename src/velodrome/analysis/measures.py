@@ -75,6 +75,12 @@ def _host_sum(*directions: str) -> Callable[[Result], float | None]:
     return read
 
 
+def foreign_cores(result: Result) -> float | None:
+    """Cores that other programs used during the run, over all hosts; None if it was not measured."""
+    used = [value for host in result.get("hosts") or () if (value := _at("cpu", "foreign")(host)) is not None]
+    return sum(used) if used else None
+
+
 def thesis_rate(result: Result) -> float | None:
     """Batches per second by the thesis formula: examples × epochs × workers / (batch × seconds), all of training.
 
@@ -147,6 +153,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more"),
     Measure("thesis_batches_per_second", "batches (thesis formula)", "1/s", ",.1f", thesis_rate, "more"),
     Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
+    Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less"),
     Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),
     Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB),
     Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB),

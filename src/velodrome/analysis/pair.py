@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.analysis.configuration import Configuration
+from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.measures import MEASURES, QUALITIES, Measure, Result
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 
@@ -38,7 +39,11 @@ class Pair:
     lines: tuple[Line, ...]
 
     def sentences(self) -> list[str]:
-        """Which of the two is better in each measure, or why that cannot be decided."""
+        """Which of the two is better in each measure, or why that cannot be decided or relied upon."""
+        note = foreign_note([result for side in self.results for result in side])
+        return [*self._judged(), *([f"Not reliable: {note}."] if note else [])]
+
+    def _judged(self) -> list[str]:
         counts = [len(side) for side in self.results]
         if min(counts) < 2:
             return [

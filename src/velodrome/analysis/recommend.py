@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from velodrome.analysis.compare import Row, tasks_of
+from velodrome.analysis.doubts import doubts
+from velodrome.analysis.hosts import cores_of
 from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
 from velodrome.analysis.statistics import LEVEL, Ratio, is_level, more_runs
 
@@ -18,6 +20,7 @@ Decision = Literal["use", "do-not-distribute", "repeat", "level", "alone", "noth
 GOOD_EFFICIENCY = 0.7
 _MORE_WORK = ("a larger model, data set or batch gives every message more work: race again with one of them before "
               "paying for more workers.")
+_ONE_CORE = "there is one core here, so only more machines can show whether distributing pays"
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,20 @@ class Recommendation:
     ratio: Ratio | None = None
     #: Runs of each of the two that would tell them apart.
     more_runs: int | None = None
+    #: Why the figures behind it are not reliable; empty if they are.
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def reliable(self) -> bool:
+        return not self.doubts
 
     @property
     def lines(self) -> tuple[str, str, str]:
         return f"Verdict: {self.verdict}", f"Why: {self.why}", f"Next: {self.next}"
 
     def as_json(self) -> dict[str, Any]:
-        found = {**vars(self), "ratio": self.ratio and self.ratio.estimate, "interval": None}
+        found = {**vars(self), "doubts": list(self.doubts), "reliable": self.reliable,
+                 "ratio": self.ratio and self.ratio.estimate, "interval": None}
         if self.ratio and self.ratio.has_interval:
             found["interval"] = [self.ratio.low, self.ratio.high]
         return found
@@ -64,7 +74,22 @@ def recommend(
                               f"{question.way_out or 'choose another objective'}.")
     found = _decide(question)
     notes = [found.why, _aside(question, failed), _missing_baseline(question)]
-    return replace(found, why=" ".join(note for note in notes if note))
+    found = replace(found, why=" ".join(note for note in notes if note))
+    # How accurate a model becomes does not depend on how busy the machine is.
+    reasons = [] if objective == "accuracy" else doubts([candidate.row for candidate in question.candidates])
+    return _marked(found, reasons)
+
+
+def _marked(found: Recommendation, reasons: Sequence[str]) -> Recommendation:
+    """The same recommendation, marked as not reliable if there are reasons to doubt its figures."""
+    if not reasons:
+        return found
+    return replace(
+        found, verdict=f"not reliable: {found.verdict}", doubts=tuple(reasons),
+        why=" ".join([*(f"{reason[0].upper()}{reason[1:]}." for reason in reasons), f"As measured: {found.why}"]),
+        next="repeat those runs on an idle machine, then ask again: `velodrome runs rm` removes them from the race, "
+        "and the same `velodrome race` command runs what is missing.",
+    )
 
 
 def verdict(rows: Sequence[Row], target: str | None = None) -> str:
@@ -113,8 +138,15 @@ def _alone(question: Question, leader: Candidate) -> Recommendation:
     return Recommendation(
         question.objective, "alone", f"only {leader.name} can be judged, so there is nothing to compare it with.",
         f"{_measured(question, leader)}.",
-        "race it against its engine's single run and another number of workers.", leader.name,
+        _against_what(leader.row), leader.name,
     )
+
+
+def _against_what(row: Row) -> str:
+    others = [] if row.single else ["its engine's single run"]
+    if cores_of(row.results) != 1:
+        others.append("another number of workers")
+    return f"race it against {' and '.join(others) or 'another engine, batch size or model'}."
 
 
 def _plainest(question: Question, plain: Candidate, ranked: Sequence[Candidate]) -> Candidate:
@@ -230,17 +262,30 @@ def _more_workers(question: Question, leader: Candidate) -> str:
         return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
     if more:
         return f"{row.label} with {more[0]} workers did no better here: {_MORE_WORK}"
+    cores = cores_of(row.results)
+    sizes_to_add = "2" if cores == 2 else "2 and more"
     if row.workers == 1 and any(other.workers > 1 for other in others):
-        if row.single:
+        if row.single or cores == 1:
             return _MORE_WORK
-        return f"add runs of {row.label} with 2 and more workers: so far only others ran with them."
+        return f"add runs of {row.label} with {sizes_to_add} workers: so far only others ran with them."
     if row.workers == 1:
-        return "add runs with 2 and more workers: this race does not show whether distributing pays."
+        if cores == 1:
+            return f"{_ONE_CORE}."
+        return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
     if place.estimate >= GOOD_EFFICIENCY:
-        return (f"try {2 * row.workers} workers: {row.workers} still reach {place.estimate:.0%} of the ideal.")
+        return _larger(row.workers, place.estimate, cores)
     fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
     return (f"try a larger batch{fewer}: {row.workers} workers reach {place.estimate:.0%} of the ideal, so much of "
             "what they cost is waiting and messages.")
+
+
+def _larger(workers: int, efficiency: float, cores: int | None) -> str:
+    """The next number of workers, never more than there are cores."""
+    reached = f"{workers} still reach {efficiency:.0%} of the ideal"
+    if cores is None or cores > workers:
+        return f"try {2 * workers if cores is None else min(2 * workers, cores)} workers: {reached}."
+    where = "one core" if cores == 1 else f"{cores} cores"
+    return f"this is as many workers as {where} can carry ({reached}): more need more machines."
 
 
 def _measured(question: Question, candidate: Candidate) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
+from velodrome.analysis.foreign import foreign_load
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
@@ -115,7 +116,9 @@ class Board(RaceObserver):
             quality = f", test {line.metric.name} {line.shown}" if line.shown else ""
             rate = "" if line.rate is None else f", {line.rate:,.0f} examples/s"
             spent = f"{line.state} after {line.seconds:.1f} s"
-            self._console.print(f"  {spent}{quality}{rate}; {self._eta()}", highlight=False, soft_wrap=True)
+            load = foreign_load(result)
+            beside = f", while other programs used {load}" if load is not None and load.matters else ""
+            self._console.print(f"  {spent}{quality}{rate}{beside}; {self._eta()}", highlight=False, soft_wrap=True)
 
     def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
         # What it ended with, not what it had reached on the way.

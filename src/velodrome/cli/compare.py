@@ -12,6 +12,7 @@ from rich.table import Table
 
 from velodrome.analysis.compare import Row, bests_of, tasks_of
 from velodrome.analysis.configuration import distinguishing_fields, text_of
+from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.measures import BY_NAME, Measure
 from velodrome.analysis.objective import qualities_of
 from velodrome.analysis.statistics import Ratio
@@ -74,10 +75,13 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
         table.add_column(name.replace("_", " "), overflow="fold")
     for heading, _ in columns:
         table.add_column(heading, justify="right")
+    if any(is_loaded(result) for row in rows for result in row.results):
+        table.caption, table.caption_justify = "* other programs were running beside it", "left"
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
         batch = [] if same_batch else [str(row.batch_size)]
         values = [escape(text_of(row.configuration.fields.get(name))) for name in differing]
-        table.add_row(row.label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))
+        label = f"{row.label}{' *' if any(map(is_loaded, row.results)) else ''}"
+        table.add_row(label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))
     return table
 
 

@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 
 from velodrome.analysis.estimate import steps_done
+from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.cli.output import say_json, say_on_stderr
@@ -170,6 +171,8 @@ def summary(result: dict[str, Any]) -> Table:
                 f"memory {memory['max'] / 2**20:,.0f} MiB, network in {network['in'] / 2**20:.1f} / out "
                 f"{network['out'] / 2**20:.1f} / loopback {network['loopback'] / 2**20:.1f} MiB"
             )
+    if note := foreign_note([result]):
+        table.add_row("[yellow]other programs[/yellow]", note.removeprefix("other programs "))
     if hosts := host_lines(result):
         table.add_row("hosts", "\n".join(hosts))
     table.add_row("stored in", str(result["path"]))

@@ -134,12 +134,15 @@ def _agreed(checked: CheckedRace) -> bool:
 
 def _show(finished: FinishedRace) -> None:
     """Comparison, figure, failures and verdict on stdout."""
+    from velodrome.analysis.doubts import doubts
     from velodrome.cli.compare import comparison
     from velodrome.cli.safe_console import SafeConsole
 
     console = SafeConsole()
     if finished.rows:
         console.print(comparison(finished.rows, console.width))
+        for doubt in doubts(finished.rows):
+            console.print(f"Not reliable: {doubt}.", soft_wrap=True, markup=False)
     if finished.figure:
         console.print(f"Plot: {finished.figure}", soft_wrap=True, markup=False)
     for reason in finished.reasons:

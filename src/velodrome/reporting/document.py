@@ -10,6 +10,7 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
+from velodrome.analysis.doubts import doubts
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
@@ -175,7 +176,7 @@ def _machine(about: dict[str, Any]) -> str:
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
-    notes = []
+    notes = [f"{reason[0].upper()}{reason[1:]}." for reason in doubts(rows)]
     if rows and min(row.runs for row in rows) < 2:
         once = sum(row.runs < 2 for row in rows)
         who = "Every configuration" if once == len(rows) else f"{once} of {len(rows)} configurations"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from velodrome.analysis.compare import Row, bests_of, tasks_of
 from velodrome.analysis.configuration import distinguishing_fields, text_of
+from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
 from velodrome.analysis.objective import Question, qualities_of
 from velodrome.analysis.statistics import Ratio, is_level, more_runs
@@ -62,9 +63,15 @@ def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
             Cell(row.configuration.size, value=row.workers + row.servers / 1000),
             Cell(str(row.batch_size), scope if row.workers > 1 else "", value=row.batch_size),
             *(Cell(text_of(fields.get(name))) for name in extra),
-            Cell(str(row.runs), f"{row.failed} failed" if row.failed else "", value=row.runs),
+            Cell(str(row.runs), _about_runs(row), value=row.runs),
         ]
     return columns, cells
+
+
+def _about_runs(row: Row) -> str:
+    loaded = sum(map(is_loaded, row.results))
+    parts = ((row.failed, "failed"), (loaded, "beside other programs"))
+    return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
 def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
@@ -161,8 +168,9 @@ def resources_table(rows: Sequence[Row]) -> Table:
     return _table(
         "resources", "Resources, all processes",
         "CPU and memory are means over the run, summed over the processes; 100 % is one core. Network is the total "
-        "that the hosts received and sent, each host counted once; loopback is traffic within a host.",
-        rows, ("cpu_percent", "memory_bytes", "network_bytes", "loopback_bytes"),
+        "that the hosts received and sent, each host counted once; loopback is traffic within a host. Other "
+        "programs are what did not belong to the run: the cores that they used meanwhile.",
+        rows, ("cpu_percent", "foreign_cores", "memory_bytes", "network_bytes", "loopback_bytes"),
     )
 
 

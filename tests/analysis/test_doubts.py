@@ -1,0 +1,54 @@
+"""Reasons to doubt a race: other programs, and workers that seem to do the work of more than their number."""
+
+from __future__ import annotations
+
+import pytest
+
+from synthetic_races import beside, repeated, result
+from velodrome.analysis.compare import compare
+from velodrome.analysis.doubts import doubts, is_too_good
+from velodrome.analysis.statistics import Ratio
+
+pytestmark = pytest.mark.unit
+
+SINGLE = repeated([100, 101, 99], strategy="single")
+
+
+def test_an_ordinary_race_gives_no_reason_for_doubt() -> None:
+    assert doubts(compare([*SINGLE, *repeated([190, 192, 188], workers=2)])) == []
+    assert doubts([]) == []
+
+
+def test_runs_beside_other_programs_are_one() -> None:
+    loaded = [beside(made, 0.9) for made in repeated([50, 52, 48], workers=2)]
+    assert doubts(compare([*SINGLE, *loaded])) == [
+        "other programs used 0.9 of 2 cores during 3 of 6 runs: their figures are not reliable; repeat them on an idle "
+        "machine"
+    ]
+
+
+def test_an_efficiency_above_one_hundred_per_cent_is_suspect() -> None:
+    (reason,) = doubts(compare([*SINGLE, *repeated([500, 510, 490], workers=2)]))
+    assert reason.startswith("torch/ddp with 2 workers is 5.0 times as fast as its engine's single run, an efficiency "
+                             "of 250%: more than 100 % is suspect")
+    (alone,) = doubts(compare([*repeated([100, 101, 99]), *repeated([500, 510, 490], workers=2)]))
+    assert "as fast as its own run with one worker" in alone
+
+
+@pytest.mark.parametrize(
+    ("place", "suspect"),
+    [
+        pytest.param(Ratio(1.3, 1.1, 1.5), True, id="beyond noise"),
+        pytest.param(Ratio(1.3, 0.9, 1.8), False, id="within noise"),
+        pytest.param(Ratio(1.02, 1.01, 1.03), False, id="too little to matter"),
+        pytest.param(Ratio(1.1), False, id="one run that may be noise"),
+        pytest.param(Ratio(2.5), True, id="one run that can hardly be noise"),
+        pytest.param(Ratio(0.9, 0.8, 0.95), False, id="below"),
+    ],
+)
+def test_only_an_efficiency_beyond_noise_is_suspect(place: Ratio, suspect: bool) -> None:
+    assert is_too_good(place) is suspect
+
+
+def test_one_worker_may_be_faster_than_single() -> None:
+    assert doubts(compare([*SINGLE, result(rate=200)])) == []
