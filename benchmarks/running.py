@@ -10,9 +10,9 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 #: One thread per process, no chatter, and no address but this machine's own.
 ENVIRONMENT = {
@@ -68,6 +68,24 @@ def run(command: Sequence[str], *, seconds: float, environment: Mapping[str, str
             said = [line.strip() for line in (errors.read() + output).splitlines() if line.strip()]
             raise RunError(f"exit code {process.returncode}: {said[-1][:300] if said else 'it said nothing'}")
         return output
+
+
+@contextlib.contextmanager
+def background(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, output: IO[str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a command during the block, with exactly this environment, and end it with all that it started."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        command, env={**(os.environ if environment is None else environment), _MARK: mark}, text=True,
+        stdin=subprocess.DEVNULL, stdout=output or subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _end(process.pid, mark)
+        process.wait()
 
 
 def _end(leader: int, mark: str) -> None:
