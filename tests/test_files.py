@@ -113,3 +113,51 @@ def test_who_waits_for_a_file_that_its_holder_removes_locks_the_new_one(tmp_path
     assert path.exists()
     assert not files.FileLock(path).acquire()
     waiting.release()
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("read", [
+    files.open_regular, files.check_regular, lambda path: files.read_bytes(path, 10),
+    lambda path: files.read_json(path, 10), lambda path: list(files.read_lines(path, 10)), files.sha256_of,
+])
+def test_only_regular_files_are_read(tmp_path: Path, pipe: Path, read) -> None:
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for path, kind in ((pipe, "a named pipe"), (tmp_path / "zeros", "a device"), (tmp_path, "a folder")):
+        with pytest.raises(OSError, match=f"it is {kind}, not a regular file"):
+            read(path)
+    assert not files.is_locked(pipe)
+
+
+def test_a_file_that_is_larger_than_expected_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, and at most 1,000 are read"):
+        files.read_bytes(path, 1000)
+    path.write_text("exact")
+    assert files.read_text(path, 5) == "exact"
+    with pytest.raises(OSError, match="more than 1"):  # the size that such a file reports is 0
+        files.read_bytes("/proc/self/status", 100)
+
+
+def test_lines_are_read_up_to_one_that_does_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\n\xff\n0123456789\nlast")
+    assert list(files.read_lines(path, 11)) == ["one\n", "\ufffd\n", "0123456789\n", "last"]
+    read = files.read_lines(path, 10)
+    assert [next(read), next(read)] == ["one\n", "\ufffd\n"]
+    with pytest.raises(OSError, match="its line 3 has more than 10 bytes"):
+        next(read)
+
+
+def test_json_that_is_nested_too_deeply_is_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        files.read_json(path, 1_000_000)

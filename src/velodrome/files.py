@@ -1,20 +1,98 @@
-"""Atomic file writes and inter-process locks, for every package above.
+"""Reads and atomic writes of files, and inter-process locks, for every package above.
 
-A reader never sees a half-written file, and a lock never outlives its process.
+A reader never sees a half-written file, never waits for a pipe and never reads without a limit; a lock never outlives
+its process.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
+import io
+import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 #: The end of a temporary file's name: `velodrome runs check` reports those that a killed process left behind.
 PARTIAL = ".half"
 _POLL_SECONDS = 0.02
+_KINDS = {
+    stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def open_regular(path: Path | str, largest: int | None = None) -> io.BufferedReader:
+    """Open a regular file of at most that many bytes for reading; `OSError`, as ever, if that is impossible.
+
+    Opening a named pipe would wait for a writer, and reading a device may never end: both are errors here.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(about.st_mode), "something else")
+            raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+        if largest is not None and about.st_size > largest:
+            raise _too_large(path, largest, f"{about.st_size:,}")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _too_large(path: Path | str, largest: int, size: str) -> OSError:
+    return OSError(errno.EFBIG, f"it has {size} bytes, and at most {largest:,} are read", str(path))
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise `OSError` unless it is a regular file that can be read: for libraries that open files themselves."""
+    open_regular(path).close()
+
+
+def read_bytes(path: Path | str, largest: int) -> bytes:
+    """The content of a regular file of at most that many bytes."""
+    with open_regular(path, largest) as stream:
+        content = stream.read(largest + 1)
+    if len(content) > largest:
+        raise _too_large(path, largest, f"more than {largest:,}")
+    return content
+
+
+def read_text(path: Path | str, largest: int, *, errors: str = "strict") -> str:
+    """The text of a regular UTF-8 file of at most that many bytes."""
+    return read_bytes(path, largest).decode("utf-8", errors)
+
+
+def read_json(path: Path | str, largest: int) -> Any:
+    """What a JSON file of at most that many bytes holds; `ValueError`, and no other, if it holds no JSON."""
+    try:
+        return json.loads(read_bytes(path, largest))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_lines(path: Path | str, longest: int) -> Iterator[str]:
+    """Yield the lines of a regular UTF-8 file, up to one of more than `longest` bytes: that is an `OSError`."""
+    with open_regular(path) as stream:
+        number = 0
+        while line := stream.readline(longest + 1):
+            number += 1
+            if len(line) > longest:
+                raise OSError(errno.EFBIG, f"its line {number:,} has more than {longest:,} bytes", str(path))
+            yield line.decode("utf-8", "replace")
+
+
+def sha256_of(path: Path | str) -> str:
+    """The checksum of a regular file."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
@@ -93,7 +171,7 @@ def is_locked(path: Path) -> bool:
     lock at this very moment tries again, see `FileLock.acquire`.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -24,6 +24,14 @@ def printable(text: object, longest: int | None = LONGEST_LINE) -> str:
     return _escaped(whole, "\n\t")
 
 
+def bytes_text(count: float) -> str:
+    """A number of bytes in the unit that suits it: `812 bytes`, `3.4 MiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 

@@ -296,7 +296,7 @@ def test_single_examples_that_are_no_arrays_are_bad_data(module, function, why):
 
 def test_an_iterable_that_does_not_end_is_ended(module, monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 3 << 20)
-    with pytest.raises(BadRequest, match=r"the first 2,\d\d\d examples .* take 0.0 GiB, .* and more follow: end it"):
+    with pytest.raises(BadRequest, match=r"the first 2,\d\d\d examples .* take 1\.0 MiB, .* and more follow: end it"):
         call(f"{module}:endless")
 
 

@@ -100,7 +100,7 @@ def test_jobs_that_cannot_begin_any_more_are_recorded_and_the_race_goes_on(
     assert len(told) == 2
     record = load_race(runs, "first")
     assert {failure.run: failure.message for failure in record.failures} == told
-    assert all("GiB of memory" in message for message in told.values())
+    assert all("MiB of memory" in message for message in told.values())
     for entry in entries:
         assert check_run(folder.path / entry.name).problems == []
     run_all(folder, entries)
@@ -179,5 +179,5 @@ def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> No
     names = [entry.name for entry in check_race(race(ONE), LocalLauncher()).entries]
     monkeypatch.setattr(preflight, "available_memory", lambda: 0)
     assert [entry.name for entry in check_race(race(ONE), LocalLauncher(), finished=names).entries] == names
-    with pytest.raises(BadRequest, match="GiB of memory"):
+    with pytest.raises(BadRequest, match="MiB of memory, and 0 bytes are free"):
         check_race(race(ONE), LocalLauncher()).refuse_unavailable()

@@ -9,6 +9,7 @@ import typer
 from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json
 from velodrome.cli.output import say, say_json
+from velodrome.printable import bytes_text
 
 
 def command(
@@ -54,4 +55,4 @@ def command(
     for note in written["notes"]:
         say(note)
     url = written["url"]
-    say(f"{written['bytes'] / 2**20:,.1f} MiB at {url}; train from it with --dataset shards:{url}")
+    say(f"{bytes_text(written['bytes'])} at {url}; train from it with --dataset shards:{url}")

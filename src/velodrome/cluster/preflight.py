@@ -17,6 +17,7 @@ from velodrome.machine import cores
 from velodrome.models.own import split_name
 from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
+from velodrome.printable import bytes_text
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import roles_of
 from velodrome.tasks.registry import task_of
@@ -90,7 +91,7 @@ def _check_memory(job: Job) -> None:
     needed, available = needed_memory(job), available_memory()
     if needed > available:
         message = (
-            f"--workers {job.workers}: {len(roles_of(job))} {job.engine} processes need about {needed / 2**30:.1f} GiB "
-            f"of memory, and {available / 2**30:.1f} GiB are free here; use fewer workers or servers"
+            f"--workers {job.workers}: {len(roles_of(job))} {job.engine} processes need about {bytes_text(needed)} "
+            f"of memory, and {bytes_text(available)} are free here; use fewer workers or servers"
         )
         raise Unavailable(message, [message])

@@ -14,9 +14,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
+from velodrome import files
 from velodrome.events.models import Event, EventBase, Kind
 
 PREFIX = "@velodrome "
+#: Bytes of an event that is read from a file; the confusion matrix of 2,000 classes takes a fifth of it.
+LONGEST_LINE = 64 << 20
 
 
 @cache
@@ -84,5 +87,5 @@ def event_files(folder: Path) -> list[Path]:
 
 def read_events(path: Path) -> Iterator[Event]:
     """Yield the events of a file; lines that are no event of this version are skipped."""
-    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as stream:
-        yield from filter(None, map(parse_stored, stream))
+    with suppress(OSError):
+        yield from filter(None, map(parse_stored, files.read_lines(path, LONGEST_LINE)))

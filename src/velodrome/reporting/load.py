@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from velodrome import files
 from velodrome.analysis.compare import Row, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
@@ -19,7 +20,7 @@ from velodrome.events.problems import result_problems
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
-from velodrome.run.yaml_files import parse_yaml
+from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race
 from velodrome.spec.race_names import expand
@@ -75,7 +76,10 @@ def load_race(runs: Path, name: str) -> RaceRecord:
         path = Path(name)
     if not (path / "race.yaml").is_file():
         raise BadRequest(_no_race(runs, name))
-    text = (path / "race.yaml").read_text(encoding="utf-8", errors="replace")
+    try:
+        text = files.read_text(path / "race.yaml", LARGEST, errors="replace")
+    except OSError as error:
+        raise VelodromeError(f"race {path.name!r}: {path / 'race.yaml'} cannot be read: {error.strerror}") from None
     spec = _mapping(text)
     if spec is None:
         raise VelodromeError(
@@ -136,7 +140,7 @@ class _UnreadableError(Exception):
 def _job(folder: RunFolder) -> dict[str, Any]:
     """The fields of job.yaml, validated; fields of other versions are kept and not checked."""
     try:
-        job = _mapping((folder.path / "job.yaml").read_text(encoding="utf-8", errors="replace"))
+        job = _mapping(files.read_text(folder.path / "job.yaml", LARGEST, errors="replace"))
     except OSError as error:
         raise _UnreadableError(f"its job.yaml cannot be read: {error.strerror}") from error
     if not job or not all(isinstance(name, str) for name in job):

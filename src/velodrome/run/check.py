@@ -5,7 +5,6 @@ Reads any folder, also one that was copied from elsewhere, and names everything 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +12,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from velodrome import files
 from velodrome.errors import VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.lines import PREFIX, event_files
+from velodrome.events.lines import LONGEST_LINE, PREFIX, event_files
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
 from velodrome.events.problems import sentences
 from velodrome.events.result import RunResult
 from velodrome.run.consistency import contradictions
-from velodrome.run.store import RunFolder
-from velodrome.run.yaml_files import parse_yaml
+from velodrome.run.store import LARGEST_RESULT, RunFolder
+from velodrome.run.yaml_files import LARGEST, parse_yaml
 
 #: Nobody reads more lines than this about one kind of mistake.
 _MOST = 5
@@ -83,7 +83,7 @@ def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
     except VelodromeError as error:
         problems.append(f"job.yaml: {' '.join(str(error).partition(': ')[2].split())}")
     try:
-        job = parse_yaml((folder.path / "job.yaml").read_text(encoding="utf-8"))
+        job = parse_yaml(files.read_text(folder.path / "job.yaml", LARGEST))
     except (OSError, ValueError):
         return {}
     return job if isinstance(job, dict) else {}
@@ -91,7 +91,7 @@ def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
 
 def _check_plan(path: Path, problems: list[str]) -> None:
     try:
-        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
+        plan = files.read_json(path / "plan.json", LARGEST_RESULT)
     except FileNotFoundError:
         return  # a run that was started manually or ended early has none
     except (OSError, ValueError) as error:
@@ -124,14 +124,13 @@ class _EventLog:
         """Read a file. A process that is killed while it writes leaves half a line: at the end, or before a resume."""
         half: int | None = None
         try:
-            with file.open(encoding="utf-8", errors="replace") as stream:
-                for number, line in enumerate(stream, start=1):
-                    if not line.strip():
-                        continue
-                    is_object, event = self._parse(line, f"{file.name}, line {number}")
-                    if half is not None and not (event is not None and _starts(event)):
-                        self._report_half(file, half)
-                    half = None if is_object else number
+            for number, line in enumerate(files.read_lines(file, LONGEST_LINE), start=1):
+                if not line.strip():
+                    continue
+                is_object, event = self._parse(line, f"{file.name}, line {number}")
+                if half is not None and not (event is not None and _starts(event)):
+                    self._report_half(file, half)
+                half = None if is_object else number
         except OSError as error:
             self._problems.append(f"{file.name} cannot be read: {error.strerror}")
         if half is not None and not killed:
@@ -188,8 +187,7 @@ def _newer(version: int | None) -> str:
 def _check_result(path: Path, problems: list[str]) -> RunResult | None:
     """Read the result, if its fields are as documented."""
     try:
-        text = (path / "result.json").read_text(encoding="utf-8")
-        result = RunResult.model_validate(json.loads(text))
+        result = RunResult.model_validate(files.read_json(path / "result.json", LARGEST_RESULT))
     except FileNotFoundError:
         return None
     except ValidationError as error:

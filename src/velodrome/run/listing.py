@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 
 from pydantic_core import from_json
 
+from velodrome import files
 from velodrome.errors import BadRequest
-from velodrome.run.store import RunFolder, Status
+from velodrome.run.store import LARGEST_RESULT, RunFolder, Status
 from velodrome.spec.names import check_name
 from velodrome.tasks.registry import deciding_metrics
 
@@ -132,8 +133,7 @@ def _number(fields: Any, name: str) -> float | None:
 def glance(path: Path) -> tuple[dict[str, Any] | None, str | None]:
     """The fields of a result that a list needs, and what is wrong with it; both None if there is no result yet."""
     try:
-        with open(f"{path}/result.json", "rb") as stream:  # noqa: PTH123 - ten thousand of them
-            text = stream.read()
+        text = files.read_bytes(f"{path}/result.json", LARGEST_RESULT)
     except FileNotFoundError:
         return None, None
     except OSError as error:

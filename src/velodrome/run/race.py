@@ -22,7 +22,7 @@ from velodrome.run.execute import JobFailed, execute
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
-from velodrome.run.yaml_files import parse_yaml
+from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec import published
 from velodrome.spec.names import check_name
 from velodrome.spec.race import Entry, Race
@@ -49,7 +49,7 @@ class RaceFolder:
     def written(self) -> Race | None:
         """The race that the folder holds, if it holds a readable one."""
         try:
-            return Race.model_validate(parse_yaml((self.path / "race.yaml").read_text(encoding="utf-8")))
+            return Race.model_validate(parse_yaml(files.read_text(self.path / "race.yaml", LARGEST)))
         except (OSError, ValueError):
             return None
 

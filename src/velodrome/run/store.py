@@ -18,7 +18,7 @@ from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import read_events, to_line
 from velodrome.events.models import Event, EventBase
-from velodrome.run.yaml_files import parse_yaml
+from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name
 
@@ -26,6 +26,8 @@ Status = Literal["running", "finished", "failed", "interrupted"]
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
+#: Bytes of a `result.json` that is read; the confusion matrix of 4,000 classes takes as much.
+LARGEST_RESULT = 256 << 20
 #: Locked while a controller writes the run or race, and how long others try: a reader that asks holds it for a moment.
 LOCK, LOCK_SECONDS = "controller.lock", 0.5
 
@@ -42,14 +44,14 @@ class RunFolder:
 
     def job(self) -> Job:
         try:
-            return Job.model_validate(parse_yaml((self.path / "job.yaml").read_text(encoding="utf-8")))
+            return Job.model_validate(parse_yaml(files.read_text(self.path / "job.yaml", LARGEST)))
         except (OSError, ValueError) as error:
             raise VelodromeError(f"run {self.name!r} has no readable job.yaml: {error}") from error
 
     def result(self) -> dict[str, Any] | None:
         """The result of the run, or None if there is none yet."""
         try:
-            result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+            result = files.read_json(self.path / "result.json", LARGEST_RESULT)
         except (OSError, ValueError):
             return None
         return result if isinstance(result, dict) and result.get("status") in get_args(Status) else None

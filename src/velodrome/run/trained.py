@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from velodrome.events.lines import event_files, parse_stored
+from velodrome import files
+from velodrome.events.lines import LONGEST_LINE, event_files, parse_stored
 from velodrome.events.models import EpochEvent
 
 
@@ -13,13 +14,12 @@ def examples_trained(folder: Path) -> int | None:
     trained: dict[int, int] = {}
     for path in event_files(folder):
         try:
-            with path.open(encoding="utf-8", errors="replace") as stream:
-                for line in stream:
-                    # Most lines are not worth parsing.
-                    if '"epoch"' in line and '"validation"' in line:
-                        event = parse_stored(line)
-                        if isinstance(event, EpochEvent):
-                            trained[event.epoch] = event.train.total
+            for line in files.read_lines(path, LONGEST_LINE):
+                # Most lines are not worth parsing.
+                if '"epoch"' in line and '"validation"' in line:
+                    event = parse_stored(line)
+                    if isinstance(event, EpochEvent):
+                        trained[event.epoch] = event.train.total
         except OSError:
             continue
     return sum(trained.values()) or None

@@ -15,6 +15,7 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
 from velodrome.offers import registry
 from velodrome.offers.models import zoo_model
+from velodrome.printable import bytes_text
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race, parse_race
 from velodrome.spec.race_names import several_of, varied_fields
@@ -181,8 +182,8 @@ class _Fitter:
             before = job.workers
             while job.workers > 1 and preflight.needed_memory(job) > self._memory:
                 job = self._smaller(job, job.workers - 1)
-            self._note(job, before, f"{needed / 2**30:.1f} GiB of memory would be needed, and "
-                       f"{self._memory / 2**30:.1f} GiB are free")
+            self._note(job, before, f"{bytes_text(needed)} of memory would be needed, and "
+                       f"{bytes_text(self._memory)} are free")
         return job
 
     def _smaller(self, job: Job, workers: int) -> Job:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome import files
 from velodrome.data.base import Checked, DataError
 from velodrome.data.cache import files as cache
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 #: Increased when arrays are made differently, so that old ones are rebuilt.
 VERSION = 1
 _ABOUT = "about.json"
+#: Bytes of it; the vocabulary of a text may hold long words.
+_LARGEST_ABOUT = 1 << 30
 
 
 def key_of(options: Iterable[object], files: Iterable[tuple[str, int, int]]) -> str:
@@ -56,7 +59,7 @@ def find(source: str, key: str) -> Decoded | None:
     """What was made from a source under that key, if it is there and as long as it was."""
     folder = _home(source) / key[:32]
     try:
-        written = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        written = files.read_json(folder / _ABOUT, _LARGEST_ABOUT)
         whole = written["key"] == key and all(
             (folder / name).stat().st_size == file["bytes"] for name, file in written["files"].items()
         )
@@ -86,8 +89,8 @@ def keep(
             making.mkdir()
             try:
                 about = make(making)
-                files = {file.name: _sum(file) for file in sorted(making.glob("*.npy"))}
-                whole = {"key": key, "source": source, "about": about, "files": files}
+                arrays = {file.name: _sum(file) for file in sorted(making.glob("*.npy"))}
+                whole = {"key": key, "source": source, "about": about, "files": arrays}
                 (making / _ABOUT).write_text(json.dumps(whole), encoding="utf-8")
                 making.rename(home / key[:32])
             except BaseException:
@@ -109,7 +112,7 @@ def sources(prefix: str) -> list[str]:
     found = set()
     for about in (cache.folder() / "decoded").glob(f"*/*/{_ABOUT}"):
         try:
-            source = json.loads(about.read_text(encoding="utf-8"))["source"]
+            source = files.read_json(about, _LARGEST_ABOUT)["source"]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # arrays without metadata are never used
         if isinstance(source, str) and source.startswith(prefix):
@@ -122,12 +125,11 @@ def verify(source: str) -> list[Checked]:
     checked = []
     for about in sorted(_home(source).glob(f"*/{_ABOUT}")):
         try:
-            files = json.loads(about.read_text(encoding="utf-8"))["files"]
-            for name, file in files.items():
+            for name, file in files.read_json(about, _LARGEST_ABOUT)["files"].items():
                 path = about.parent / name
                 state = "missing" if not path.exists() else "ok" if _sum(path) == file else "damaged"
                 checked.append(Checked(str(path), state))  # type: ignore[arg-type]
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             checked.append(Checked(str(about), "damaged", str(error)))
     return checked
 
@@ -146,5 +148,4 @@ def _home(source: str) -> Path:
 
 
 def _sum(path: Path) -> dict[str, Any]:
-    with path.open("rb") as stream:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return {"bytes": path.stat().st_size, "sha256": files.sha256_of(path)}

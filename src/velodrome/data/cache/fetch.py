@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from velodrome import files
 from velodrome.data.base import DataError, Progress
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.download import DownloadError, download
@@ -98,7 +99,7 @@ def _sources(
 def _from_folder(folder: Path, file: RemoteFile) -> bytes:
     for name in (file.name, file.payload_name):
         try:
-            with (folder / name).open("rb") as stream:
+            with files.open_regular(folder / name) as stream:
                 return _payload(stream.read(file.bytes + _SLACK), file)
         except FileNotFoundError:
             continue
@@ -111,7 +112,7 @@ def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], N
     """Download and check. What an earlier try left may be of another source: a bad sum then earns a fresh try."""
     resumed = part.exists()
     download(url, part, file.bytes + _SLACK, advance)
-    data = part.read_bytes()
+    data = files.read_bytes(part, file.bytes + _SLACK)
     part.unlink()
     try:
         return _payload(data, file)

@@ -48,7 +48,7 @@ def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
     It is mapped, not copied: every worker of a host then shares one copy until it takes what it needs.
     """
     try:
-        with path.open("rb") as stream:
+        with files.open_regular(path) as stream:
             if os.fstat(stream.fileno()).st_size != file.bytes:
                 return None
             payload = mmap.mmap(stream.fileno(), file.bytes, access=mmap.ACCESS_READ)

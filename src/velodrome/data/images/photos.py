@@ -16,6 +16,7 @@ from velodrome.data.cache import files as cache
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, CachedImageSet, Counted, write_arrays
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
+from velodrome.printable import bytes_text
 
 #: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
@@ -161,8 +162,8 @@ class PhotoSet(CachedImageSet):
         free = shutil.disk_usage(home).free
         if needed > 0.9 * free:
             raise BadRequest(
-                f"data set {self.name!r}: {count:,} images of {shape[0]}×{shape[1]} take {needed / 2**30:.1f} GiB "
-                f"decoded, and {home} has {free / 2**30:.1f} GiB left: choose a smaller size, for example ?size=64x64 "
+                f"data set {self.name!r}: {count:,} images of {shape[0]}×{shape[1]} take {bytes_text(needed)} "
+                f"decoded, and {home} has {bytes_text(free)} left: choose a smaller size, for example ?size=64x64 "
                 "after the name"
             )
 

@@ -6,12 +6,16 @@ A table cannot make Velodrome read outside the folder it lies in.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TextIO
 
+from velodrome import files
 from velodrome.data.bad_data import Faults
+from velodrome.data.budget import memory_budget
 from velodrome.data.images.cached_set import TRAIN
 from velodrome.data.images.folders import PART_NAMES
 from velodrome.data.images.photos import Listing
@@ -30,7 +34,7 @@ def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterato
     `join_last` treats surplus cells as unquoted commas of the last column, and quotes as plain characters.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with _opened(path) as stream:
             lines = stream.readlines()
         heads, mark, begun = _heads(iter(lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -79,14 +83,20 @@ def _heads(lines: Iterator[str]) -> tuple[list[str], str, int]:
     return heads, mark, reader.line_num
 
 
+def _opened(path: Path) -> TextIO:
+    """A table that fits into memory, where its lines take several times its size."""
+    return io.TextIOWrapper(files.open_regular(path, memory_budget(1 / 8)), encoding="utf-8-sig", newline="")
+
+
 def _no_table(path: Path, error: Exception) -> BadRequest:
-    return BadRequest(f"cannot read {str(path)!r} as a table: {error}")
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return BadRequest(f"cannot read {str(path)!r} as a table: {why}")
 
 
 def columns(path: Path) -> list[str]:
     """The heads of a table's columns."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with _opened(path) as stream:
             return _heads(stream)[0]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _no_table(path, error) from None

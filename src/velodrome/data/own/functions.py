@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.data.bad_data import Faults, refuse, summaries
 from velodrome.data.base import BadData, Description, Progress
 from velodrome.errors import BadRequest
+from velodrome.printable import bytes_text
 
 if TYPE_CHECKING:
     from velodrome.data.splits import Splits
@@ -153,7 +154,7 @@ def _gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str
         if size > most:
             raise BadRequest(
                 f"--dataset {name!r}: the first {place + 1:,} examples of what the function returned take "
-                f"{size / 2**30:.1f} GiB, more than a worker's share of the free memory, and more follow: end it "
+                f"{bytes_text(size)}, more than a worker's share of the free memory, and more follow: end it "
                 "sooner, or write the examples to files and name them as path:FOLDER"
             )
     kept = _alike("examples", [image.shape for image in images], places, faults)

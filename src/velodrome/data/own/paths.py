@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from velodrome import files
 from velodrome.data.base import BadData, DataSet
 from velodrome.data.images.folders import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
@@ -51,9 +52,10 @@ def data_set(rest: str, bad_data: BadData) -> DataSet:
 
 
 def check_exists(name: str, path: Path) -> None:
-    """Refuse a path that leads nowhere, or that cannot be one."""
+    """Refuse a path that leads nowhere, and what is neither a folder nor a regular file."""
     try:
-        path.stat()
+        if not path.is_dir():
+            files.check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
     except OSError as error:

@@ -18,6 +18,8 @@ from velodrome.data.images.folders import PART_NAMES
 from velodrome.data.own.paths import check_exists, expanded
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
+from velodrome.machine import process_memory
+from velodrome.printable import bytes_text
 
 if TYPE_CHECKING:
     from velodrome.data.text import Text
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 #: Words in addition to `<eos>` and `<unk>`.
 VOCABULARY = 10_000
 _PARTS = ("train", "validation", "test")
+#: Bytes of memory for a byte of text while its words are counted: between 8 and 20, by the length of the words.
+_SWELL = 20
 
 
 def data_set(rest: str, bad_data: BadData) -> TextSet:
@@ -119,6 +123,11 @@ class TextFolder:
         """The lines of each part as words; empty lines are left out."""
         tree, files = self._files()
         total, done = sum(file.bytes for file in files), 0
+        if total * _SWELL > (free := process_memory()):
+            raise BadRequest(
+                f"--dataset {self.name!r}: {bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
+                f"memory as words, and {bytes_text(free)} are free: take a part of it"
+            )
         parts = {file.name: _part_of(file.name) for file in files}
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
         found: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}

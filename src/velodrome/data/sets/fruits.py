@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome import files
 from velodrome.data.base import Checked, DataError, Description, Progress
 from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
@@ -104,9 +105,7 @@ class Fruits(PhotoSet):
         path = cache.folder() / FOLDER / ARCHIVE.name
         found = decoded.verify(self.source)
         if path.exists():
-            with path.open("rb") as stream:
-                same = hashlib.file_digest(stream, "sha256").hexdigest() == ARCHIVE.sha256
-            found.append(Checked(str(path), "ok" if same else "damaged"))
+            found.append(Checked(str(path), "ok" if files.sha256_of(path) == ARCHIVE.sha256 else "damaged"))
         return found or [Checked(str(path), "missing")]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from velodrome import files
 from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.fetch import ensure
@@ -68,7 +68,7 @@ class IdxDataSet:
         found = []
         for file in self.files:
             path = cache.folder() / self.name / file.payload_name
-            same = path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+            same = path.exists() and files.sha256_of(path) == file.sha256
             found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
         return found
 

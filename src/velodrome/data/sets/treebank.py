@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from velodrome import files
 from velodrome.data.base import Checked, DataError, Description, Progress
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.fetch import ensure
@@ -86,7 +87,7 @@ class PennTreebank:
         found = []
         for file in FILES.values():
             path = cache.folder() / self.name / file.name
-            same = path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+            same = path.exists() and files.sha256_of(path) == file.sha256
             found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
         return found
 
@@ -121,7 +122,7 @@ def _installed() -> dict[str, bytes]:
     found = find_spec(PACKAGE)
     if found is None or not found.origin:
         raise _UnavailableError("not installed")
-    return _texts(Path(found.origin).read_bytes())
+    return _texts(files.read_bytes(found.origin, _LARGEST))
 
 
 def _downloaded(progress: Progress | None) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.cache import files as cache
 from velodrome.data.shards.index import ShardFile
 from velodrome.data.storage.store import Store
+from velodrome.files import sha256_of
 
 
 def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Progress | None) -> list[Path]:
@@ -95,7 +96,6 @@ def drop_damaged(files: Sequence[ShardFile], folder: Path) -> bool:
 
 def _is_whole(path: Path, file: ShardFile) -> bool:
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+        return sha256_of(path) == file.sha256
     except OSError:
         return False

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome import files
 from velodrome.data.base import DataError
 from velodrome.data.shards.index import Index, ShardFile
 from velodrome.data.shards.records import from_records
@@ -60,7 +61,7 @@ class _Reader:
         """The next examples, at most `count`, into the front of these arrays."""
         self.last = 0
         try:
-            with self._path.open("rb") as stream:
+            with files.open_regular(self._path) as stream:
                 stream.seek(self._place)
                 while self.last < count:
                     block = read_block(stream, count - self.last, repr(str(self._path)))
@@ -82,7 +83,7 @@ class _Reader:
             raise self._other(f"holds {self._examples:,} examples")
 
     def finish(self) -> None:
-        with self._path.open("rb") as stream:
+        with files.open_regular(self._path) as stream:
             stream.seek(self._place)
             if stream.read(1):
                 raise self._other("holds more examples")

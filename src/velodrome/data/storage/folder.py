@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from velodrome import files
 from velodrome.data.storage.store import CHUNK, File, Staged, Store, sentence
 
 
@@ -35,7 +36,7 @@ class FolderStore(Store):
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         try:
-            with (self.folder / name).open("rb") as stream:
+            with files.open_regular(self.folder / name) as stream:
                 stream.seek(start)
                 return stream.read(-1 if length is None else length)
         except OSError as error:
@@ -43,7 +44,7 @@ class FolderStore(Store):
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes]:
         try:
-            with (self.folder / name).open("rb") as stream:
+            with files.open_regular(self.folder / name) as stream:
                 stream.seek(start)
                 while data := stream.read(CHUNK):
                     yield data

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
+from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -82,7 +83,7 @@ class FolderTree:
         return self._walked[1]
 
     def open(self, name: str) -> IO[bytes]:
-        return (self._top / name).open("rb")
+        return files.open_regular(self._top / name)
 
 
 def _walk(folder: Path, above: str, seen: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -105,6 +106,7 @@ class ZipTree:
     def __init__(self, path: Path) -> None:
         self.place = str(path.resolve())
         try:
+            files.check_regular(path)
             self._archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise BadRequest(f"{str(path)!r} is no zip archive that can be read: {error}") from None
