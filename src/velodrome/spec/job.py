@@ -18,7 +18,6 @@ Sharding = Literal["auto", "file", "data", "off"]
 DEFAULT_LEARNING_RATE: dict[str, float] = {"adam": 0.001, "sgd": 0.1, "momentum": 0.05}
 MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
-ADAM_EPSILON = 1e-7
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -51,7 +50,10 @@ class Job(BaseModel):
     )
     epochs: Positive = Field(5, description="passes over the training set, by all workers together")
     steps: Positive | None = Field(None, description="stop after this many training steps, even within an epoch")
-    optimizer: Optimizer = Field("adam", description="sgd, momentum (SGD with momentum 0.9) or adam")
+    optimizer: Optimizer = Field(
+        "adam", description="sgd, momentum (SGD with momentum 0.9) or adam (betas 0.9 and 0.999; epsilon is the "
+        "framework's default, 1e-8 for PyTorch and 1e-7 for TensorFlow)"
+    )
     learning_rate: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="learning rate; by default 0.001 for adam, 0.1 for sgd, 0.05 for "
         "momentum"

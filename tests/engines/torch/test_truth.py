@@ -165,16 +165,70 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_pat
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
-@pytest.mark.parametrize("model", ["torch_nets:unused", "torch_nets:odd"])
-def test_frozen_unused_and_tied_parameters_train_as_in_one_process(single, data, tmp_path, strategy, model):
-    wanted = job(model=model)
-    alone = single(wanted)
+def test_frozen_and_unused_parameters_train_as_in_one_process(single, data, tmp_path, strategy):
+    wanted = job(model="torch_nets:unused")
     ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 3}), data, tmp_path)
-    assert all(process.code == 0 for process in ran.processes)
-    if model.endswith("unused"):  # which layers `odd` uses depends on a worker's own batch
-        assert largest_difference(ran.state, alone.state, "model.") < 1e-9
-    assert np.array_equal(ran.state["model.idle" if "unused" in model else "model.unused.weight"],
-                          alone.state["model.idle" if "unused" in model else "model.unused.weight"])  # fmt: skip
+    assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
+
+
+def stepped_by_torch_optim(wanted: Job, data: Path) -> dict[str, np.ndarray]:
+    """The model `odd`, trained in this process by `torch.optim` on the sum of what each worker's own autograd finds."""
+    import torch_nets
+
+    from velodrome.tasks.schedule import order_of_epoch
+
+    stored = np.load(data)
+    images = torch.from_numpy(stored["train_images"]).permute(0, 3, 1, 2).double() * float(stored["scale"])
+    labels = torch.from_numpy(stored["train_labels"])
+    torch.manual_seed(wanted.seed)
+    model = torch_nets.odd((1, 8, 8), 10).double()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if wanted.optimizer == "adam":
+        stepping = torch.optim.Adam(trained, wanted.rate)
+    else:
+        stepping = torch.optim.SGD(trained, wanted.rate, momentum=0.9)
+    batches = []
+    for epoch in range(1, wanted.epochs + 1):
+        batches += torch.from_numpy(order_of_epoch(len(labels), wanted.seed, epoch)).split(wanted.batch_size)
+    for batch in batches[: wanted.steps]:
+        stepping.zero_grad(set_to_none=True)
+        for part in [part for rank in range(wanted.workers) if len(part := batch[rank :: wanted.workers])]:
+            # Gradients add up; what no part reaches stays without one.
+            chances = torch.log_softmax(model(images[part]), 1)
+            (-chances[torch.arange(len(part)), labels[part]].sum() / len(batch)).backward()
+        stepping.step()
+    return {f"model.{name}": value.detach().numpy() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    ("strategy", "workers", "path", "implementation"),
+    [
+        pytest.param("single", 1, None, "velodrome", id="single"),
+        pytest.param("ddp", 3, None, "velodrome", id="ddp"),
+        pytest.param("ddp", 3, None, "stock", id="ddp-stock"),
+        pytest.param("allreduce", 3, "shared-memory", "velodrome", id="shared-memory"),
+        pytest.param("allreduce", 3, "mpi", "velodrome", id="mpi"),
+        pytest.param("allreduce", 3, "mpi", "stock", id="mpi-stock"),
+    ],
+)
+def test_a_parameter_without_a_gradient_is_skipped_as_torch_optim_does(
+    data, tmp_path, monkeypatch, strategy, workers, path, implementation, optimizer
+):
+    """A layer is used in some steps, by some workers; in the last steps of an epoch one worker has no examples."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    wanted = job(model="torch_nets:odd", strategy=strategy, workers=workers, optimizer=optimizer,
+                 implementation=implementation)  # fmt: skip
+    hosts = [f"127.0.0.{rank + 2}" for rank in range(workers)] if path == "mpi" else None
+    ran = run(wanted, data, tmp_path, hosts=hosts)
+    assert ran.result["implementation"]["path"] == path
+    assert largest_difference(ran.state, stepped_by_torch_optim(wanted, data), "model.") < 1e-9
+    assert "find_unused_parameters" not in ran.logs
+
+
+def test_ddp_does_not_warn_of_a_model_that_uses_all_of_its_parameters(data, tmp_path):
+    ran = run(job(model="torch_nets:logits", strategy="ddp", workers=2, steps=3), data, tmp_path)
+    assert "find_unused_parameters" not in ran.logs
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])

@@ -13,7 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM, Job
+from velodrome.spec.job import ADAM_BETAS, MOMENTUM, Job
+
+#: The default of `keras.optimizers.Adam`.
+ADAM_EPSILON = 1e-7
 
 _SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 

@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.flat import Array, FlatModel, clip_by_norm
+from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
-from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM, Job
+from velodrome.spec.job import ADAM_BETAS, MOMENTUM, Job
 from velodrome.worker.learner import State
 
 

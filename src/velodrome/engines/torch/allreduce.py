@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.reducers import AllReduceReducer, GradientReducer, SharedMemoryReducer
 
 T = TypeVar("T")
@@ -27,23 +27,23 @@ class AllReduceLearner(TorchLearner):
         return self._reducer.optimizer
 
     def _choose_reducer(self) -> GradientReducer:
-        transport, job = self._transport, self._context.job
+        transport, job, may_skip = self._transport, self._context.job, not self._network.from_zoo
         if job.implementation == "stock":
-            return AllReduceReducer(transport, self._trained, job)
+            return AllReduceReducer(transport, self._trained, job, may_skip=may_skip)
         shares = transport.size > 1 and self._device.type == "cpu" and self._network.leaves_parameters_unchanged()
         agreed = np.array([shares], np.int64)
         transport.all_reduce(agreed)
         if agreed[0] == transport.size:
-            memory = SharedMemoryReducer.allocate(transport, self._trained, job)
+            memory = SharedMemoryReducer.allocate(transport, self._trained, job, may_skip=may_skip)
             if memory is not None:
                 return SharedMemoryReducer(transport, self._trained, job, memory)
-        return AllReduceReducer(transport, self._trained, job)
+        return AllReduceReducer(transport, self._trained, job, may_skip=may_skip)
 
-    def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         self._reducer.write(None if loss is None else self._local_gradients(loss))
         return self._blocking(self._reducer.reduce)
 
-    def _norm(self, gradients: list[torch.Tensor]) -> float:
+    def _norm(self, gradients: Gradients) -> float:
         return self._blocking(lambda: self._reducer.norm(gradients))
 
     def step(self, loss: torch.Tensor | None, batch: int) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.optimizer import Gradients
 from velodrome.errors import PeerLost, PortTaken, RunFailed
 from velodrome.offers.world import World
 from velodrome.transport.base import Transport
@@ -154,6 +155,27 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
+class _Participant(nn.Module):
+    """What DistributedDataParallel wraps: the model and, called without inputs, a pass that adds nothing to gradients.
+
+    A process without examples takes part in a step by that pass. With `may_skip`, the model may leave parameters
+    without a gradient: DistributedDataParallel then looks for them in every step, and logs a warning where it finds
+    none. It finds `spare`, which only the pass without inputs uses; so no parameter of the model is used by that.
+    """
+
+    def __init__(self, model: nn.Module, *, may_skip: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.spare = nn.Parameter(torch.zeros_like(self._trained[0].flatten()[:1])) if may_skip else None
+
+    def forward(self, *inputs: Any) -> Any:
+        if inputs:
+            return self.model(*inputs)
+        used = self._trained if self.spare is None else [self.spare]
+        return torch.stack([parameter.flatten()[:0].sum() for parameter in used]).sum()
+
+
 class _StockDdp(DistributedDataParallel):
     """DistributedDataParallel that broadcasts buffers in the forward pass, its default: there it waits for others."""
 
@@ -172,30 +194,28 @@ class _StockDdp(DistributedDataParallel):
 class DdpLearner(TorchLearner):
     """Gradients are averaged by DistributedDataParallel while they are computed."""
 
-    always_computes = True
-
     def _wrapped(self) -> nn.Module:
         self.loss_factor = float(self._transport.size)  # DDP divides by the number of processes
-        # It warns where a user's model turns out to use all of its parameters in every step, and newer versions have
-        # another name for broadcast_buffers.
-        warnings.filterwarnings("ignore", message=".*find_unused_parameters=True was specified.*")
+        # Newer versions have another name for broadcast_buffers.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
         assert isinstance(self._transport, ProcessGroup)
+        may_skip = not self._network.from_zoo
         options: dict[str, Any] = {
             "device_ids": [self._device.index] if self._device.type == "cuda" else None,
             "process_group": self._transport.group,
             # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
-            "find_unused_parameters": not self._network.from_zoo,
+            "find_unused_parameters": may_skip,
         }
+        model = _Participant(self._model, may_skip=may_skip)
         if self._context.job.implementation == "stock":
-            return _StockDdp(self._context.status, self._model, **options)
-        return DistributedDataParallel(self._model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
+            return _StockDdp(self._context.status, model, **options)
+        return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
 
-    def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
-        assert loss is not None, "every process computes in every step"
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         status = self._context.status
         status.waiting = True  # most of the pass computes, but where it blocks it waits for others
         with translate_peer_errors():
-            gradients = self._local_gradients(loss)
+            # A parameter that no process has a gradient of is left without one.
+            gradients = self._local_gradients(self.forward() if loss is None else loss)
         status.waiting = False
         return gradients

@@ -35,8 +35,6 @@ class Examples(ABC):
     def __init__(self, part: Part, scale: float, dtype: torch.dtype, device: torch.device) -> None:
         self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
         self._scale, self._dtype, self._device = scale, dtype, device
-        height, width, channels = part.images.shape[1:]
-        self._shape = channels, height, width
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -50,10 +48,6 @@ class Examples(ABC):
     def images(self, low: int, high: int) -> torch.Tensor:
         """Images (count, channels, height, width) with values from 0 to 1, from position `low` of the order up to, not
         including, `high`. Must be called for one step after the other."""
-
-    def placeholder(self) -> torch.Tensor:
-        """One black image, for a process that has no example in a step and must compute even so."""
-        return torch.zeros(1, *self._shape, dtype=self._dtype, device=self._device)
 
 
 class InMemoryExamples(Examples):

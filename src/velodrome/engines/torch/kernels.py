@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
-from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM
+from velodrome.spec.job import ADAM_BETAS, MOMENTUM
+
+#: The default of `torch.optim.Adam`.
+ADAM_EPSILON = 1e-8
 
 Tensors = list[torch.Tensor]
-#: Tensors, gradients, running means, running means of squares, number of the step (from 1), learning rate.
-AdamStep = Callable[[Tensors, Tensors, Tensors, Tensors, torch.Tensor, float], None]
+#: Tensors, gradients, running means, running means of squares, each tensor's number of steps with this one, learning
+#: rate.
+AdamStep = Callable[[Tensors, Tensors, Tensors, Tensors, Tensors, float], None]
 #: Tensors, gradients, momentum, learning rate.
 MomentumStep = Callable[[Tensors, Tensors, Tensors, float], None]
 
@@ -32,11 +36,11 @@ PRIVATE = ("_fused_adam_", "_fused_sgd_")
 
 
 def fused_adam(
-    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, step: torch.Tensor, rate: float
+    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float
 ) -> None:
     """One step of Adam in a single pass over all tensors."""
     torch._fused_adam_(
-        tensors, gradients, means, squares, [], [step] * len(tensors),
+        tensors, gradients, means, squares, [], steps,
         lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0, eps=ADAM_EPSILON,
         amsgrad=False, maximize=False,
     )
@@ -51,12 +55,11 @@ def fused_momentum(tensors: Tensors, gradients: Tensors, momentum: Tensors, rate
 
 
 def plain_adam(
-    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, step: torch.Tensor, rate: float
+    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float
 ) -> None:
     """One step of Adam by public functions."""
-    number = float(step)
-    mean_correction, square_correction = (1 - beta**number for beta in ADAM_BETAS)
-    for tensor, gradient, mean, square in zip(tensors, gradients, means, squares, strict=True):
+    for tensor, gradient, mean, square, step in zip(tensors, gradients, means, squares, steps, strict=True):
+        mean_correction, square_correction = (1 - beta ** float(step) for beta in ADAM_BETAS)
         mean.lerp_(gradient, 1 - ADAM_BETAS[0])
         square.mul_(ADAM_BETAS[1]).addcmul_(gradient, gradient, value=1 - ADAM_BETAS[1])
         divisor = square.sqrt().div_(math.sqrt(square_correction)).add_(ADAM_EPSILON)
@@ -86,8 +89,8 @@ def choose_kernels() -> Kernels:
     momentum: MomentumStep = fused_momentum
     missing = []
     if not _agree(
-        lambda each: fused_adam([each[0]], [each[1]], [each[2]], [each[3]], torch.ones(()), 0.1),
-        lambda each: plain_adam([each[0]], [each[1]], [each[2]], [each[3]], torch.ones(()), 0.1),
+        lambda each: fused_adam([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1),
+        lambda each: plain_adam([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1),
     ):
         adam = plain_adam
         missing.append("_fused_adam_")

@@ -12,7 +12,7 @@ from torch import nn
 
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import Optimizer, clip, make_optimizer, squared_norm
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.tasks.counts import Counts
@@ -24,8 +24,6 @@ from velodrome.worker.learner import Learner, Part, State
 class TorchLearner(Learner):
     """One process's copy of the network. Subclasses define how the gradients of several processes are combined."""
 
-    #: DistributedDataParallel takes part in a step only by a forward and a backward pass, even without examples.
-    always_computes = False
     #: What a subclass multiplies the loss with, to undo what its engine divides by.
     loss_factor = 1.0
     #: What carries the gradients, where a strategy has several ways.
@@ -53,12 +51,12 @@ class TorchLearner(Learner):
         """The module that the forward pass calls."""
         return self._model
 
-    def _gradients(self, loss: torch.Tensor | None) -> list[torch.Tensor]:
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         """The gradients that the optimizer takes; `loss` is None if this process has no example in the step."""
         assert loss is not None, "one process has all examples"
         return self._local_gradients(loss)
 
-    def _norm(self, gradients: list[torch.Tensor]) -> float:
+    def _norm(self, gradients: Gradients) -> float:
         """The norm of the whole gradient, of which `gradients` may be one process's slice."""
         return squared_norm(gradients) ** 0.5
 
@@ -98,14 +96,12 @@ class TorchLearner(Learner):
             clip(gradients, self._norm(gradients), self._clip_norm)
         self._optimizer.step(gradients)
 
-    def _local_gradients(self, loss: torch.Tensor) -> list[torch.Tensor]:
-        """Back-propagate. A parameter that the loss does not reach has the gradient zero, as in any sum."""
+    def _local_gradients(self, loss: torch.Tensor) -> Gradients:
+        """Back-propagate. A parameter that the loss does not reach has no gradient."""
         for parameter in self._trained:
             parameter.grad = None
         loss.backward()
-        return [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self._trained
-        ]
+        return [parameter.grad for parameter in self._trained]
 
     # -- statistics and evaluation
 
@@ -162,6 +158,7 @@ class TorchLearner(Learner):
             for name, value in state.items():
                 if name in places:
                     places[name].copy_(torch.from_numpy(np.array(value)))
+        self._optimizer.restored()
         self._epochs = int(state["epochs"])
 
     def save(self, folder: Path) -> None:

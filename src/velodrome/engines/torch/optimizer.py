@@ -1,16 +1,21 @@
 """sgd, momentum and adam: Velodrome's form, which calls PyTorch's fused kernels itself, and stock `torch.optim`.
 
-Both are given the gradients of a step as a list.
+All are given the gradients of a step as a list. A parameter without a gradient is skipped, as `torch.optim` does:
+neither it nor its momentum changes, and Adam does not count the step for it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 
-from velodrome.engines.torch.kernels import Kernels, Tensors, choose_kernels
-from velodrome.spec.job import ADAM_BETAS, ADAM_EPSILON, MOMENTUM, Job
+from velodrome.engines.torch.kernels import ADAM_EPSILON, Kernels, Tensors, choose_kernels
+from velodrome.spec.job import ADAM_BETAS, MOMENTUM, Job
+
+#: The gradient of each parameter; None where a parameter got none.
+Gradients = Sequence[torch.Tensor | None]
 
 #: What an optimizer keeps of every parameter.
 SLOTS: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "square")}
@@ -29,44 +34,56 @@ class Optimizer(ABC):
     missing: tuple[str, ...] = ()
 
     @abstractmethod
-    def step(self, gradients: Tensors) -> None:
+    def step(self, gradients: Gradients) -> None:
         """Make one step."""
 
     @abstractmethod
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that the next step depends on, by name; copying into these tensors restores it."""
+        """Everything that the next step depends on, by name; copying into these tensors, then `restored`, restores
+        it."""
+
+    def restored(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Called after a saved state was copied into that of this optimizer."""
 
 
 class FusedOptimizer(Optimizer):
-    """Calls the fused kernels directly, one call a step for all tensors."""
+    """Calls the fused kernels directly, one call a step for all tensors that have a gradient."""
 
     def __init__(
-        self, job: Job, tensors: Tensors, *, slots: Tensors | None = None, part: slice | None = None,
+        self, job: Job, tensors: Tensors, *, slots: Tensors | None = None, parameters: int | None = None,
         kernels: Kernels | None = None,
     ) -> None:
         """`slots` are the state of a single tensor, zero and like it, where it must lie in memory given by the caller.
-        With `part`, only that slice of the tensor is changed, and gradients are those of the slice."""
+        `parameters` is how many there are, if it is not one per tensor."""
         self._kind, self.rate = job.optimizer, job.rate
         self._kernels = kernels or choose_kernels()
         self.missing = self._kernels.missing
-        tensors = [tensor.detach() for tensor in tensors]
+        self._tensors = [tensor.detach() for tensor in tensors]
         names = SLOTS[job.optimizer]
         made = [[slot] for slot in slots] if slots else [[torch.zeros_like(each) for each in tensors] for _ in names]
         self._slots = dict(zip(names, made, strict=True))
-        self._steps = torch.zeros((), dtype=torch.float32, device=tensors[0].device)
-        self._tensors, self._stepped = tensors, self._slots
-        if part is not None:
-            self._tensors = [tensor[part] for tensor in tensors]
-            self._stepped = {name: [slot[part] for slot in each] for name, each in self._slots.items()}
+        #: How many steps each parameter has made. Loading a single number, as older checkpoints have it, sets all.
+        self._steps = torch.zeros(parameters or len(tensors), dtype=torch.float32, device=tensors[0].device)
+        self._counters = list(self._steps.unbind())
 
     @torch.no_grad()
-    def step(self, gradients: Tensors) -> None:
-        self._steps += 1
-        tensors, slots = self._tensors, self._stepped
+    def step(self, gradients: Gradients) -> None:
+        given = [gradient for gradient in gradients if gradient is not None]
+        tensors, slots, counters = self._tensors, list(self._slots.values()), self._counters
+        if len(given) == len(tensors):
+            self._steps += 1
+        else:
+            chosen = [index for index, gradient in enumerate(gradients) if gradient is not None]
+            self._steps[chosen] += 1
+            tensors, counters, *slots = ([each[index] for index in chosen] for each in (tensors, counters, *slots))
+        self._apply(tensors, given, slots, counters)
+
+    def _apply(self, tensors: Tensors, gradients: Tensors, slots: list[Tensors], counters: Tensors) -> None:
+        """Change tensors and their slots by gradients; the counters already count this step."""
         if self._kind == "adam":
-            self._kernels.adam(tensors, gradients, slots["mean"], slots["square"], self._steps, self.rate)
+            self._kernels.adam(tensors, gradients, slots[0], slots[1], counters, self.rate)
         elif self._kind == "momentum":
-            self._kernels.momentum(tensors, gradients, slots["momentum"], self.rate)
+            self._kernels.momentum(tensors, gradients, slots[0], self.rate)
         else:
             for tensor, gradient in zip(tensors, gradients, strict=True):
                 tensor.add_(gradient, alpha=-self.rate)
@@ -74,6 +91,57 @@ class FusedOptimizer(Optimizer):
     def state(self) -> dict[str, torch.Tensor]:
         slots = {f"{name}.{index}": slot for name, all_ in self._slots.items() for index, slot in enumerate(all_)}
         return {"steps": self._steps, **slots}
+
+
+class FlatOptimizer(FusedOptimizer):
+    """The same for parameters that lie in one flat tensor, or for the part of it that this process steps.
+
+    The flat tensor is stepped as one until a parameter has no gradient; from then on each parameter is stepped apart,
+    because they have made different numbers of steps.
+    """
+
+    #: For each parameter, whether it has a gradient in the next step; None if all have.
+    present: Sequence[bool] | None = None
+
+    def __init__(
+        self, job: Job, weights: torch.Tensor, bounds: Sequence[tuple[int, int]], *, slots: Tensors | None = None,
+        part: slice | None = None,
+    ) -> None:
+        """`bounds` are start and end of each parameter in the flat tensor. Gradients are those of the part."""
+        super().__init__(job, [weights], slots=slots, parameters=len(bounds))
+        low, high, _ = (part or slice(None)).indices(len(weights))
+        stepped = [weights.detach()[low:high], *(each[0][low:high] for each in self._slots.values())]
+        self._whole = [[each] for each in stepped]
+        #: What each parameter has of the part: where it lies, and its weights and slots; by number.
+        self._cuts = {
+            number: slice(max(start, low) - low, min(end, high) - low)
+            for number, (start, end) in enumerate(bounds) if max(start, low) < min(end, high)
+        }
+        self._pieces = {number: [each[cut] for each in stepped] for number, cut in self._cuts.items()}
+        #: Whether all parameters have made the same number of steps.
+        self._even = True
+
+    @torch.no_grad()
+    def step(self, gradients: Gradients) -> None:
+        (gradient,) = gradients
+        assert gradient is not None, "a flat gradient is never missing"
+        if self.present is None and self._even:
+            self._steps += 1
+            weights, *slots = self._whole
+            self._apply(weights, [gradient], slots, self._counters[:1])
+            return
+        self._even = False
+        chosen = [number for number in range(len(self._steps)) if self.present is None or self.present[number]]
+        self._steps[chosen] += 1
+        mine = [number for number in chosen if number in self._cuts]
+        if not mine:
+            return
+        weights, *slots = map(list, zip(*(self._pieces[number] for number in mine), strict=True))
+        given = [gradient[self._cuts[number]] for number in mine]
+        self._apply(weights, given, slots, [self._counters[number] for number in mine])
+
+    def restored(self) -> None:
+        self._even = bool((self._steps == self._steps[0]).all())
 
 
 class StockOptimizer(Optimizer):
@@ -98,7 +166,7 @@ class StockOptimizer(Optimizer):
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state if slots else {}, "param_groups": groups})
 
-    def step(self, gradients: Tensors) -> None:
+    def step(self, gradients: Gradients) -> None:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         for group in self._optimizer.param_groups:
@@ -120,15 +188,16 @@ def make_optimizer(job: Job, parameters: list[torch.nn.Parameter]) -> Optimizer:
 
 
 @torch.no_grad()
-def squared_norm(gradients: Tensors) -> float:
+def squared_norm(gradients: Gradients) -> float:
     """The sum of the squares of all numbers, in double precision: a float32 sum of millions loses four digits."""
-    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in gradients if each is not None]
     return float(torch.stack(norms).square().sum())
 
 
 @torch.no_grad()
-def clip(gradients: Tensors, norm: float, maximum: float) -> None:
+def clip(gradients: Gradients, norm: float, maximum: float) -> None:
     """Scale gradients of this norm down to the maximum, in place, if they exceed it."""
     if norm > maximum:
         for gradient in gradients:
-            gradient.mul_(maximum / norm)
+            if gradient is not None:
+                gradient.mul_(maximum / norm)

@@ -1,6 +1,8 @@
 """How the gradients of several processes become one step: all-reduced by the transport, or summed in shared memory.
 
-Both lay parameters and gradients out in one flat buffer, each parameter at the start of a cache line.
+Both lay parameters and gradients out in one flat buffer, each parameter at the start of a cache line. Behind a gradient
+lies a flag for each parameter, whether the process has a gradient of it: a step skips the parameters that no process
+has one of. Models of the zoo use all of their parameters in every step and have no flags.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from velodrome.engines.torch.optimizer import SLOTS, FusedOptimizer, Optimizer, StockOptimizer, squared_norm
+from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, StockOptimizer, squared_norm
 from velodrome.spec.job import Job
 from velodrome.transport.base import Transport
 
@@ -30,6 +32,13 @@ class FlatLayout:
             self.offsets.append(end)
             end += -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
         self.count = end
+        #: The numbers of a buffer that also says which parameters have a gradient.
+        self.flagged = end + -(-len(parameters) // _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """Start and end of each parameter."""
+        return [(offset, offset + like.numel()) for like, offset in zip(self._like, self.offsets, strict=True)]
 
     def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """A buffer as one view for each parameter."""
@@ -72,26 +81,27 @@ class FlatSlice:
             self._chosen.append((number, None if whole else slice(start, stop)))
             self._views.append(view if whole else buffer[offset + start : offset + stop])
 
-    def write(self, gradients: list[torch.Tensor] | None) -> None:
+    def write(self, gradients: Gradients | None) -> None:
         """Write this part of the gradients; None stands for zeros."""
         if gradients is None:
             for view in self._views:
                 view.zero_()
             return
-        for view, gradient in zip(self._views, self._of(gradients), strict=True):
-            view.copy_(gradient)
+        for view, (number, part) in zip(self._views, self._chosen, strict=True):
+            gradient = gradients[number]
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient if part is None else self._layout.flattened(number, gradient)[part])
 
-    def add(self, gradients: list[torch.Tensor] | None) -> None:
+    def add(self, gradients: Gradients | None) -> None:
         """Add this part of the gradients; None stands for zeros."""
-        if gradients is not None:
-            for view, gradient in zip(self._views, self._of(gradients), strict=True):
-                view.add_(gradient)
-
-    def _of(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [
-            gradients[number] if part is None else self._layout.flattened(number, gradients[number])[part]
-            for number, part in self._chosen
-        ]
+        if gradients is None:
+            return
+        for view, (number, part) in zip(self._views, self._chosen, strict=True):
+            gradient = gradients[number]
+            if gradient is not None:
+                view.add_(gradient if part is None else self._layout.flattened(number, gradient)[part])
 
 
 class GradientReducer(ABC):
@@ -102,20 +112,31 @@ class GradientReducer(ABC):
     optimizer: Optimizer
 
     @abstractmethod
-    def write(self, gradients: list[torch.Tensor] | None) -> None:
-        """Take the gradients of this process; None stands for zeros."""
+    def write(self, gradients: Gradients | None) -> None:
+        """Take the gradients of this process; None stands for none at all."""
 
     @abstractmethod
-    def reduce(self) -> list[torch.Tensor]:
+    def reduce(self) -> Gradients:
         """The sums that the optimizer takes. Blocks until all processes have called it."""
 
-    def norm(self, gradients: list[torch.Tensor]) -> float:
+    def norm(self, gradients: Gradients) -> float:
         """The norm of the whole gradient. Blocks as `reduce` does."""
         return squared_norm(gradients) ** 0.5
 
     def finish(self) -> None:
         """Called after the optimizer's step, before the next forward pass. Blocks as `reduce` does."""
         return
+
+
+def _write_flags(flags: NDArray[Any], gradients: Gradients | None) -> None:
+    """Write 1 for each parameter that has a gradient, else 0; nothing where there are no flags."""
+    if len(flags):
+        flags[:] = 0 if gradients is None else [gradient is not None for gradient in gradients]
+
+
+def _present(flags: NDArray[Any]) -> list[bool] | None:
+    """Which parameters have a gradient by their summed flags; None if all have."""
+    return None if flags.all() else (flags > 0).tolist()
 
 
 class AllReduceReducer(GradientReducer):
@@ -127,33 +148,50 @@ class AllReduceReducer(GradientReducer):
 
     path = "mpi"
 
-    def __init__(self, transport: Transport, parameters: list[torch.nn.Parameter], job: Job) -> None:
+    def __init__(
+        self, transport: Transport, parameters: list[torch.nn.Parameter], job: Job, *, may_skip: bool
+    ) -> None:
+        """With `may_skip`, a step may leave parameters without a gradient."""
         self._transport = transport
         layout, like = FlatLayout(parameters), parameters[0]
-        self._gradient = torch.zeros(layout.count, dtype=like.dtype, device=like.device)
+        length = layout.flagged if may_skip else layout.count
+        self._buffer = torch.zeros(length, dtype=like.dtype, device=like.device)
+        self._gradient = self._buffer[: layout.count]
         self._views = layout.views(self._gradient)
+        self._flat: FlatOptimizer | None = None
         if job.implementation == "stock":
-            self.optimizer, self._reduced = StockOptimizer(job, parameters), self._views
+            self.optimizer = StockOptimizer(job, parameters)
         else:
             weights = torch.zeros_like(self._gradient)
             layout.move(parameters, weights)
-            self.optimizer, self._reduced = FusedOptimizer(job, [weights]), [self._gradient]
-        self._on_host = self._gradient.cpu()  # the same memory, if it is the host's
+            self.optimizer = self._flat = FlatOptimizer(job, weights, layout.bounds)
+        self._on_host = self._buffer.cpu()  # the same memory, if it is the host's
+        self._flags = self._on_host.numpy()[layout.count :][: len(parameters)]
+        self._mine: Gradients | None = None
 
-    def write(self, gradients: list[torch.Tensor] | None) -> None:
+    def write(self, gradients: Gradients | None) -> None:
+        self._mine = gradients
         if gradients is None:
             self._gradient.zero_()
             return
         for view, gradient in zip(self._views, gradients, strict=True):
-            view.copy_(gradient)
+            if gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient)
 
-    def reduce(self) -> list[torch.Tensor]:
-        if self._on_host is not self._gradient:
-            self._on_host.copy_(self._gradient)
+    def reduce(self) -> Gradients:
+        if self._on_host is not self._buffer:
+            self._on_host.copy_(self._buffer)
+        _write_flags(self._flags, self._mine)
         self._transport.all_reduce(self._on_host.numpy())
-        if self._on_host is not self._gradient:
-            self._gradient.copy_(self._on_host)
-        return self._reduced
+        if self._on_host is not self._buffer:
+            self._buffer.copy_(self._on_host)
+        present = _present(self._flags)
+        if self._flat is not None:
+            self._flat.present = present
+            return [self._gradient]
+        return [view if present is None or present[index] else None for index, view in enumerate(self._views)]
 
 
 class SharedMemoryReducer(GradientReducer):
@@ -161,7 +199,8 @@ class SharedMemoryReducer(GradientReducer):
     them, so neither sums nor new weights are sent, and the optimizer's work is divided too.
 
     The rows of that memory: the parameters, the optimizer's slots, and one per process for what it adds to the slices
-    of the others. No process changes a parameter between `finish` and `reduce`, while all compute.
+    of the others, with its flags behind it. No process changes a parameter between `finish` and `reduce`, while all
+    compute.
     """
 
     path = "shared-memory"
@@ -169,39 +208,48 @@ class SharedMemoryReducer(GradientReducer):
     def __init__(
         self, transport: Transport, parameters: list[torch.nn.Parameter], job: Job, memory: NDArray[Any]
     ) -> None:
+        """`memory` is what `allocate` returned."""
         self._transport = transport
         layout, rank = FlatLayout(parameters), transport.rank
-        weights, *rest = (torch.from_numpy(row) for row in memory)
+        weights, *rest = (torch.from_numpy(row) for row in memory[:, : layout.count])
         slots, rows = rest[: -transport.size], rest[-transport.size :]
         layout.move(parameters, weights)
         low, high = layout.slice_of(rank, transport.size)
-        self.optimizer = FusedOptimizer(job, [weights], slots=slots, part=slice(low, high))
+        self._flat = self.optimizer = FlatOptimizer(job, weights, layout.bounds, slots=slots, part=slice(low, high))
         self._for_others = [FlatSlice(layout, rows[rank], 0, low), FlatSlice(layout, rows[rank], high, layout.count)]
         # The gradient of this process's own slice is added to what another one has written for it.
         first, *others = (row for number, row in enumerate(rows) if number != rank)
         self._own = FlatSlice(layout, first, low, high)
         self._total, self._others = first[low:high], [row[low:high] for row in others]
-        self._gradients: list[torch.Tensor] | None = None
+        #: A row for each process; rows of nothing where every step has all gradients.
+        self._flags = memory[-transport.size :, layout.count :][:, : len(parameters)]
+        self._mine: Gradients | None = None
 
     @staticmethod
-    def allocate(transport: Transport, parameters: list[torch.nn.Parameter], job: Job) -> NDArray[Any] | None:
-        """The shared memory that a model requires; None where the processes cannot share as much."""
-        rows = 1 + len(SLOTS[job.optimizer]) + transport.size
-        return transport.shared((rows, FlatLayout(parameters).count), job.dtype)
+    def allocate(
+        transport: Transport, parameters: list[torch.nn.Parameter], job: Job, *, may_skip: bool
+    ) -> NDArray[Any] | None:
+        """The shared memory that a model requires; None where the processes cannot share as much. With `may_skip`, a
+        step may leave parameters without a gradient."""
+        rows, layout = 1 + len(SLOTS[job.optimizer]) + transport.size, FlatLayout(parameters)
+        return transport.shared((rows, layout.flagged if may_skip else layout.count), job.dtype)
 
-    def write(self, gradients: list[torch.Tensor] | None) -> None:
-        self._gradients = gradients
+    def write(self, gradients: Gradients | None) -> None:
+        self._mine = gradients
         for part in self._for_others:
             part.write(gradients)
+        _write_flags(self._flags[self._transport.rank], gradients)
 
-    def reduce(self) -> list[torch.Tensor]:
+    def reduce(self) -> Gradients:
         self._transport.barrier()  # all rows are written, and no process reads the parameters any more
-        self._own.add(self._gradients)
+        self._own.add(self._mine)
         for other in self._others:
             self._total += other
+        if self._flags.size:
+            self._flat.present = _present(self._flags.max(0))
         return [self._total]
 
-    def norm(self, gradients: list[torch.Tensor]) -> float:
+    def norm(self, gradients: Gradients) -> float:
         total = np.array([squared_norm(gradients)])
         self._transport.all_reduce(total)
         return float(total[0]) ** 0.5

@@ -21,8 +21,6 @@ from velodrome.worker.learner import Part
 class Stepper(Protocol):
     """The strategy, from the point of view of a task."""
 
-    #: Whether it takes part in a step only by a forward and a backward pass, even without examples.
-    always_computes: bool
     #: What is called with a batch.
     forward: nn.Module
 

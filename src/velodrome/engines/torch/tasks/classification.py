@@ -58,33 +58,22 @@ class ClassificationTask(TorchTask):
             count = high - low
             if count >= minimum:
                 outputs = forward(images(low, high))
-            elif count or stepper.always_computes:
-                kept = [] if count else [buffer.clone() for buffer in self._network.model.buffers()]
+            elif count:
                 outputs = forward(self._padded(low, high))[:count]
             else:
                 step_with(None, batches[step])
                 continue
             loss = loss_of(outputs, labels[low:high])
             step_with(loss, batches[step])
-            if not count:
-                self._restore_buffers(kept)
             losses.append(loss.detach())
             torch.argmax(outputs.detach(), 1, out=predicted[low - start : high - start])
         correct = (predicted == labels[start:end]).sum()
         loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
         return Counts(end - start, float(loss_sum), {"correct": int(correct)})
 
-    def _restore_buffers(self, kept: list[torch.Tensor]) -> None:
-        """Undo what a placeholder image did to the statistics of batch normalisation."""
-        with torch.no_grad():
-            for buffer, value in zip(self._network.model.buffers(), kept, strict=True):
-                buffer.copy_(value)
-
     def _padded(self, low: int, high: int) -> torch.Tensor:
-        """At least the model's minimum batch: the images of the step repeated, or a placeholder; the extra ones are not
-        counted."""
-        chosen = self._train.images(low, high) if high > low else self._train.placeholder()
-        return chosen.repeat(self._network.minimum_batch, 1, 1, 1)
+        """At least the model's minimum batch: the images of the step repeated; the extra ones are not counted."""
+        return self._train.images(low, high).repeat(self._network.minimum_batch, 1, 1, 1)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
         data, device, model = self._context.data, self._replica.device, self._network.model
