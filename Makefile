@@ -14,7 +14,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/velodrome race examples/demo.yaml --name demo --runs .demo
+	@$(BIN)/velodrome race src/velodrome/example_files/demo.yaml --name demo --runs .demo
 
 lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks docs

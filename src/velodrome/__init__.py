@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from velodrome.api import datasets, runs, study
+    from velodrome.api import datasets, examples, runs, study
     from velodrome.api.engines import list_engines
     from velodrome.api.plan import plan
     from velodrome.api.race import race
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from velodrome.spec.race import Race
 
 __all__ = [
-    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "datasets", "list_engines", "plan", "race", "recommend",
-    "report", "resume", "runs", "study", "train",
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "datasets", "examples", "list_engines", "plan", "race",
+    "recommend", "report", "resume", "runs", "study", "train",
 ]
 
 #: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
@@ -34,6 +34,7 @@ _LAZY_EXPORTS = {
     "RunFailed": "velodrome.errors:RunFailed",
     "VelodromeError": "velodrome.errors:VelodromeError",
     "datasets": "velodrome.api.datasets",
+    "examples": "velodrome.api.examples",
     "list_engines": "velodrome.api.engines:list_engines",
     "plan": "velodrome.api.plan:plan",
     "race": "velodrome.api.race:race",

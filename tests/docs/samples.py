@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+#: What newcomers read. Other pages are for contributors, or are about results.
+USER_PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<order>not run|file): (?P<value>[^\n]+?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?P<order>not run|slow|file): (?P<value>[^\n]+?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 RUN = ("bash", "python")
@@ -21,6 +25,7 @@ class Block:
     text: str
     line: int
     not_run: str | None = None
+    slow: str | None = None
     file: str | None = None
 
     @property
@@ -36,6 +41,7 @@ def blocks(page: Path) -> list[Block]:
             text=found["text"],
             line=text.count("\n", 0, found.start("language")) + 1,
             not_run=found["value"] if found["order"] == "not run" else None,
+            slow=found["value"] if found["order"] == "slow" else None,
             file=found["value"] if found["order"] == "file" else None,
         )
         for found in _BLOCK.finditer(text)
@@ -54,3 +60,17 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The words of every `velodrome` command in a block of shell."""
+    lines = block.text.replace("\\\n", " ")
+    found = re.findall(r"^(?:[A-Z_]+=\S+ |if |\s)*velodrome ((?:'[^']*'|\"[^\"]*\"|[^;&|<>#\n])*)", lines, re.MULTILINE)
+    return [shlex.split(words) for words in found]
+
+
+def section_before(page: Path, block: Block) -> str:
+    """The text between the heading above a block and the block, without other blocks."""
+    above = "\n".join(page.read_text(encoding="utf-8").splitlines()[: block.line - 1])
+    prose = re.sub(r"^```.*?^```$|^<!--.*?-->$", "", above, flags=re.MULTILINE | re.DOTALL)
+    return re.split(r"^#+ ", prose, flags=re.MULTILINE)[-1]

@@ -21,6 +21,7 @@ COMMANDS = {
     "data": "List, fetch, show, verify and shard data sets.",
     "runs": "List, show, compare, check, remove and export stored runs and races.",
     "study": "Reproduce published studies and compare the results.",
+    "examples": "List and copy the example files of the documentation.",
 }
 
 

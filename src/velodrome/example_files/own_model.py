@@ -1,4 +1,4 @@
-"""Two models of your own, one for each engine. Frameworks are imported where they are used: either may be missing.
+"""Your own model, once for each engine. Each function imports its framework itself: the other may be missing.
 
 velodrome train --model own_model:build_torch --engine torch --strategy ddp --workers 2
 velodrome train --model own_model:build_keras --engine tensorflow --strategy mirrored --workers 2
