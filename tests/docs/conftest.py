@@ -43,4 +43,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Found after the wheel. An editable velodrome among them stays unseen: its own .pth file is not read from here.
     others = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (packages / "others.pth").write_text("\n".join(others) + "\n")
+    for library in Path(sys.prefix, "lib").iterdir():  # MPI, which its wheel installs beside Python
+        if not library.name.startswith("python"):
+            (folder / "lib" / library.name).symlink_to(library)
     return python.parent

@@ -92,9 +92,8 @@ def _run(page: Path, folder: Path, environment: dict[str, str], *, slow: bool) -
             )
             assert done.returncode == 0, f"{page.name}, line {block.line}:\n{block.text}\n{done.stdout}\n{done.stderr}"
             shell = Path(where.read_text().strip()) if where.exists() else shell
-    for job in folder.rglob("job.yaml"):
-        if job.parent.name != "examples":
-            _check_against_reference(job.parent)
+    for job in folder.rglob("runs/**/job.yaml"):
+        _check_against_reference(job.parent)
 
 
 def _write(block: Block, folder: Path) -> None:

@@ -18,17 +18,16 @@ def list_examples(json: Json = False) -> None:
 
     Example: `velodrome examples list`
     """
-    import json as json_module
-
     from velodrome.api import examples
+    from velodrome.cli.output import say, say_json
 
     found = examples.list()
     if json:
-        print(json_module.dumps(found))
+        say_json(found)
         return
     width = max(len(example["name"]) for example in found)
     for example in found:
-        print(f"{example['name']:<{width}}  {example['about']}")
+        say(f"{example['name']:<{width}}  {example['about']}")
 
 
 @app.command("copy")
@@ -49,13 +48,12 @@ def copy(
 
     `velodrome race examples/demo.yaml --name demo`
     """
-    import json as json_module
-
     from velodrome.api import examples
+    from velodrome.cli.output import say, say_json
 
     copied = examples.copy(folder, force=force)
     if json:
-        print(json_module.dumps(copied))
+        say_json(copied)
         return
     for path in copied["files"]:
-        print(path)
+        say(path)
