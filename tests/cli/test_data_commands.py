@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 import tiny_idx
-from pictures import write_folders
+from pictures import write_folders, write_products
 
 from velodrome.data import catalogue
 
@@ -53,6 +53,23 @@ def test_a_damaged_data_set_does_not_end_the_list(velodrome, tmp_path):
         rows = {about["name"]: about for about in velodrome("data", "list", "--json").json()}
         assert rows["fashion-products"]["here"] is None
         assert why in rows["fashion-products"]["notes"][0]
+
+
+def test_every_command_takes_a_mirror_and_what_it_prepared_needs_none_later(velodrome, tmp_path):
+    write_products(tmp_path / "mirror" / "fashion-products", each=40)
+    by_hand = ("data", "show", "fashion-products:gender")
+    assert "must be fetched by hand" in velodrome(*by_hand).err
+    assert velodrome(*by_hand, "--mirror", "mirror").code == 0
+    assert velodrome(*by_hand).code == 0
+    for words in (("study", "run", "aws-2023", "--dry-run"), ("study", "show", "aws-2023")):
+        assert "data prepare fashion-products" in velodrome(*words).text
+        assert "data prepare fashion-products" not in velodrome(*words, "--mirror", "mirror").text
+    race = ("race", "--dataset", "fashion-products", "--dry-run", "--naming", "published")
+    assert "-0d-" in velodrome(*race).err  # how many there are is not known
+    assert "-58d-" in velodrome(*race, "--mirror", "mirror").err
+    assert velodrome("data", "prepare", "fashion-products", "--mirror", "mirror").code == 0
+    assert "-58d-" in velodrome(*race).err
+    assert "data prepare fashion-products" not in velodrome("study", "show", "aws-2023").text
 
 
 def test_a_web_mirror_may_be_named_too(velodrome, tiny, tmp_path):

@@ -113,6 +113,7 @@ def test_results_from_elsewhere_are_escaped(velodrome, runs):
         assert_harmless(done.text)
     shown_run = velodrome("runs", "show", "mine", "--runs", runs)
     assert "most confused" in shown_run.out
+    assert "[yellow]" not in shown_run.out
     assert "[bold]x[/red]" in shown_run.out
 
 

@@ -32,3 +32,19 @@ def truncated(path: Path) -> None:
     Image.fromarray(noise).save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
+
+
+def write_products(folder: Path, each: int = 12) -> Path:
+    """Kaggle's layout, flaws included: an unquoted comma, a missing picture, a rare class, a short line."""
+    (folder / "images").mkdir(parents=True)
+    lines = ["id,gender,articleType,productDisplayName"]
+    number = 1000
+    for kind, colour in (("Shirts", (200, 30, 30)), ("Shoes", (30, 200, 30)), ("Watches", (30, 30, 200))):
+        for place in range(each if kind != "Watches" else 3):
+            number += 1
+            picture(colour, place).save(folder / "images" / f"{number}.jpg")
+            lines.append(f"{number},{'Men' if place % 2 else 'Women'},{kind},{kind} {place}")
+    lines += ["9999,Men,Shirts,no picture", "1001x"]
+    lines[1] += ", blue, large"
+    (folder / "styles.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder

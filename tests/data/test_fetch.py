@@ -150,7 +150,7 @@ def test_a_failure_names_every_source_with_its_reason_and_the_way_out(tmp_path, 
     assert f"the mirror {tmp_path / 'absent' / 'tiny'} (no such folder)" in said
     assert f"the system package's folder {tmp_path} (no such file)" in said
     assert f"{server.address}/{IMAGES} (the server answered 503 Service Unavailable)" in said
-    assert f"Set VELODROME_DATA_MIRROR to a folder or an http(s) address that holds tiny/{IMAGES}" in said
+    assert f"Set --mirror or VELODROME_DATA_MIRROR to a folder or an http(s) address that holds tiny/{IMAGES}" in said
 
 
 def test_a_redirect_cannot_lead_to_a_file_of_this_machine(tmp_path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pictures import COLOURS, picture, truncated, write_folders
+from pictures import COLOURS, picture, truncated, write_folders, write_products
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
+from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -142,22 +143,6 @@ def test_what_is_no_table_is_refused(tmp_path, payload):
         load(tmp_path / "list.csv")
 
 
-def write_products(folder: Path, each: int = 12) -> Path:
-    """Kaggle's layout, flaws included: an unquoted comma, a missing picture, a rare class, a short line."""
-    (folder / "images").mkdir(parents=True)
-    lines = ["id,gender,articleType,productDisplayName"]
-    number = 1000
-    for kind, colour in (("Shirts", (200, 30, 30)), ("Shoes", (30, 200, 30)), ("Watches", (30, 30, 200))):
-        for place in range(each if kind != "Watches" else 3):
-            number += 1
-            picture(colour, place).save(folder / "images" / f"{number}.jpg")
-            lines.append(f"{number},{'Men' if place % 2 else 'Women'},{kind},{kind} {place}")
-    lines += ["9999,Men,Shirts,no picture", "1001x"]
-    lines[1] += ", blue, large"
-    (folder / "styles.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
-
-
 @pytest.mark.parametrize("within", ["", "fashion-dataset"])
 def test_fashion_products_are_read_with_the_flaws_everybody_has(tmp_path, monkeypatch, within):
     write_products(tmp_path / "mirror" / "fashion-products" / within)
@@ -190,6 +175,24 @@ def test_a_broken_picture_of_the_products_is_still_bad_data(own_cache):
             catalogue.load(name, seed=1, validation=0.1)
         notes = catalogue.load(name, seed=1, validation=0.1, bad_data="skip").notes
         assert any("images that cannot be read: 1 (1002.jpg" in note for note in notes)
+
+
+def test_what_was_prepared_from_a_mirror_is_usable_without_it(tmp_path):
+    mirror = tmp_path / "mirror"
+    write_products(mirror / "fashion-products")
+    with using_mirror(str(mirror)):
+        catalogue.prepare("fashion-products")
+    about = catalogue.describe("fashion-products")
+    assert (about.train, about.classes) == (17, 2)
+    assert catalogue.is_here("fashion-products")
+    catalogue.prepare("fashion-products")
+    assert len(catalogue.load("fashion-products", seed=1, validation=0.1).train) == 17
+    assert {checked.state for checked in catalogue.verify("fashion-products")} == {"ok"}
+    with pytest.raises(DataError, match="must be fetched by hand"):  # by another column, nothing was prepared
+        catalogue.prepare("fashion-products:gender")
+    with using_mirror(str(mirror)):  # where the source can be reached, its changes count
+        (mirror / "fashion-products" / "images" / "1001.jpg").unlink()
+        assert len(catalogue.load("fashion-products", seed=1, validation=0.1).train) == 16
 
 
 def test_without_its_files_fashion_products_say_where_to_put_them(own_cache):

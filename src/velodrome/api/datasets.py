@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import builtins
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Description, Progress
-from velodrome.data.cache.fetch import MIRROR
+from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 
 
@@ -58,24 +56,10 @@ def prepare(
         bad_data: whether unusable examples are left out (``skip``) or an error (``fail``).
         on_download: called with bytes done, bytes in total and a label.
     """
-    with _mirror(mirror):
+    with using_mirror(mirror):
         catalogue.forget_damaged(name, bad_data=bad_data)
         catalogue.prepare(name, on_download, bad_data=bad_data)
     return {**_plain(catalogue.describe(name, bad_data=bad_data)), "ready": True}
-
-
-@contextmanager
-def _mirror(place: str | None) -> Iterator[None]:
-    """Use a mirror for a while."""
-    before = os.environ.get(MIRROR)
-    if place is not None:
-        os.environ[MIRROR] = place
-    try:
-        yield
-    finally:
-        if place is not None:
-            os.environ.pop(MIRROR)
-            os.environ.update({} if before is None else {MIRROR: before})
 
 
 def show(
@@ -86,6 +70,7 @@ def show(
     seed: int = 1,
     validation: float = 0.1,
     bad_data: BadData = "fail",
+    mirror: str | None = None,
     on_download: Progress | None = None,
 ) -> dict[str, Any]:
     """Write a contact sheet of a data set and count its classes; for a text, count its words.
@@ -97,9 +82,11 @@ def show(
         seed: random seed of the validation and test splits.
         validation: fraction held out for validation.
         bad_data: whether unusable examples are left out (``skip``) or an error (``fail``).
+        mirror: folder or URL with the publisher's files.
         on_download: called with bytes done, bytes in total and a label.
     """
-    catalogue.prepare(name, on_download, bad_data=bad_data)
+    with using_mirror(mirror):
+        catalogue.prepare(name, on_download, bad_data=bad_data)
     if catalogue.describe(name, bad_data=bad_data).kind == "text":
         return _count_words(name, bad_data)
     from velodrome.data.images.contact_sheet import class_counts, draw, write
@@ -146,6 +133,7 @@ def shard(
     validation: float = 0.1,
     bad_data: BadData = "fail",
     force: bool = False,
+    mirror: str | None = None,
     on_download: Progress | None = None,
 ) -> dict[str, Any]:
     """Write a data set as TFRecord files with an index.
@@ -160,6 +148,7 @@ def shard(
         validation: fraction of the training set held out for validation.
         bad_data: whether unusable examples are left out (``skip``) or an error (``fail``).
         force: whether an existing set is replaced.
+        mirror: folder or URL with the publisher's files.
         on_download: called with bytes done, bytes in total and a label.
     """
     from velodrome.data.shards.index import PARTS
@@ -170,7 +159,8 @@ def shard(
     if not chosen or {*parts} - {*PARTS}:
         raise BadRequest(f"--part {','.join(parts)!r}: give some of {','.join(PARTS)}, separated by commas")
     store = open_store(to)
-    catalogue.prepare(name, on_download, bad_data=bad_data)
+    with using_mirror(mirror):
+        catalogue.prepare(name, on_download, bad_data=bad_data)
     splits = catalogue.load_mapped(name, seed=seed, validation=validation, bad_data=bad_data)
     about = catalogue.describe(name, validation=validation, bad_data=bad_data)
     index = write_shards(

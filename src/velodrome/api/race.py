@@ -16,6 +16,7 @@ from velodrome.analysis.recommend import verdict
 from velodrome.cluster.preflight import crowded
 from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
 from velodrome.data import catalogue
+from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event
 from velodrome.machine import cores
@@ -41,6 +42,7 @@ def race(
     warm: bool = True,
     dry_run: bool = False,
     skip_unavailable: bool = False,
+    mirror: str | None = None,
     on_event: Callable[[str, dict[str, Any]], None] | None = None,
     on_job: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def race(
         dry_run: return the plan, jobs and expected seconds, and start nothing.
         skip_unavailable: leave out jobs for which this machine lacks a package, a device or memory, instead of
             refusing the race.
+        mirror: folder or URL with the publisher's files of data sets.
         on_event: called with a run's name and each of its events.
         on_job: called with the result of each job when it ends, failed ones included.
 
@@ -70,12 +73,13 @@ def race(
         BadRequest: the race cannot run as requested; nothing was started.
     """
     merged = merge(race, job, vary, repeat, naming)
-    planned = plan_race(
-        merged, name or default_name(race, merged), runs, on=on, warm=warm, leave_out=lambda _: skip_unavailable
-    )
-    if dry_run:
-        return planned.as_json()
-    return run_planned(planned, _Callbacks(on_event, on_job), warm=warm).as_json()
+    with using_mirror(mirror):
+        planned = plan_race(
+            merged, name or default_name(race, merged), runs, on=on, warm=warm, leave_out=lambda _: skip_unavailable
+        )
+        if dry_run:
+            return planned.as_json()
+        return run_planned(planned, _Callbacks(on_event, on_job), warm=warm).as_json()
 
 
 class _Callbacks(RaceObserver):

@@ -13,6 +13,7 @@ from velodrome.analysis.compare import compare
 from velodrome.api.race import PlannedRace, plan_entries, run_missing
 from velodrome.cluster.registry import DEFAULT, launcher_named
 from velodrome.data.base import BadData
+from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
 from velodrome.reporting.load import load_race
@@ -33,16 +34,17 @@ def list() -> builtins.list[dict[str, Any]]:
     ]
 
 
-def show(name: str, scale: str = "full") -> dict[str, Any]:
+def show(name: str, scale: str = "full", *, mirror: str | None = None) -> dict[str, Any]:
     """What a study published, what would run here at a scale (smoke, small or full), and what is missing."""
-    plan, rows = planned_rows(name, scale)
+    plan, rows = planned_rows(name, scale, mirror)
     return {**describe(plan), "configurations": [row.as_json() for row in rows],
             "claims": [claim.model_dump() for claim in plan.study.claims]}
 
 
-def planned_rows(name: str, scale: str) -> tuple[StudyPlan, Sequence[FigureComparison]]:
+def planned_rows(name: str, scale: str, mirror: str | None = None) -> tuple[StudyPlan, Sequence[FigureComparison]]:
     """A study fitted to this machine, and its configurations with their published figures."""
-    plan = plan_study(study_named(name), scale_named(scale), Choice())
+    with using_mirror(mirror):
+        plan = plan_study(study_named(name), scale_named(scale), Choice())
     return plan, compare_figures(plan, [], cores())
 
 
@@ -59,6 +61,7 @@ def run(
     naming: str | None = None,
     on: str = DEFAULT,
     dry_run: bool = False,
+    mirror: str | None = None,
 ) -> dict[str, Any]:
     """Run a study again at a scale; the object that ``velodrome study run --json`` prints.
 
@@ -77,12 +80,13 @@ def run(
         naming: how runs are named, ``plain`` or ``published``; by default as the study does.
         on: the launcher, as for ``race``.
         dry_run: whether to plan only and start nothing.
+        mirror: folder or URL with the publisher's files of data sets.
     """
     choice = Choice(dataset, data_url, repeat, naming, bad_data)
-    planned = prepare(name, scale, choice, runs, race_name, on=on, dry_run=dry_run)
-    if dry_run:
-        return conclude(planned, None).as_json()
-    return conclude(planned, run_missing(planned.race, RaceObserver(), warm=True)).as_json()
+    with using_mirror(mirror):
+        planned = prepare(name, scale, choice, runs, race_name, on=on, dry_run=dry_run)
+        failures = None if dry_run else run_missing(planned.race, RaceObserver(), warm=True)
+    return conclude(planned, failures).as_json()
 
 
 @dataclass(frozen=True)

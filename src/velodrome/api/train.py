@@ -9,6 +9,7 @@ from typing import Any
 from velodrome.cluster.plan import Plan
 from velodrome.cluster.registry import DEFAULT, open_launcher
 from velodrome.data.base import Progress
+from velodrome.data.cache.fetch import using_mirror
 from velodrome.run import execute
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Listener
@@ -31,6 +32,7 @@ def train(
     name: str | None = None,
     runs: str | Path = "runs",
     on: str = DEFAULT,
+    mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
     on_download: Progress | None = None,
@@ -42,6 +44,7 @@ def train(
         name: name of the run's folder; by default made from the job and the time.
         runs: folder that holds the runs.
         on: the launcher: ``local``, or ``debug`` to train a job of one process inside this program.
+        mirror: folder or URL with the publisher's files of a data set.
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
         on_download: called with bytes done, bytes in total and a label while a data set is fetched.
@@ -50,7 +53,7 @@ def train(
         BadRequest: the job cannot run as requested; nothing was started.
         RunFailed: the run ended early; its folder records what happened.
     """
-    with open_launcher(on) as launcher:
+    with using_mirror(mirror), open_launcher(on) as launcher:
         return execute.execute(
             job, store=Store(Path(runs)), launcher=launcher, name=name, listener=_listener(on_event),
             on_start=on_start, progress=on_download,
@@ -62,6 +65,7 @@ def resume(
     *,
     runs: str | Path = "runs",
     on: str = DEFAULT,
+    mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> dict[str, Any]:
@@ -71,10 +75,11 @@ def resume(
         name: name of the run.
         runs: folder that holds the runs.
         on: the launcher, as for ``train``.
+        mirror: folder or URL with the publisher's files of a data set.
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
     """
-    with open_launcher(on) as launcher:
+    with using_mirror(mirror), open_launcher(on) as launcher:
         return execute.resume(
             name, store=Store(Path(runs)), launcher=launcher, listener=_listener(on_event), on_start=on_start
         )

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from velodrome.analysis.estimate import steps_done
 from velodrome.analysis.foreign import foreign_note
@@ -172,7 +173,7 @@ def summary(result: dict[str, Any]) -> Table:
                 f"{network['out'] / 2**20:.1f} / loopback {network['loopback'] / 2**20:.1f} MiB"
             )
     if note := foreign_note([result]):
-        table.add_row("[yellow]other programs[/yellow]", note.removeprefix("other programs "))
+        table.add_row(Text("other programs", style="yellow"), note.removeprefix("other programs "))
     if hosts := host_lines(result):
         table.add_row("hosts", "\n".join(hosts))
     table.add_row("stored in", str(result["path"]))

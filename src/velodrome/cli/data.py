@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import data_shard, data_show, data_verify
-from velodrome.cli.options import Json
+from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, show, verify and shard data sets.")
@@ -55,9 +55,7 @@ def _size(count: int | None) -> str:
 @app.command("prepare")
 def prepare(
     name: Name,
-    mirror: Annotated[
-        str | None, typer.Option("--mirror", metavar="DIR|URL", help="Folder or URL with the publisher's files.")
-    ] = None,
+    mirror: Mirror = None,
     bad_data: data_show.BadDataOption = "fail",
     json: Json = False,
 ) -> None:

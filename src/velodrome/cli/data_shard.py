@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli.data_show import BadDataOption, checked
-from velodrome.cli.options import Json
+from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
 from velodrome.printable import bytes_text
 
@@ -26,6 +26,7 @@ def command(
                                               "validation.")] = 0.1,
     bad_data: BadDataOption = "fail",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing set.")] = False,
+    mirror: Mirror = None,
     json: Json = False,
 ) -> None:
     """Write a data set as TFRecord files, with an index that holds counts and checksums.
@@ -43,7 +44,7 @@ def command(
     try:
         written = datasets.shard(
             name, to, shards=shards, encoding=encoding, parts=part.split(","), seed=seed, validation=validation,
-            bad_data=checked(bad_data), force=force, on_download=progress.data,
+            bad_data=checked(bad_data), force=force, mirror=mirror, on_download=progress.data,
         )
     finally:
         progress.end()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import Json
+from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
 from velodrome.errors import BadRequest
 
@@ -40,6 +40,7 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the validation and test splits.")] = 1,
     validation: Annotated[float, typer.Option("--validation", help="Fraction held out for validation.")] = 0.1,
     bad_data: BadDataOption = "fail",
+    mirror: Mirror = None,
     json: Json = False,
 ) -> None:
     """Draw a contact sheet of a data set, and count its classes.
@@ -59,7 +60,7 @@ def command(
     try:
         found = datasets.show(
             name, out=out, columns=columns, seed=seed, validation=validation, bad_data=checked(bad_data),
-            on_download=progress.data,
+            mirror=mirror, on_download=progress.data,
         )
     finally:
         progress.end()

@@ -35,6 +35,11 @@ On = Annotated[
         help="Where processes run: local (this machine), or debug (one process inside this command, for breakpoints).",
     ),
 ]
+_MIRROR: dict[str, Any] = {
+    "metavar": "DIR|URL", "help": "Folder or URL with the publisher's files; by default $VELODROME_DATA_MIRROR.",
+}
+Mirror = Annotated[str | None, typer.Option("--mirror", **_MIRROR)]
+JobMirror = Annotated[str | None, typer.Option("--mirror", rich_help_panel="Data", **_MIRROR)]
 JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]

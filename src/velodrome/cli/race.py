@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import JobCommand, Json, On, Runs, with_job_options
+from velodrome.cli.options import JobCommand, JobMirror, Json, On, Runs, with_job_options
 from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ CLASS = JobCommand
 def command(
     file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
     naming: Naming = None, dry_run: DryRun = False, skip_unavailable: SkipUnavailable = False, on: On = "local",
-    warm: Warm = True, json: Json = False, *, fields: dict[str, Any],
+    warm: Warm = True, mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -76,22 +76,25 @@ def command(
     from velodrome.cli.console import error_console
     from velodrome.cli.options import parse_model_args
     from velodrome.cluster.registry import launcher_named
+    from velodrome.data.cache.fetch import using_mirror
     from velodrome.spec.race import parse_vary
 
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = merge(file, fields, parse_vary(vary or []), repeat, naming)
-    planned = plan_race(
-        asked, name or default_name(file, asked), runs, on=on, warm=warm,
-        leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked)),
-    )
+    with using_mirror(mirror):
+        planned = plan_race(
+            asked, name or default_name(file, asked), runs, on=on, warm=warm,
+            leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked)),
+        )
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
         if json:
             say_json(planned.as_json())
         return
     board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive)
-    finished = run_planned(planned, board, warm=warm)
+    with using_mirror(mirror):
+        finished = run_planned(planned, board, warm=warm)
     if json:
         say_json(finished.as_json())
     else:

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from velodrome.cli.options import Json, On, Runs
+from velodrome.cli.options import Json, Mirror, On, Runs
 
 
 def command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.")],
     runs: Runs = Path("runs"),
     on: On = "local",
+    mirror: Mirror = None,
     json: Json = False,
 ) -> None:
     """Continue an interrupted or failed run from its newest checkpoint.
@@ -26,5 +27,5 @@ def command(
     from velodrome.cli.console import run_visibly
 
     run_visibly(lambda progress: resume(
-        run, runs=runs, on=on, on_event=progress.event, on_start=progress.begin
+        run, runs=runs, on=on, mirror=mirror, on_event=progress.event, on_start=progress.begin
     ), runs, on=on, as_json=json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from velodrome.cli.data_show import BadDataOption, checked
-from velodrome.cli.options import Json, On, Runs
+from velodrome.cli.options import Json, Mirror, On, Runs
 from velodrome.cli.output import say, say_json
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def list_studies(json: Json = False) -> None:
 
 
 @app.command("show")
-def show(name: StudyName, scale: ScaleOption = "full", json: Json = False) -> None:
+def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, json: Json = False) -> None:
     """Show a study: what was published, what would run here at a scale, and what is missing.
 
     Examples:
@@ -59,12 +59,12 @@ def show(name: StudyName, scale: ScaleOption = "full", json: Json = False) -> No
     from velodrome.api import study as api
 
     if json:
-        say_json(api.show(name, scale))
+        say_json(api.show(name, scale, mirror=mirror))
         return
     from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.study_tables import comparison, plan_lines
 
-    plan, rows = api.planned_rows(name, scale)
+    plan, rows = api.planned_rows(name, scale, mirror)
     study = plan.study
     console = SafeConsole()
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
@@ -94,6 +94,7 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
     on: On = "local",
+    mirror: Mirror = None,
     json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
@@ -118,6 +119,7 @@ def run(
     from velodrome.cli.race import plan_text
     from velodrome.cli.study_tables import plan_lines
     from velodrome.cluster.registry import launcher_named
+    from velodrome.data.cache.fetch import using_mirror
     from velodrome.studies.plan import Choice
 
     def show_plan(plan: StudyPlan) -> None:
@@ -125,13 +127,15 @@ def run(
             error_console.print(line, soft_wrap=True, markup=False)
 
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run, on=on, on_plan=show_plan)
+    with using_mirror(mirror):
+        planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run, on=on, on_plan=show_plan)
     error_console.print(plan_text(planned.race), soft_wrap=True)
     failures: dict[str, str] | None = None
     if not dry_run:
         board = Board(error_console, planned.race.entries, planned.race.seconds,
                       live=not launcher_named(on).interactive)
-        failures = run_missing(planned.race, board, warm=True)
+        with using_mirror(mirror):
+            failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)
     if json:
         say_json(finished.as_json())

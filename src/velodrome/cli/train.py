@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from velodrome.cli.options import JobCommand, JobFile, Json, Name, On, Runs, job_from, with_job_options
+from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, Name, On, Runs, job_from, with_job_options
 
 CLASS = JobCommand
 
 
 @with_job_options
 def command(
-    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = "local", json: Json = False, *,
-    fields: dict[str, Any],
+    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = "local", mirror: JobMirror = None,
+    json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Train one model with one strategy, and measure it.
 
@@ -34,5 +34,6 @@ def command(
 
     job = job_from(file, fields)
     run_visibly(lambda progress: train(
-        job, name=name, runs=runs, on=on, on_event=progress.event, on_start=progress.begin, on_download=progress.data
+        job, name=name, runs=runs, on=on, mirror=mirror, on_event=progress.event, on_start=progress.begin,
+        on_download=progress.data,
     ), runs, on=on, as_json=json)

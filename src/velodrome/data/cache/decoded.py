@@ -68,6 +68,18 @@ def find(source: str, key: str) -> Decoded | None:
         return None
 
 
+def stored_key(source: str) -> str | None:
+    """The key of what was made from a source, for when the source itself is out of reach; None if there is nothing."""
+    for about in sorted(_home(source).glob(f"*/{_ABOUT}")):
+        try:
+            written = files.read_json(about, _LARGEST_ABOUT)
+            if written.get("version", 1) == VERSION and find(source, key := str(written["key"])) is not None:
+                return key
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return None
+
+
 def keep(
     source: str, key: str, make: Callable[[Path], dict[str, Any]], *, also: Path | None = None
 ) -> Decoded:
@@ -90,7 +102,7 @@ def keep(
             try:
                 about = make(making)
                 arrays = {file.name: _sum(file) for file in sorted(making.glob("*.npy"))}
-                whole = {"key": key, "source": source, "about": about, "files": arrays}
+                whole = {"version": VERSION, "key": key, "source": source, "about": about, "files": arrays}
                 (making / _ABOUT).write_text(json.dumps(whole), encoding="utf-8")
                 making.rename(home / key[:32])
             except BaseException:

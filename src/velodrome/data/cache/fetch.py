@@ -6,6 +6,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from velodrome import files
@@ -54,6 +55,24 @@ def ensure(
         ) from error
 
 
+@contextmanager
+def using_mirror(place: str | None) -> Iterator[None]:
+    """Take publishers' files from this folder or address for a while, also in processes that are started meanwhile.
+
+    None leaves everything as it is.
+    """
+    before = os.environ.get(MIRROR)
+    if place is not None:
+        os.environ[MIRROR] = place if "://" in place or not place else str(Path(place).expanduser().absolute())
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[MIRROR] = before
+        elif place is not None:
+            os.environ.pop(MIRROR, None)
+
+
 def mirror_folder() -> Path | None:
     """The user's mirror, if it is a folder."""
     mirror = os.environ.get(MIRROR, "")
@@ -72,8 +91,8 @@ def _fetch(
             tried.append(f"{where} ({error})")
     mirror = "" if os.environ.get(MIRROR) else f"{MIRROR} (not set); "
     raise DataError(
-        f"data set {data_set!r}: {file.name} could not be fetched from {mirror}{'; '.join(tried)}. Set {MIRROR} to a "
-        f"folder or an http(s) address that holds {data_set}/{file.name}"
+        f"data set {data_set!r}: {file.name} could not be fetched from {mirror}{'; '.join(tried)}. Set --mirror or "
+        f"{MIRROR} to a folder or an http(s) address that holds {data_set}/{file.name}"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from velodrome.data.bad_data import Faults
 from velodrome.data.base import DataError, Description
+from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.fetch import MIRROR, mirror_folder
 from velodrome.data.images.cached_set import TRAIN
@@ -42,8 +43,13 @@ class Products(PhotoSet):
             title=f"Kaggle's Fashion Product Images, by {option}",
         )
 
+    def key(self) -> str:
+        """What was prepared stays usable when the mirror it came from is out of reach."""
+        kept = decoded.stored_key(self.source) if find_products() is None else None
+        return kept or super().key()
+
     def describe(self, validation: float) -> Description:
-        if find_products() is not None:
+        if self.is_here():
             return super().describe(validation)
         return Description(
             name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=None, validation=None,
@@ -51,7 +57,7 @@ class Products(PhotoSet):
         )
 
     def is_here(self) -> bool:
-        return find_products() is not None
+        return find_products() is not None or decoded.stored_key(self.source) is not None
 
 
 def find_products() -> Path | None:
@@ -70,8 +76,8 @@ def list_products(label: str) -> Listing:
     if place is None:
         raise DataError(
             f"data set '{FOLDER}' must be fetched by hand, because Kaggle wants an account: get it from {HOMEPAGE} and "
-            f"put styles.csv and images/ into {cache.folder() / FOLDER}, or into {FOLDER}/ of the folder that {MIRROR} "
-            "names"
+            f"put styles.csv and images/ into {cache.folder() / FOLDER}, or into {FOLDER}/ of a folder that "
+            f"--mirror or {MIRROR} names"
         )
     table = place / "styles.csv"
     heads = columns(table)
