@@ -61,6 +61,19 @@ def test_a_real_run_is_whole_also_when_it_was_copied(run: Path) -> None:
     assert checked.as_json()["ok"]
 
 
+@pytest.mark.timeout(120)
+def test_a_real_run_of_a_language_model_is_whole(tmp_path: Path) -> None:
+    """A row of its batch counts as many examples as there are time steps."""
+    (tmp_path / "book.txt").write_text("to be or not to be that is the question\n" * 300)
+    job = Job(dataset=f"text:{tmp_path / 'book.txt'}", model="lstm-small", batch_size=4, unroll=10, epochs=1, threads=1)
+    velodrome.train(job, name="words", runs=tmp_path / "runs")
+    run = tmp_path / "runs" / "words"
+    assert json.loads((run / "result.json").read_text())["throughput"]["batches_per_second"] > 0
+    assert check_run(run).problems == []
+    edit_result(run, lambda result: result["throughput"].update(batches_per_second=1e6))
+    assert "batches per second of 40 are not" in check_run(run).problems[0]
+
+
 @pytest.mark.parametrize(("name", "told"), [
     ("job.yaml", "job.yaml is missing"), ("events.jsonl", "events.jsonl is missing"),
     ("result.json", "result.json is missing"),
