@@ -63,6 +63,7 @@ BASE = ["--dataset", "digits", "--model", "dense-128", "--engine", "torch", "--s
         (["--batch-size", "1000000"], "1000000"),
         (["--name", "../../etc/evil"], "evil"),
         (["--name", ".hidden"], ".hidden"),
+        (["--name", "größe-日"], "has the letters A to Z and a to z, digits, '.', '_' and '-', and not 'ö', 'ß', '日'"),
         (["--epochs", "ten"], "ten"),
         (["--engine", "tensorflow", "--strategy", "tpu"], "a TPU"),
         (["absent.yaml"], "absent.yaml"),

@@ -126,6 +126,18 @@ def test_a_race_file_of_another_shape_is_refused_in_a_sentence(velodrome, tmp_pa
 
 
 @pytest.mark.unit
+def test_a_file_for_another_command_names_that_command(velodrome, tmp_path: Path, runs: Path) -> None:
+    job, race = tmp_path / "my job.yaml", tmp_path / "race.yaml"
+    job.write_text("engine: torch\nstrategy: single\nepochs: 2\n")
+    race.write_text("job: {strategy: single}\nvary: {epochs: [1, 2]}\n")
+    done = velodrome("race", job, "--runs", runs)
+    assert (done.code, f"{str(job)!r} is a job: run it with `velodrome train '{job}'`" in done.err) == (2, True)
+    for command in ("train", "plan"):
+        done = velodrome(command, race, "--runs", runs)
+        assert (done.code, f"{str(race)!r} is a race: run it with `velodrome race {race}`" in done.err) == (2, True)
+
+
+@pytest.mark.unit
 def test_strategies_bring_their_engine_when_nobody_names_one(velodrome, runs: Path, monkeypatch) -> None:
     monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
     words = ["--dataset", "fashion-mnist", "--model", "lenet5", "--vary",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from velodrome.run.race_jobs import RaceObserver, Result, run_entries
 from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.job import Job, Target
 from velodrome.spec.race import Entry, Race, parse_race
+from velodrome.spec.wording import in_words
 
 
 def race(
@@ -161,9 +163,15 @@ def merge(
         content = race.model_dump(exclude_unset=True)
     else:
         content = read_yaml(Path(race)) if race is not None else {}
+        if content and content.keys() <= Job.model_fields.keys():
+            raise BadRequest(
+                f"{str(race)!r} is a job: run it with `velodrome train {shlex.quote(str(race))}`, or put its fields "
+                "under 'job', and what varies under 'vary'"
+            )
         for key, example in (("job", "epochs: 5"), ("vary", "workers: [1, 2]")):
             if not isinstance(content.get(key) or {}, dict):
-                raise BadRequest(f"{key}: {content[key]!r} in {str(race)!r}: give fields by name, such as '{example}'")
+                given = in_words(content[key])
+                raise BadRequest(f"{key} {given!r} in {str(race)!r}: give fields by name, such as '{example}'")
     fields = job.model_dump(exclude_unset=True) if isinstance(job, Job) else job
     content["job"] = {**(content.get("job") or {}), **(fields or {})}
     content["vary"] = {**(content.get("vary") or {}), **{field: list(values) for field, values in (vary or {}).items()}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -197,6 +198,8 @@ def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
     from velodrome.spec.read import make_job
 
     base = read_yaml(file) if file is not None else {}
+    if base.keys() & {"job", "vary"}:
+        raise BadRequest(f"{str(file)!r} is a race: run it with `velodrome race {shlex.quote(str(file))}`")
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     return make_job({**base, **fields})

@@ -13,11 +13,13 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def check_name(name: str) -> str:
-    """Refuse a name that is not one plain folder."""
+    """Refuse a name that is not one plain folder, or that other programs and systems might not take."""
     if not _NAME.fullmatch(name):
+        others = ", ".join(map(repr, [*dict.fromkeys(re.findall(r"[^A-Za-z0-9._-]", name))][:5]))
         raise BadRequest(
-            f"--name {name!r}: a name is letters, digits, '.', '_' and '-', begins with a letter or digit, and has at "
-            "most 120 of them"
+            f"--name {name!r}: a name has the letters A to Z and a to z, digits, '.', '_' and '-'"
+            + (f", and not {others}" if others else "")
+            + f"; it begins with a letter or digit and has at most {LONGEST_NAME} characters"
         )
     return name
 
