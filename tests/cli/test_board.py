@@ -68,6 +68,22 @@ def test_images_and_texts_stand_in_one_column() -> None:
     assert "test accuracy" not in said.getvalue()
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_race_that_is_interrupted_reports_how_much_is_done(
+    interruption: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown, (one, two, three, four), _ = board(*({**IMAGES, "epochs": number} for number in (1, 2, 3, 4)))
+    shown.stored(one, ended(accuracy=0.9))
+    for job, status in ((two, "finished"), (three, "failed")):
+        shown.begin(job)
+        shown.end(job, {**ended(accuracy=0.9), "status": status})
+    shown.begin(four)
+    with pytest.raises(type(interruption)), shown.counting():
+        raise interruption
+    told = capsys.readouterr().err
+    assert "velodrome: 2 of 4 jobs are done, 1 failed; the same command runs the other 2" in told
+
+
 def test_a_job_that_ends_after_some_steps_is_done_then() -> None:
     shown, (job,), _ = board({**IMAGES, "epochs": 10, "steps": 15})
     shown.begin(job)

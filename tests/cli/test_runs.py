@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ import yaml
 
 from synthetic_races import repeated, result, write_race
 from velodrome.run.export import cell
+from velodrome.run.race import RaceFolder
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 
@@ -62,10 +64,22 @@ def test_runs_within_races_are_listed_when_asked_for_and_chosen_by_status(velodr
     assert "no runs" in velodrome("runs", "list", "--runs", runs / "nowhere").out
 
 
+def test_a_race_is_listed_with_how_many_of_its_jobs_are_done(velodrome, runs: Path, race: Path) -> None:
+    (race / "race.yaml").write_text("vary: {entry: [torch/single, torch/ddp], workers: [1, 2]}\nrepeat: 3\n")
+    row = velodrome("runs", "list", "--runs", runs, "--json").json()[0]
+    assert (row["status"], row["jobs"], row["runs"], row["finished"]) == ("incomplete", 9, 6, 6)
+    assert re.search(r"first/ +incomplete +race of 9 +6 of 9 done", velodrome("runs", "list", "--runs", runs).out)
+    with RaceFolder(runs, "first").held():
+        assert velodrome("runs", "list", "--runs", runs, "--json").json()[0]["status"] == "running"
+    (race / "race.yaml").write_text("not: a race")
+    assert velodrome("runs", "list", "--runs", runs, "--json").json()[0]["status"] == "finished"
+
+
 def test_a_status_that_there_is_not_is_refused(velodrome, runs: Path, race: Path) -> None:
     done = velodrome("runs", "list", "--status", "finishd", "--runs", runs)
     assert done.code == 2
-    assert "--status 'finishd': choose one of running, finished, failed, interrupted, unreadable, empty" in done.err
+    known = "running, finished, failed, interrupted, unreadable, incomplete, empty"
+    assert f"--status 'finishd': choose one of {known}" in done.err
     assert velodrome("runs", "list", "--status", "empty", "--runs", runs, "--json").json() == []
 
 

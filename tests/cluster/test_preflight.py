@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from velodrome.cli.console import JobProgress
 from velodrome.cluster import preflight
+from velodrome.cluster.plan import consecutive_ports, make_plan
 from velodrome.errors import BadRequest
+from velodrome.run.store import Store
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
@@ -45,6 +48,34 @@ def test_more_processes_than_memory_holds_are_refused_with_the_numbers(monkeypat
     check(strategy="ddp", workers=2)
     with pytest.raises(BadRequest, match=r"50 torch processes need about 1\d\.\d GiB of memory, and 2\.0 GiB are free"):
         check(strategy="ddp", workers=50)
+
+
+def test_more_workers_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch, velodrome, runs: Path) -> None:
+    monkeypatch.setattr(preflight, "cores", lambda: 2)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
+    assert preflight.crowded([Job(strategy="ddp", workers=2)]) is None
+    job = resolve(Job(strategy="ddp", workers=64))
+    told = "--workers 64: this machine has 2 cores, so the workers take turns"
+    assert told in (preflight.crowded([job, Job(workers=1)]) or "")
+    words = ("--strategy", "ddp", "--runs", runs, "--dry-run", "--json")
+    raced = velodrome("race", *words, "--vary", "workers=1,8,64")
+    assert "--workers 8, 64: this machine has 2 cores" in raced.err
+    assert "--workers 8, 64" in raced.json()["notes"][0]
+    assert velodrome("race", *words, "--vary", "workers=1,2").json()["notes"] == []
+
+
+@pytest.mark.parametrize(("hosts", "warned"), [(["127.0.0.1"], True), (["10.0.0.1", "10.0.0.2"], False)])
+def test_a_run_with_more_workers_than_cores_begins_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], runs: Path, hosts: list[str], warned: bool
+) -> None:
+    monkeypatch.setattr(preflight, "cores", lambda: 2)
+    job = resolve(Job(strategy="ddp", workers=64))
+    run = Store(runs).create("many", job)
+    progress = JobProgress()
+    progress.begin(make_plan("many", job, hosts, consecutive_ports(29400)), run)
+    progress.end()
+    run.close()
+    assert ("warning: --workers 64: this machine has 2 cores" in capfd.readouterr().err) is warned
 
 
 def test_a_module_in_the_current_folder_is_found_without_importing_it(

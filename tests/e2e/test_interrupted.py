@@ -69,6 +69,7 @@ def test_an_interrupted_run_ends_everything_and_says_so(
     text, _ = controller.communicate(timeout=20)
     assert controller.returncode == code, text
     assert f"velodrome: {sentence}; nothing is left running" in text
+    assert f"`velodrome resume a --runs {scene.runs}` continues this run" in text
     assert "Traceback" not in text
     result = scene.result()
     assert result["status"] == "interrupted"
@@ -121,6 +122,8 @@ def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
     text, _ = controller.communicate(timeout=20)
     assert controller.returncode == code, text
     assert "Traceback" not in text
+    killed = code == -signal.SIGKILL
+    assert ("velodrome: 0 of 1 jobs are done; the same command runs the other 1" in text) is not killed
     check_gone_soon([*pids, *parents], sleeper)
     listed = velodrome("runs", "list", "--runs", scene.runs / "r", "--json")
     assert [row["status"] for row in listed.json()] == ["interrupted"]

@@ -120,6 +120,20 @@ class Board(RaceObserver):
             beside = f", while other programs used {load}" if load is not None and load.matters else ""
             self._console.print(f"  {spent}{quality}{rate}{beside}; {self._eta()}", highlight=False, soft_wrap=True)
 
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """When the race is interrupted, report how much of it is done and how to continue."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            ended = [line.state for line in self._lines if line.state not in ("waiting", "running", "interrupted")]
+            failed = sum(state == "failed" for state in ended)
+            done, total = len(ended) - failed, len(self._lines)
+            also = f", {failed} failed" if failed else ""
+            rest = f"runs the other {total - done}" if done < total else "compares them"
+            complain(f"{done} of {total} jobs are done{also}; the same command {rest}")
+            raise
+
     def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
         # What it ended with, not what it had reached on the way.
         line.quality = (result.get("test") or {}).get(line.metric.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from velodrome.analysis.estimate import steps_done
 from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
-from velodrome.cli.output import say_json, say_on_stderr
+from velodrome.cli.output import complain, say_json, say_on_stderr
 from velodrome.cli.safe_console import SafeConsole
-from velodrome.cluster.plan import Plan
+from velodrome.cluster.plan import LOOPBACK, Plan
+from velodrome.cluster.preflight import crowded
 from velodrome.cluster.registry import launcher_named
 from velodrome.events.lines import to_event
 from velodrome.events.models import EpochEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
@@ -46,6 +48,8 @@ class JobProgress:
 
     def __init__(self, label: str = "", *, live: bool = True) -> None:
         self._label = label
+        #: The run, once it has begun.
+        self.run: OpenRun | None = None
         self._job: Job | None = None
         self._epochs = self._per_epoch = 0
         self._learns: Task | None = None
@@ -60,10 +64,12 @@ class JobProgress:
         self._download_task: TaskID | None = None
 
     def begin(self, plan: Plan, run: OpenRun) -> None:
-        self._job, self._epochs = plan.job, plan.job.epochs
+        self.run, self._job, self._epochs = run, plan.job, plan.job.epochs
         self._learns = task_of(plan.job)
         if not self._label:
             error_console.print(_announce(plan, run), soft_wrap=True)
+            if {process.host for process in plan.processes} == {LOOPBACK} and (warning := crowded([plan.job])):
+                error_console.print(f"warning: {warning}", soft_wrap=True, markup=False)
         self._bar.start()
         self._task = self._bar.add_task(self._label or "starting", total=None, note="")
 
@@ -210,11 +216,16 @@ def mention_interrupted(store: Store) -> None:
     names = [run.name for run in without if run.status() == "interrupted"]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        where = "" if store.path == default_runs() else f" --runs {store.path}"
         error_console.print(
-            f"run {names[-1]}{more} was interrupted: `velodrome resume {names[-1]}{where}` resumes it",
+            f"run {names[-1]}{more} was interrupted: {_resume(store.path, names[-1])} resumes it",
             soft_wrap=True, markup=False,
         )
+
+
+def _resume(runs: Path, name: str) -> str:
+    """The command that resumes a run."""
+    where = "" if runs == default_runs() else f" --runs {shlex.quote(str(runs))}"
+    return f"`velodrome resume {name}{where}`"
 
 
 def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: str, as_json: bool) -> None:
@@ -229,6 +240,13 @@ def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: 
         show_failure(error)
         if as_json:
             say_json(error.result)
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        progress.end()
+        if progress.run is not None:
+            kept = any(progress.run.path.glob("checkpoints/*.safetensors"))
+            where = "from its newest checkpoint" if kept else "from the beginning: it has no checkpoint yet"
+            complain(f"{_resume(runs, progress.run.name)} continues this run {where}")
         raise
     finally:
         progress.end()

@@ -93,7 +93,7 @@ def command(
             say_json(planned.as_json())
         return
     board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive)
-    with using_mirror(mirror):
+    with using_mirror(mirror), board.counting():
         finished = run_planned(planned, board, warm=warm)
     if json:
         say_json(finished.as_json())

@@ -20,7 +20,9 @@ def list_runs(
     runs: Runs = Path("runs"),
     every: Annotated[bool, typer.Option("--all", help="List the runs within races, too.")] = False,
     status: Annotated[
-        str | None, typer.Option("--status", help="Only running, finished, failed, interrupted or unreadable runs.")
+        str | None,
+        typer.Option("--status", help="Only what is running, finished, failed, interrupted or unreadable, or races "
+                     "that are incomplete or empty."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -56,7 +58,8 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     lines = [("run", "status", "test", "examples/s", "seconds")]
     for row in rows:
         if row["kind"] == "race":
-            lines.append((f"{row['run']}/", row["status"], f"race of {row['runs']}", f"{row['finished']} finished", ""))
+            done = f"{row['finished']} of {row['jobs']} done"
+            lines.append((f"{row['run']}/", row["status"], f"race of {row['jobs']}", done, ""))
             continue
         quality = next((text for place, metric in enumerate(deciding_metrics())
                         if (text := _text(row[metric.name], metric.form, f"{metric.name} " if place else ""))), "")

@@ -134,7 +134,7 @@ def run(
     if not dry_run:
         board = Board(error_console, planned.race.entries, planned.race.seconds,
                       live=not launcher_named(on).interactive)
-        with using_mirror(mirror):
+        with using_mirror(mirror), board.counting():
             failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)
     if json:

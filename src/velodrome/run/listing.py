@@ -17,7 +17,9 @@ from pydantic_core import from_json
 from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.run.store import LARGEST_RESULT, RunFolder, Status
+from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec.names import check_name
+from velodrome.spec.race import Race, combinations
 from velodrome.tasks.registry import deciding_metrics
 
 #: Fields of a result at the first level that a list shows.
@@ -27,8 +29,10 @@ _KEYS = tuple(b'\n  "%s": ' % name.encode() for name in (*_FIELDS, *_PARTS))
 _BRACE = ord("{")
 #: In the name of an attempt of a race that did not finish and was archived when the race was continued.
 ASIDE = ".attempt-"
-#: The status of a run or, the last one, of a race without runs.
-STATUSES = (*get_args(Status), "unreadable", "empty")
+#: A race that claims to have more jobs than this is not expanded to count them.
+_MOST_JOBS = 10_000
+#: The status of a run or, the last ones, of a race of which jobs have not begun, or none has.
+STATUSES = (*get_args(Status), "unreadable", "incomplete", "empty")
 
 
 @dataclass(frozen=True)
@@ -111,18 +115,31 @@ def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
 
 
 def row_of_race(path: Path) -> dict[str, Any]:
-    """A race as a list shows it: how many runs it has and how they ended."""
+    """A race as a list shows it: how many jobs it has, how many of them have begun and how they ended."""
     statuses = Counter(
         (glance(run.path)[0] or {}).get("status") or RunFolder(run.path).status()
         for run in runs_of(path)
     )
-    under_way = [status for status in ("running", "failed", "interrupted") if statuses[status]]
+    begun = sum(statuses.values())
+    jobs = max(_jobs(path), begun)
+    if RunFolder(path).is_locked():
+        statuses["running"] += 1
+    worst = next((status for status in ("running", "failed", "interrupted") if statuses[status]), None)
+    complete = "empty" if not begun else "incomplete" if begun < jobs else "finished"
     return {
-        "run": path.name, "kind": "race", "race": path.name,
-        "status": under_way[0] if under_way else "finished" if statuses else "empty",
-        "runs": sum(statuses.values()), **{name: statuses[name] for name in ("finished", "failed", "interrupted")},
-        "problem": None,
+        "run": path.name, "kind": "race", "race": path.name, "status": worst or complete, "jobs": jobs, "runs": begun,
+        **{name: statuses[name] for name in ("finished", "failed", "interrupted")}, "problem": None,
     }
+
+
+def _jobs(race: Path) -> int:
+    """How many jobs a race has; 0 if that cannot be read."""
+    try:
+        asked = Race.model_validate(parse_yaml(files.read_text(race / "race.yaml", LARGEST)))
+        count = math.prod(map(len, asked.vary.values())) * asked.repeat
+        return count if count > _MOST_JOBS else len(combinations(asked).entries)
+    except (OSError, ValueError):
+        return 0
 
 
 def _number(fields: Any, name: str) -> float | None:
