@@ -72,6 +72,9 @@ def test_a_seed_is_a_repetition_and_any_other_field_of_the_job_a_configuration()
     assert list(varied(map(Configuration.of, (third, fourth)))) == ["dtype"]
     names = names_of([Configuration.of(third), Configuration.of(fourth)])
     assert names[Configuration.of(fourth).key] == "torch/ddp with 1 worker, dtype float64"
+    unit, byte = ({**first, "job": {"pixels": pixels}} for pixels in ("unit", "byte"))
+    assert list(varied(map(Configuration.of, (unit, byte)))) == ["pixels"]
+    assert Configuration.of(unit).task == Configuration.of(byte).task, "both are compared in one table"
 
 
 def test_time_to_target_ends_with_the_epoch_that_reached_it() -> None:

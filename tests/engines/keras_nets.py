@@ -65,3 +65,33 @@ def written(input_shape: Shape, classes: int) -> keras.Model:
 
 def no_model(input_shape: Shape, classes: int) -> str:
     return "a string"
+
+
+def standardizing(input_shape: Shape, classes: int, mean: list[float], variance: list[float]) -> keras.Model:
+    """The same network as `conv` behind its own standardization."""
+    return keras.Sequential([
+        keras.Input(input_shape), layers.Normalization(mean=mean, variance=variance),
+        *conv(input_shape, classes).layers,
+    ])
+
+
+def rescaling(input_shape: Shape, classes: int, augmented: bool = False) -> keras.Model:
+    """The same network as `conv` behind a Rescaling that is nested two models deep, as those of keras.applications."""
+    inputs = keras.Input(input_shape)
+    inner = keras.Model(inputs, layers.Rescaling(1 / 255, name="by")(layers.Resizing(*input_shape[:2])(inputs)))
+    first = keras.Sequential([layers.RandomFlip("horizontal") if augmented else layers.Identity(), inner])
+    outer = keras.Input(input_shape)
+    return keras.Model(outer, conv(input_shape, classes)(first(outer)))
+
+
+class Subclassed(keras.Model):
+    """Its Rescaling is its first layer."""
+
+    def __init__(self, classes: int, *first: layers.Layer) -> None:
+        super().__init__()
+        self.first, self.flatten, self.dense = list(first), layers.Flatten(), layers.Dense(classes)
+
+    def call(self, inputs: Any) -> Any:
+        for layer in self.first:
+            inputs = layer(inputs)
+        return self.dense(self.flatten(inputs))

@@ -47,9 +47,10 @@ def test_a_finished_run_is_summed_up() -> None:
         reported("phase", 1, phase="import", state="end", seconds=1.25), epoch(1), epoch(2, 3.0),
         reported("staleness", mean=1.0, max=4), reported("staleness", mean=3.0, max=2),
         reported("result", test=counts(9, 10, 5.0), history=[], parameters=77, steps=20,
-                 reached_target=False, test_seconds=0.25, pace=pace),
+                 reached_target=False, test_seconds=0.25, pace=pace, pixels="byte"),
     ]
     result = make_result(plan(), "/runs/a", "finished", events, started=10.0, ended=20.0)
+    assert result["pixels"] == "byte"
     assert result["test"] == {"accuracy": 0.9, "loss": 0.5, "correct": 9, "total": 10}
     assert result["seconds"] == {"startup": 3.0, "train": 5.0, "evaluate": 1.25, "total": 10.0}
     assert result["throughput"] == {"examples_per_second": 400.0, "batches_per_second": 3.125, "warmup_steps": 5}

@@ -140,6 +140,15 @@ def test_two_configurations_that_differ_elsewhere_have_names_of_their_own() -> N
     assert len(set(names)) == 2
 
 
+def test_the_range_of_pixels_may_be_varied() -> None:
+    vary = parse_vary(["pixels=unit,byte,standardize"])
+    race = parse_race({"vary": vary, "job": {"engine": "torch", "strategy": "single"}})
+    jobs = [entry.job for entry in expand(race)]
+    assert [job.pixels for job in jobs] == ["unit", "byte", "standardize"]
+    with pytest.raises(BadRequest, match=r"--pixels 'grey': must be 'auto', 'unit', 'byte' or 'standardize'"):
+        expand(parse_race({"vary": {"pixels": ["grey"]}}))
+
+
 def test_names_of_many_configurations_stay_short() -> None:
     race = parse_race({"vary": {"learning_rate": [0.001 * number for number in range(1, 41)]},
                        "job": {"engine": "tensorflow", "strategy": "parameter-server", "workers": 2, "servers": 1}})

@@ -20,6 +20,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class ChannelStatistics:
+    """Mean and standard deviation of the bytes of each channel."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Splits:
     """Training, validation and test examples; a pixel times `scale` is between 0 and 1."""
 
@@ -38,6 +46,8 @@ class Splits:
     files: tuple[int, ...] = ()
     #: Whether `train` holds only the files of this worker.
     own_files: bool = False
+    #: Of the whole training part, where they are known without reading it.
+    statistics: ChannelStatistics | None = None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

@@ -207,6 +207,9 @@ class ResultEvent(EventBase):
     implementation: Implementation | None = Field(
         None, description="how the strategy was implemented, if the engine reports it"
     )
+    pixels: str | None = Field(
+        None, description="pixel values that were fed to the model: unit, byte or standardize; null for a text"
+    )
 
 
 class LostEvent(EventBase):

@@ -189,6 +189,10 @@ class RunResult(Record):
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
         None, description="as requested, or the optimizer's default"
     )
+    pixels: Annotated[str | None, NOT_NULL] = Field(
+        None, description="pixel values that were fed to the model: unit, byte or standardize; missing for a text, and "
+        "if the run did not finish"
+    )
     seed: Annotated[Count | None, NOT_NULL] = Field(None, description="as requested")
     target: str | None = Field(None, description="as requested")
     reached_target: bool | None = Field(None, description="whether the target ended training")

@@ -97,6 +97,8 @@ def build_result(
     }
     if final is not None and final.implementation is not None:
         fields["implementation"] = final.implementation
+    if final is not None and final.pixels is not None:
+        fields["pixels"] = final.pixels
     if (shares := summary.shares) is not None:
         fields["shares"] = shares
     if final is not None and final.confusion is not None:

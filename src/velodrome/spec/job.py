@@ -14,6 +14,7 @@ from velodrome.offers.registry import DEFAULT_ENGINE
 BatchScope = Literal["global", "per-worker"]
 Optimizer = Literal["sgd", "momentum", "adam"]
 Sharding = Literal["auto", "file", "data", "off"]
+Pixels = Literal["auto", "unit", "byte", "standardize"]
 
 DEFAULT_LEARNING_RATE: dict[str, float] = {"adam": 0.001, "sgd": 0.1, "momentum": 0.05}
 MOMENTUM = 0.9
@@ -72,6 +73,11 @@ class Job(BaseModel):
     )
     seed: int = Field(1, ge=0, lt=2**32, description="random seed of initial weights, splits and the order of examples")
     validation: float = Field(0.1, ge=0, lt=1, description="fraction of the training set held out for validation")
+    pixels: Pixels = Field(
+        "auto", description="pixel values fed to the model: from 0 to 1 (unit), from 0 to 255 (byte), or scaled per "
+        "channel to mean 0 and standard deviation 1 over the training set (standardize); auto is unit, or byte for a "
+        "Keras model that begins with its own Rescaling or Normalization of bytes"
+    )
     bad_data: Literal["skip", "fail"] = Field(
         "fail", description="whether unusable examples of your own data are left out with a warning (skip) or fail the "
         "job (fail)"
@@ -105,7 +111,7 @@ class Job(BaseModel):
 
 #: The fields of a job by topic, as help and reference show them. Every field belongs to one group.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Data": ("dataset", "validation", "sharding", "bad_data"),
+    "Data": ("dataset", "pixels", "validation", "sharding", "bad_data"),
     "Model": ("model", "model_args", "unroll", "dtype"),
     "Distribution": (
         "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",

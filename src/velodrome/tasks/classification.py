@@ -51,6 +51,9 @@ class Classification(Task):
             data = catalogue.load(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
         else:
             data = catalogue.load_files(job.dataset, numbers, validation=job.validation, bad_data=job.bad_data)
+            if job.pixels == "standardize" and data.own_files and data.statistics is None:
+                # Written by an earlier version: the whole training part has to be read for its statistics.
+                data = catalogue.load(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
         # The controller may not have known: it never runs the user's code, and does not decode to count.
         check_batch(job, sum(data.files) or len(data.train))
         if not is_own(job.model):

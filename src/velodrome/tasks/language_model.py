@@ -57,6 +57,8 @@ class LanguageModel(Task):
             raise BadRequest(
                 f"--model {job.model!r} reads text, and {job.dataset!r} is {about.kind}: choose a text, such as ptb"
             )
+        if job.pixels != "auto":
+            raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is text and has no pixels; leave it out")
         if about.train is not None:
             check_rows(job, about.train)
 

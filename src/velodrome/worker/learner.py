@@ -34,6 +34,9 @@ class Learner(ABC):
     #: strategy's description.
     implementation: dict[str, Any] | None = None
 
+    #: Pixel values fed to the model: unit, byte or standardize; None for a text.
+    pixels: str | None = None
+
     #: The current epoch, counted from 1; set by the loop.
     epoch: int = 0
     #: First steps that are slower than the rest, because caches, buffers and graphs are new.

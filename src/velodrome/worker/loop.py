@@ -87,6 +87,7 @@ def run(context: Context, learner: Learner) -> None:
             learner.save(context.folder / "model")
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
+                    pixels=learner.pixels,
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),
                     class_names=[] if learner.confusion is None else list(task.class_names(context.data)),

@@ -18,6 +18,25 @@ def logits(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
 
 
+class Standardizing(nn.Module):
+    """Brings what it gets to mean 0 and deviation 1 by itself."""
+
+    def __init__(self, inner: nn.Module, mean: list[float], deviation: list[float]) -> None:
+        super().__init__()
+        self.inner = inner
+        self.mean, self.deviation = (torch.tensor(each, dtype=torch.float64) for each in (mean, deviation))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.inner((images - self.mean[:, None, None]) / self.deviation[:, None, None])
+
+
+def standardizing(
+    input_shape: tuple[int, int, int], classes: int, mean: list[float], deviation: list[float]
+) -> nn.Module:
+    """The same network as `logits` behind its own standardization."""
+    return Standardizing(logits(input_shape, classes), mean, deviation)
+
+
 def without_fused_kernels(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The same network, on a PyTorch that has dropped its private optimizer kernels."""
     del torch._fused_adam_, torch._fused_sgd_

@@ -207,7 +207,7 @@ class ShardSet:
         return Splits(
             self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
             class_names=self.index.class_names, files=tuple(file.examples for file in self.index.files("train")),
-            own_files=own,
+            own_files=own, statistics=self.index.statistics,
         )
 
     def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> Part:

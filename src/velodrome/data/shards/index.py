@@ -6,11 +6,14 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from velodrome.data.base import DataError
 from velodrome.data.shards.records import ENCODINGS
 from velodrome.data.storage.store import Store
+
+if TYPE_CHECKING:
+    from velodrome.data.splits import ChannelStatistics
 
 INDEX = "index.json"
 SCHEMA = 1
@@ -49,6 +52,8 @@ class Index:
     seed: int
     validation: float
     parts: dict[PartName, tuple[ShardFile, ...]]
+    #: Of the training part, before it was encoded: a worker that has only some of its files needs them.
+    statistics: ChannelStatistics | None = None
 
     def files(self, part: PartName) -> tuple[ShardFile, ...]:
         return self.parts.get(part, ())
@@ -66,7 +71,8 @@ class Index:
         return hashlib.sha256(self.as_json().encode()).hexdigest()
 
     def as_json(self) -> str:
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2) + "\n"
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
 def file_name(name: str, part: PartName, number: int, count: int, generation: int = 1) -> str:
@@ -122,13 +128,25 @@ def parse_index(fields: dict[str, Any]) -> Index:
         homepage=str(fields["homepage"]), classes=_count(fields["classes"]),
         class_names=tuple(map(str, fields["class_names"])), shape=(height, width, channels),
         encoding=str(fields["encoding"]), scale=float(fields["scale"]), seed=_count(fields["seed"]),
-        validation=float(fields["validation"]), parts=parts,
+        validation=float(fields["validation"]), parts=parts, statistics=_statistics(fields.get("statistics"), channels),
     )
     if index.encoding not in ENCODINGS:
         raise ValueError(f"its encoding is {index.encoding!r}; known are {', '.join(ENCODINGS)}")
     if not index.classes or not all(index.shape) or height * width * channels > 1 << 30:
         raise ValueError(f"it speaks of {index.classes} classes and images of shape {index.shape}")
     return index
+
+
+def _statistics(fields: Any, channels: int) -> ChannelStatistics | None:
+    """Mean and standard deviation per channel; sets of earlier versions have none."""
+    from velodrome.data.splits import ChannelStatistics
+
+    if fields is None:
+        return None
+    rows = [tuple(float(number) for number in fields[name]) for name in ("mean", "deviation")]
+    if any(len(row) != channels or not all(0 <= number <= 255 for number in row) for row in rows):
+        raise ValueError(f"its statistics are not those of {channels} channels of bytes")
+    return ChannelStatistics(*rows)
 
 
 def _count(number: Any) -> int:

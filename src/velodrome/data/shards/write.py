@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from velodrome.data.base import DataError, Description, Progress
+from velodrome.data.pixels import measure
 from velodrome.data.shards.index import INDEX, PARTS, Index, PartName, ShardFile, file_name, read_index
 from velodrome.data.shards.records import check_encoding, to_records
 from velodrome.data.splits import Part, Splits
@@ -55,6 +56,7 @@ def write_shards(
             name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
             classes=splits.classes, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
             scale=splits.scale, seed=seed, validation=validation, parts=written,
+            statistics=splits.statistics or measure(splits.train.images),
         )
         _refuse_other(store, force)  # another process may have written a set while this one encoded
         if force and not old:  # what cannot be read as an index says nothing about the files below

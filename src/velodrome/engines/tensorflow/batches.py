@@ -6,7 +6,7 @@ process on an empty batch.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -78,8 +78,3 @@ def gather_batch(batches: ReplicaBatches, step: tf.Tensor) -> Batch:
     index, (images, labels) = batches
     mine = index.indices[index.offsets[step] : index.offsets[step + 1]]
     return Batch(tf.gather(images, mine), tf.gather(labels, mine), index.real[step], index.batch[step])
-
-
-def scale_pixels(images: tf.Tensor, scale: float, dtype: Any) -> tf.Tensor:
-    """Pixels as numbers between 0 and 1."""
-    return tf.cast(images, dtype) * tf.constant(scale, dtype)

@@ -58,6 +58,10 @@ class FlatModel(ABC):
     counted: tuple[str, ...] = ()
     #: What the network computes in place of Keras' layers, as results report it, in both forms of a strategy.
     own_parts: tuple[str, ...] = ()
+    #: Pixel values fed to the model, as results record them; None for a text.
+    pixel_form: str | None = None
+    #: What the user should know about the model, as sentences.
+    notes: tuple[str, ...] = ()
 
     def __init__(self, job: Job, model: keras.Model) -> None:
         self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)

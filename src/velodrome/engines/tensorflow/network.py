@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Splits
-from velodrome.engines.tensorflow.batches import scale_pixels
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
+from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
 from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
 from velodrome.models.own import are_probabilities, builder_of, check_outputs, fits_data
@@ -33,11 +33,13 @@ class Network(FlatModel):
     counted = Classification.counted
 
     def __init__(self, job: Job, data: Splits) -> None:
-        self.shape, self.classes, self.scale = data.input_shape, data.classes, data.scale
+        self.shape, self.classes = data.input_shape, data.classes
         keras.config.set_floatx(job.dtype)
         keras.utils.set_random_seed(job.seed)
         model = self._built(job)
-        images = scale_pixels(tf.constant(data.train.images[:_PROBE]), self.scale, tf.as_dtype(job.dtype))
+        self.pixels, self.notes = choose_transform(job, model, data)
+        self.pixel_form = self.pixels.form
+        images = to_inputs(tf.constant(data.train.images[:_PROBE]), self.pixels, tf.as_dtype(job.dtype))
         with fits_data(job.model, self.shape, building=False):
             outputs = model(images, training=False)
         super().__init__(job, model)
@@ -88,7 +90,7 @@ class Network(FlatModel):
         values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
         # Keras' own stateless_call would bypass __call__, which passes `training` on to inner layers.
         with keras.StatelessScope(state_mapping=values, collect_losses=self._penalised) as scope:
-            outputs = self.model(scale_pixels(batch.inputs, self.scale, self.dtype), training=training)
+            outputs = self.model(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
             penalties = list(self.model.losses) if self._penalised else []
         after = [scope.get_current_value(variable) for variable in self.statistics]
         outputs = tf.cast(outputs, self.dtype)
@@ -135,7 +137,7 @@ class Network(FlatModel):
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)
         self._write(folder, {
-            "input_shape": list(self.shape), "classes": self.classes, "scale": self.scale,
+            "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
             "outputs": "probabilities" if self.probabilities else "logits",
         })
 

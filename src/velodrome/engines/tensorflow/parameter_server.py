@@ -50,7 +50,7 @@ class ParameterServer(Learner):
 
     def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
         self._context, self._network = context, network
-        self.parameters = network.parameters
+        self.parameters, self.pixels = network.parameters, network.pixel_form
         self.implementation = network.implementation(context.strategy)
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
         self._stock = context.job.implementation == "stock"

@@ -35,7 +35,7 @@ class Replicas(Learner):
         central: bool = False,
     ) -> None:
         self._context, self._network, self._strategy, self._central = context, network, strategy, central
-        self.parameters = network.parameters
+        self.parameters, self.pixels = network.parameters, network.pixel_form
         self.implementation = network.implementation(context.strategy)
         self._world = context.job.workers
         self._several_processes = len(devices) < self._world

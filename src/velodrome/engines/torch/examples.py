@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from velodrome.data.gather import Gather
+from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Part, Splits
 from velodrome.engines.torch.network import dtype_of
+from velodrome.engines.torch.pixels import converter
 from velodrome.spec.job import Job
 from velodrome.tasks.schedule import Indices
 
@@ -32,9 +34,15 @@ def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
 class Examples(ABC):
     """One part of a data set, iterated over in a new order for each epoch."""
 
-    def __init__(self, part: Part, scale: float, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+    ) -> None:
+        """`channels_last`: images are stored as (height, width, channels), otherwise as (channels, height, width)."""
         self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
-        self._scale, self._dtype, self._device = scale, dtype, device
+        self._device = device
+        height, width, channels = part.images.shape[1:]
+        shape = channels, height, width
+        self._convert = converter(transform, shape, dtype, device, channels_last=channels_last)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -46,17 +54,17 @@ class Examples(ABC):
 
     @abstractmethod
     def images(self, low: int, high: int) -> torch.Tensor:
-        """Images (count, channels, height, width) with values from 0 to 1, from position `low` of the order up to, not
-        including, `high`. Must be called for one step after the other."""
+        """Images (count, channels, height, width), from position `low` of the order up to, not including, `high`. Must
+        be called for one step after the other."""
 
 
 class InMemoryExamples(Examples):
     """All images in memory, or in that of the device."""
 
     def __init__(
-        self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
     ) -> None:
-        super().__init__(part, scale, dtype, device)
+        super().__init__(part, transform, dtype, device, channels_last=channels_last)
         # Models of the zoo take channels-last memory, which is faster for convolutions on a CPU; a user's model may not
         # (`view` fails).
         images = part.images if channels_last else part.images.transpose(0, 3, 1, 2)
@@ -64,7 +72,7 @@ class InMemoryExamples(Examples):
         self._channels_last = channels_last
 
     def images(self, low: int, high: int) -> torch.Tensor:
-        chosen = self._images.index_select(0, self._indices[low:high]).to(self._dtype).mul_(self._scale)
+        chosen = self._convert(self._images.index_select(0, self._indices[low:high]))
         return chosen.permute(0, 3, 1, 2) if self._channels_last else chosen
 
 
@@ -72,9 +80,9 @@ class StreamedExamples(Examples):
     """Images mapped from disk: a thread reads the next few steps while the ones before are trained on."""
 
     def __init__(
-        self, part: Part, scale: float, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
     ) -> None:
-        super().__init__(part, scale, dtype, device)
+        super().__init__(part, transform, dtype, device, channels_last=True)
         self._gather, self._channels_last = Gather(part.images), channels_last
         self._bytes = int(np.prod(part.images.shape[1:]))
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="examples")
@@ -103,12 +111,16 @@ class StreamedExamples(Examples):
             self._next = self._read(self._number)
         first = self._window[0]
         chosen = torch.from_numpy(self._held[low - first : high - first]).to(self._device)
-        chosen = chosen.to(self._dtype).mul_(self._scale).permute(0, 3, 1, 2)
+        chosen = self._convert(chosen).permute(0, 3, 1, 2)
         return chosen if self._channels_last else chosen.contiguous()
 
 
-def examples_of(data: Splits, part: str, job: Job, device: torch.device, *, channels_last: bool) -> Examples:
+def examples_of(
+    data: Splits, part: str, job: Job, device: torch.device, *, channels_last: bool,
+    pixels: PixelTransform | None = None,
+) -> Examples:
     """A part of the data set, in memory unless its images are mapped from a file."""
     chosen: Part = getattr(data, part)
     kind = StreamedExamples if isinstance(chosen.images, np.memmap) else InMemoryExamples
-    return kind(chosen, data.scale, dtype_of(job), device, channels_last=channels_last)
+    transform = pixels or transform_of(job.pixels, data)
+    return kind(chosen, transform, dtype_of(job), device, channels_last=channels_last)

@@ -34,6 +34,7 @@ class TorchLearner(Learner):
         self._model = network.model
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
+        self.pixels = network.pixels.form if network.pixels else None
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         self.implementation = self._report_implementation()

@@ -37,8 +37,9 @@ def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
 
 
 def load(folder: Path) -> nn.Module:
-    """Load a saved model in evaluation mode. It takes images (count, channels, height, width) with values from 0 to 1;
-    a language model takes words and its LSTM state."""
+    """Load a saved model in evaluation mode. It takes images (count, channels, height, width), whose bytes were
+    multiplied by `scale` of the description and added to its `offset`; a language model takes words and its LSTM
+    state."""
     about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     if about.get("kind") == "text":
         language = torch_zoo.build_text(about["model"], about["vocabulary"]).to(getattr(torch, about["dtype"]))

@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
+from velodrome.engines.torch.pixels import converter
 from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
 from velodrome.offers.models import is_own
@@ -50,6 +52,8 @@ class Network:
     minimum_batch: int = 1
     #: A few images, for trying the model.
     sample: torch.Tensor | None = None
+    #: How bytes become its input; None for a language model.
+    pixels: PixelTransform | None = None
 
     def leaves_parameters_unchanged(self) -> bool:
         """Whether a forward pass in training changes no parameter: only then may processes share them."""
@@ -100,8 +104,10 @@ def build(job: Job, data: Splits, device: torch.device) -> Network:
     model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
     if from_zoo:
         model = model.to(memory_format=torch.channels_last)
-    pixels = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
-    sample = torch.from_numpy(np.array(pixels, order="C")).to(device=device, dtype=dtype).mul_(data.scale)
+    pixels = transform_of(job.pixels, data)
+    convert = converter(pixels, shape, dtype, device, channels_last=False)
+    chosen = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
+    sample = convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
     outputs = _probe(job.model, model, sample, data.classes)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
@@ -112,6 +118,7 @@ def build(job: Job, data: Splits, device: torch.device) -> Network:
         from_zoo=from_zoo,
         minimum_batch=2 if normalised else 1,
         sample=sample,
+        pixels=pixels,
     )
 
 

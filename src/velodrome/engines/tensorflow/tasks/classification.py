@@ -20,7 +20,10 @@ class ClassificationTask(TensorFlowTask):
     def network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.network import Network
 
-        return Network(context.job, context.data)
+        network = Network(context.job, context.data)
+        for note in network.notes if context.is_chief else ():
+            context.events.emit("warning", message=note)
+        return network
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import ImageFeed

@@ -25,6 +25,8 @@ class ClassificationTask(TorchTask):
 
     def __init__(self, context: Context, network: Network, replica: Replica) -> None:
         super().__init__(context, network, replica)
+        assert network.pixels is not None, "a network of images"
+        self._pixels = network.pixels
         self._parts: dict[str, Examples] = {}
         self._train = self._examples("train")
 
@@ -35,7 +37,8 @@ class ClassificationTask(TorchTask):
     def _examples(self, part: str) -> Examples:
         if part not in self._parts:
             self._parts[part] = examples_of(
-                self._context.data, part, self._context.job, self._replica.device, channels_last=self._network.from_zoo
+                self._context.data, part, self._context.job, self._replica.device, channels_last=self._network.from_zoo,
+                pixels=self._pixels,
             )
         return self._parts[part]
 
@@ -102,7 +105,7 @@ class ClassificationTask(TorchTask):
         height, width, channels = data.input_shape
         return {
             "input_shape": [channels, height, width], "classes": data.classes, "dataset": data.name,
-            "scale": data.scale,
+            **self._pixels.description(),
         }
 
 

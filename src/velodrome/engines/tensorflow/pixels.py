@@ -1,0 +1,94 @@
+"""How bytes become the input of a Keras model: by the job's choice, or by the layer that the model begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from velodrome.data.pixels import PixelTransform, transform_of
+from velodrome.data.splits import Splits
+from velodrome.spec.job import Job
+
+#: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
+#: names begin with `Random`.
+_PASSED = (
+    layers.InputLayer, layers.Identity, layers.Resizing, layers.CenterCrop, layers.Cropping2D, layers.ZeroPadding2D,
+    layers.Reshape, layers.Permute,
+)
+#: A Rescaling by less than this is meant for bytes: 1/255, 1/127.5 and 1/128 are usual.
+_FOR_BYTES = 1 / 16
+
+Expected = Literal["bytes", "adapting", "other"]
+
+
+def choose_transform(job: Job, model: keras.Model, data: Splits) -> tuple[PixelTransform, tuple[str, ...]]:
+    """The transform of a job's pixels, and what the user should know about it, as sentences."""
+    first = _preprocessing(model)
+    expected = "other" if first is None else _expected(first)
+    if first is None or expected == "other":
+        return transform_of(job.pixels, data), ()
+    begins = f"model {job.model!r} begins with {type(first).__name__} ({first.name!r})"
+    if expected == "adapting":
+        note = f"{begins}, which was never adapted and changes nothing: --pixels standardize does what it would"
+        return transform_of(job.pixels, data), (note,)
+    if job.pixels == "auto":
+        note = f"{begins}, so it is fed pixels from 0 to 255, as with --pixels byte; --pixels unit feeds 0 to 1"
+        return transform_of("byte", data), (note,)
+    if job.pixels == "byte":
+        return transform_of("byte", data), ()
+    note = f"{begins} for pixels from 0 to 255, and --pixels {job.pixels} feeds others: choose --pixels byte"
+    return transform_of(job.pixels, data), (note,)
+
+
+def to_inputs(images: tf.Tensor, transform: PixelTransform, dtype: Any) -> tf.Tensor:
+    """Bytes (count, height, width, channels) as they are fed to the model, in the graph."""
+    numbers = tf.cast(images, dtype)
+    if transform.is_plain:
+        (scale,) = transform.factor
+        return numbers if scale == 1 else numbers * tf.constant(scale, dtype)
+    # As long as a row of pixels: with a number a channel, which TensorFlow would repeat, it takes three times longer.
+    shape = (int(images.shape[2]), len(transform.factor))
+    factor, offset = (
+        tf.constant(np.broadcast_to(values, shape), dtype) for values in (transform.factor, transform.offset)
+    )
+    return numbers * factor + offset
+
+
+def _layers(model: Any) -> Iterator[keras.layers.Layer]:
+    """The layers of a model in the order in which they compute, with those of models within it."""
+    for layer in model.layers:
+        if hasattr(layer, "layers"):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def _preprocessing(model: keras.Model) -> keras.layers.Layer | None:
+    """The Rescaling or Normalization that gets the pixels as they come in."""
+    for layer in _layers(model):
+        if isinstance(layer, layers.Rescaling | layers.Normalization):
+            return layer
+        if not isinstance(layer, _PASSED) and not type(layer).__name__.startswith("Random"):
+            return None
+    return None
+
+
+def _expected(layer: Any) -> Expected:
+    """What a preprocessing layer was made for."""
+    if isinstance(layer, layers.Rescaling):
+        return "bytes" if 0 < np.abs(np.asarray(layer.scale, np.float64)).max() < _FOR_BYTES else "other"
+    if layer.input_mean is not None:
+        mean, variance = np.asarray(layer.input_mean), np.asarray(layer.input_variance)
+    elif layer.built:
+        mean, variance = np.asarray(layer.adapt_mean), np.asarray(layer.adapt_variance)
+    else:
+        return "adapting"
+    if not mean.any() and (variance == 1).all():
+        return "adapting"
+    # Numbers from 0 to 1 have a mean of 1 and a variance of 1/4 at most.
+    return "bytes" if mean.max() > 1 or variance.max() > 1 else "other"
