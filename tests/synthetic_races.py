@@ -71,6 +71,19 @@ def repeated(rates: Sequence[float], accuracies: Sequence[float] | None = None, 
     ]
 
 
+def thousand_runs() -> list[dict[str, Any]]:
+    """85 configurations, twelve runs each."""
+    return [
+        made
+        for strategy, engine, servers in (("ddp", "torch", 0), ("allreduce", "torch", 0), ("single", "torch", 0),
+                                          ("parameter-server", "tensorflow", 1), ("allreduce", "tensorflow", 0))
+        for workers in ((1,) if strategy == "single" else (1, 2, 4, 8))
+        for batch in (32, 64, 128, 256, 512)
+        for made in repeated([100.0 * workers + place for place in range(12)], strategy=strategy, engine=engine,
+                             workers=workers, servers=servers, batch_size=batch)
+    ]
+
+
 def events_of(made: dict[str, Any]) -> list[dict[str, Any]]:
     """What the processes of a result said: phases, a heartbeat a second, and the chief's epochs."""
     found = []
