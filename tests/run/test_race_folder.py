@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from synthetic_races import result
-from velodrome.api.race import plan_entries
+from velodrome.api.race import default_name, plan_entries
 from velodrome.cluster import preflight
 from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
@@ -68,6 +68,30 @@ def test_the_order_is_random_and_follows_from_the_seed() -> None:
     assert order(1) != sorted(order(1))
     assert sorted(order(1)) == sorted(order(2))
     assert order(1) != order(2)
+
+
+def test_every_repetition_runs_each_configuration_once_in_a_new_order() -> None:
+    """Five jobs of one configuration after five of another would take a machine that slows down for a difference."""
+    asked = race(ONE, TWO, {**TWO, "workers": 3}).model_copy(update={"repeat": 8})
+    entries = check_race(asked, LocalLauncher()).entries
+    assert [entry.repetition for entry in entries] == [number for number in range(1, 9) for _ in range(3)]
+    blocks = [tuple(entry.job.workers for entry in entries[at : at + 3]) for at in range(0, 24, 3)]
+    assert {tuple(sorted(block)) for block in blocks} == {(1, 2, 3)}
+    assert len(set(blocks)) > 1
+
+
+def test_more_repetitions_are_added_to_a_race_and_fewer_discard_none(runs: Path) -> None:
+    three = race(ONE, TWO).model_copy(update={"repeat": 3})
+    five = three.model_copy(update={"repeat": 5})
+    folder = RaceFolder(runs, "first")
+    folder.begin(three)
+    folder.begin(five)
+    assert folder.written() == five
+    folder.begin(three)
+    assert folder.written() == five
+    first = [entry.name for entry in check_race(three, LocalLauncher()).entries]
+    assert [entry.name for entry in check_race(five, LocalLauncher()).entries][:6] == first
+    assert default_name(None, three) == default_name(None, five)
 
 
 def begun(runs: Path, *entries: dict[str, Any], **more: Any) -> tuple[RaceFolder, list[Entry]]:

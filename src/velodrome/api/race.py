@@ -183,10 +183,12 @@ def merge(
 
 
 def default_name(file: Race | str | Path | None, race: Race) -> str:
-    """The same name for the same race, so that the same call resumes it: the file's, or a hash of what is raced."""
+    """The same name for the same race, however often it is repeated, so that the same call resumes it: the file's, or a
+    hash of what is raced."""
     if isinstance(file, str | Path) and (name := re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).lstrip("._-")):
         return name[:100]
-    return f"race-{hashlib.sha256(race.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:8]}"
+    raced = race.model_dump_json(exclude_defaults=True, exclude={"repeat"})
+    return f"race-{hashlib.sha256(raced.encode()).hexdigest()[:8]}"
 
 
 def plan_race(

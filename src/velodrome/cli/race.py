@@ -57,9 +57,9 @@ def command(
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
-    The jobs run in a random order that depends on the seed only. A job that fails is reported and the others run. The
-    same command again runs only what is missing. Where something is not installed, a race on a terminal asks whether to
-    run the rest.
+    Each repetition runs every configuration once, in a new random order. A job that fails is reported and the others
+    run. The same command again runs only what is missing; with a larger --repeat it adds repetitions. Where something
+    is not installed, a race on a terminal asks whether to run the rest.
 
     Examples:
 

@@ -54,14 +54,19 @@ class RaceFolder:
             return None
 
     def begin(self, race: Race, *, grown: bool = False) -> None:
-        """Write race.yaml; refuse another race under the same name, unless it is the same one `grown` by jobs."""
+        """Write race.yaml; refuse another race under the same name.
+
+        The same race may have more repetitions than before, or fewer, which discards none. With `grown` it may have
+        more jobs of any kind.
+        """
         text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
         file = self.path / "race.yaml"
         if file.exists():
             written = self.written()
-            if written == race:
+            repeated = written is not None and written.model_copy(update={"repeat": race.repeat}) == race
+            if repeated and written is not None and race.repeat <= written.repeat:
                 return
-            if not (grown and written is not None and _contains(race, written)):
+            if not repeated and not (grown and written is not None and _contains(race, written)):
                 raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
         if (self.path / "job.yaml").exists():
             raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
@@ -133,10 +138,17 @@ def _contains(race: Race, other: Race) -> bool:
 
 
 def shuffled(race: Race, entries: Sequence[Entry]) -> list[Entry]:
-    """The jobs of a race in the order they will run."""
-    found = list(entries)
-    # A random order keeps a machine that warms up or slows down from favouring a strategy.
-    random.Random(int(race.job.get("seed", 1))).shuffle(found)
+    """The jobs of a race in the order they will run: repetition by repetition, each in a new random order.
+
+    A repetition is a block: every configuration runs once in it, so that a machine that slows down affects all of them
+    alike, and another repetition can be added at any time.
+    """
+    raced = race.model_dump_json(include={"job", "vary"})
+    found = []
+    for repetition in sorted({entry.repetition for entry in entries}):
+        block = [entry for entry in entries if entry.repetition == repetition]
+        random.Random(f"{raced} {repetition}").shuffle(block)
+        found += block
     return found
 
 
