@@ -44,7 +44,8 @@ class Faulty(nn.Module):
             go_wrong(self.fault)
             if self.fault == "nan":
                 return self.layers(images) * math.nan
-        return self.layers(images)
+        outputs = self.layers(images)
+        return (outputs, outputs) if self.fault == "tuple" else outputs
 
 
 def build(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import re
 import sys
@@ -9,11 +10,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from velodrome.errors import BadRequest, VelodromeError
 
@@ -21,6 +21,10 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({_PACKAGE, str(Path(np.__file__).resolve().parents[1]), str(Path(re.__file__).resolve().parents[1])})
 _QUOTED_FILE = re.compile(r'\s+File "([^"]+)"')
 _SHAPE_WORDS = re.compile(r"shape|size|dimension|negative|rank \d|incompatible|expected input", re.IGNORECASE)
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}")
+#: The engine of each framework's models, by the package that their classes are from.
+_ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}
+_MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module"}
 
 
 def split_name(model: str) -> tuple[str, str]:
@@ -79,8 +83,17 @@ def quoted_traceback(message: str) -> str | None:
 
 
 def _raised_in_library(error: BaseException) -> bool:
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and not is_users(frames[-1].filename)
+    """Whether a library raised: in code of its own or, where its frames are missing, about shapes.
+
+    A compiled function has no frames, and Keras leaves its own out.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not is_users(last.tb_frame.f_code.co_filename):
+        return last is not None
+    raises = dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+    return not raises and bool(_SHAPE_WORDS.search(str(error)))
 
 
 def _raised_by_calling(error: BaseException) -> bool:
@@ -88,8 +101,53 @@ def _raised_by_calling(error: BaseException) -> bool:
     return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_PACKAGE)
 
 
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    found: TracebackType | None = error.__traceback__
+    while found is not None:
+        yield found.tb_frame
+        found = found.tb_next
+
+
+def _users_line(error: BaseException) -> str:
+    """Where the user's code was when a library raised, as the end of a sentence."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """What a framework has to say, in one line: without its titles, its colours and the names of its graph nodes."""
+    lines = [_NOISE.sub("", line).strip() for line in str(error).splitlines()]
+    plain = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
+    return (plain[0].rstrip(".") if plain else type(error).__name__) + _users_line(error)
+
+
+def _other_engine(error: BaseException, engine: str) -> str | None:
+    """The engine whose framework took part in an error, if it is not the job's."""
+    packages = (str(frame.f_globals.get("__name__")).partition(".")[0] for frame in _frames(error))
+    found = {_ENGINES[package] for package in packages if package in _ENGINES}
+    return next(iter(found)) if len(found) == 1 and engine and engine not in found else None
+
+
+def wrong_framework(model: str, built: object, engine: str) -> BadRequest:
+    """The refusal of what the user's function returned: not a model of the job's engine."""
+    packages = [kind.__module__.partition(".")[0] for kind in type(built).__mro__]
+    other = next((_ENGINES[package] for package in packages if package in _ENGINES), None)
+    name, needed = type(built).__name__, _MODELS[engine]
+    if "tf_keras" in packages:
+        return BadRequest(f"model {model!r} returned a model of tf_keras ({name!r}): --engine {engine} needs Keras 3")
+    if other and other != engine:
+        return BadRequest(
+            f"model {model!r} returned {_MODELS[other]} ({name!r}), and --engine {engine} needs {needed}: choose "
+            f"--engine {other}"
+        )
+    return BadRequest(f"model {model!r} returned {name!r}: --engine {engine} needs {needed}")
+
+
 @contextmanager
-def fits_data(model: str, shape: tuple[int, ...], *, building: bool) -> Iterator[None]:
+def fits_data(
+    model: str, shape: tuple[int, ...], *, building: bool, engine: str = "", batch: int | None = None,
+    training: bool = False,
+) -> Iterator[None]:
     """Around building or first calling a model: a framework that cannot take the shape becomes a refusal.
 
     An error that the user's own lines raise passes through, and so does one that does not speak of shapes.
@@ -99,27 +157,20 @@ def fits_data(model: str, shape: tuple[int, ...], *, building: bool) -> Iterator
     except (VelodromeError, OSError, ImportError, AttributeError, NameError, KeyError):
         raise
     except Exception as error:
-        text = str(error).strip() or type(error).__name__
         if building and isinstance(error, TypeError) and _raised_by_calling(error):
-            raise BadRequest(
-                f"--model {model!r}: {text}; the function is called with input_shape, classes and what --model-arg says"
-            ) from None
-        if not _raised_in_library(error) or (building and not _SHAPE_WORDS.search(text)):
+            called = "the function is called with input_shape, classes and what --model-arg says"
+            raise BadRequest(f"--model {model!r}: {error}; {called}") from None
+        if not _raised_in_library(error):
             raise
-        first = text.splitlines()[0]
-        refusal = BadRequest(f"model {model!r} cannot take images of shape {shape}: {first}")
-        raise refusal.with_traceback(error.__traceback__) from error
-
-
-def check_outputs(model: str, outputs: tuple[int, ...], examples: int, classes: int) -> None:
-    """Refuse a model whose answer is not one number per example and class."""
-    if outputs != (examples, classes):
-        raise BadRequest(
-            f"model {model!r} answers with shape {outputs} for {examples} examples; {classes} classes need "
-            f"{(examples, classes)}"
-        )
-
-
-def are_probabilities(outputs: NDArray[np.floating[Any]]) -> bool:
-    """Whether outputs went through a softmax already: not negative, and every row adds up to one."""
-    return bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
+        if other := _other_engine(error, engine):
+            raise BadRequest(
+                f"model {model!r} is {_MODELS[other]}, and --engine {engine} needs {_MODELS[engine]}: choose --engine "
+                f"{other}"
+            ) from error
+        if building and not _SHAPE_WORDS.search(str(error)):
+            raise
+        together = "" if batch is None else f" in a batch of {batch}"
+        cannot = "cannot be trained on" if training else "cannot take"
+        # Without the traceback, which would end in this very sentence: the user's line is in the reason.
+        refusal = f"model {model!r} {cannot} images of shape {shape}{together}: {reason_of(error)}"
+        raise BadRequest(refusal) from error

@@ -74,6 +74,13 @@ class Schedule:
         offsets = np.minimum(ends * self.batch_sizes[rank], len(mine))
         return Partition(indices=mine, offsets=offsets, batch=np.diff(self._examples_after(ends)))
 
+    def sizes(self, steps: int | None = None) -> list[int]:
+        """How many examples a worker has in a step: every number that occurs in the first `steps`, largest first."""
+        last = min(self.steps, steps or self.steps)
+        counts = [np.diff(self.partition(rank).offsets[: last + 1]) for rank in range(len(self.indices))]
+        distinct: list[int] = np.unique(np.concatenate(counts))[::-1].tolist()
+        return distinct
+
     def uneven_steps(self) -> int:
         """In how many steps of the epoch some worker has no example although others do."""
         steps = self._steps_of_workers()

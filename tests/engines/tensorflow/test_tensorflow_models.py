@@ -36,12 +36,22 @@ def test_batch_normalisation_dropout_and_frozen_layers_train(train: Any, strateg
     assert result["test"]["total"] == 31
 
 
-@pytest.mark.parametrize("strategy", ["single", "allreduce"])
-def test_a_final_softmax_is_recognised(train: Any, strategy: str) -> None:
-    ran = train(strategy=strategy, model="keras_nets:softmax", **PLACES[strategy])
-    logits = train(strategy="single", model="linear")
-    assert json.loads((ran.folder / "model" / "model.json").read_text())["outputs"] == "probabilities"
-    assert ran.result["test"]["loss_sum"] == pytest.approx(logits.result["test"]["loss_sum"], rel=1e-6)
+@pytest.mark.parametrize("place", [
+    {"strategy": "single"},
+    {"strategy": "allreduce", "workers": 2},
+    {"strategy": "parameter-server", "workers": 1, "servers": 2},
+    {"strategy": "mirrored", "workers": 2, "implementation": "stock"},
+], ids=["single", "allreduce", "parameter-server", "stock"])
+def test_a_final_softmax_is_trained_and_evaluated_as_the_logits_before_it(train: Any, place: dict[str, Any]) -> None:
+    """The layer is so large that clipped probabilities would give no gradient for most examples."""
+    asked = {"model": "keras_nets:dense", "optimizer": "sgd", "epochs": 2}
+    logits = train(**asked, strategy="single", model_args={"factor": 40.0})
+    softmax = train(**asked, **place, model_args={"factor": 40.0, "activation": "softmax"})
+    assert json.loads((softmax.folder / "model" / "model.json").read_text())["outputs"] == "probabilities"
+    assert largest_difference(softmax.state, logits.state, "weights") < 1e-9
+    test, expected = softmax.result["test"], logits.result["test"]
+    assert test["loss_sum"] / test["total"] > 17
+    assert test["loss_sum"] == pytest.approx(expected["loss_sum"], rel=1e-9)
 
 
 def test_a_subclass_of_model_trains(train: Any) -> None:
@@ -58,7 +68,7 @@ def test_arguments_reach_the_users_function(train: Any) -> None:
 
 @pytest.mark.parametrize(("asked", "words"), [
     ({"model": "lenet5"}, "at least 16×16"),
-    ({"model": "keras_nets:no_model"}, "return a keras.Model"),
+    ({"model": "keras_nets:no_model"}, "needs a Keras model"),
     ({"model": "keras_nets:conv", "model_args": {"filters": -1}}, None),
 ])
 def test_a_model_that_cannot_be_is_refused(train: Any, asked: dict[str, Any], words: str | None) -> None:

@@ -260,7 +260,22 @@ def test_a_rank_without_examples_leaves_batch_statistics_alone(data, tmp_path):
         assert np.allclose(ran["ddp"].state[name], ran["allreduce"].state[name], rtol=1e-6), name
 
 
-def test_a_final_softmax_is_trained_as_the_logits_before_it(single):
+def test_log_probabilities_are_trained_as_the_logits_before_them(single):
     state = single(job(model="torch_nets:logits")).state
-    for name in ("softmax", "log_softmax"):
-        assert largest_difference(single(job(model=f"torch_nets:{name}")).state, state, "model.") < 1e-9
+    assert largest_difference(single(job(model="torch_nets:log_softmax")).state, state, "model.") < 1e-9
+
+
+@pytest.mark.parametrize("implementation", ["velodrome", "stock"])
+@pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
+def test_a_final_softmax_is_trained_and_evaluated_as_the_logits_before_it(
+    single, data, tmp_path, strategy, implementation
+):
+    """The layer is so large that clipped probabilities would give no gradient for most examples."""
+    asked = {"model_args": {"factor": 100}, "optimizer": "sgd"}
+    logits = single(job(model="torch_nets:logits", **asked))
+    place = {"strategy": strategy, "workers": 1 if strategy == "single" else 2, "implementation": implementation}
+    softmax = run(job(model="torch_nets:softmax", **asked, **place), data, tmp_path)
+    assert largest_difference(softmax.state, logits.state, "model.") < 1e-9
+    test, expected = softmax.result["test"], logits.result["test"]
+    assert test["loss_sum"] / test["total"] > 17
+    assert test["loss_sum"] == pytest.approx(expected["loss_sum"], rel=1e-9)

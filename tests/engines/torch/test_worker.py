@@ -31,7 +31,7 @@ def data(tmp_path_factory) -> Path:
     ("model", "words"),
     [
         ("torch_nets:wrong_shape", "cannot take images of shape (1, 8, 8)"),
-        ("torch_nets:wrong_outputs", "answers with shape (4, 11)"),
+        ("torch_nets:wrong_outputs", "answers with shape (90, 11) for 90 examples"),
         ("torch_nets:no_module", "needs a torch.nn.Module"),
         ("torch_nets:frozen", "nothing to train"),
         ("lenet5", "at least 16×16"),

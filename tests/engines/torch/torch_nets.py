@@ -6,16 +6,17 @@ import torch
 from torch import nn
 
 
-def softmax(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Ends in probabilities."""
+def logits(input_shape: tuple[int, int, int], classes: int, factor: float = 1.0) -> nn.Module:
+    """One layer, whose weights start this many times larger than usual."""
     channels, height, width = input_shape
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes), nn.Softmax(1))
+    layer = nn.Linear(channels * height * width, classes)
+    layer.weight.data.mul_(factor)
+    return nn.Sequential(nn.Flatten(), layer)
 
 
-def logits(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """The same network as `softmax` before its last layer."""
-    channels, height, width = input_shape
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+def softmax(input_shape: tuple[int, int, int], classes: int, factor: float = 1.0) -> nn.Module:
+    """The same network, which ends in probabilities."""
+    return nn.Sequential(*logits(input_shape, classes, factor), nn.Softmax(1))
 
 
 class Standardizing(nn.Module):

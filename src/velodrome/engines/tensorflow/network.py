@@ -11,17 +11,21 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Splits
+from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
+from velodrome.engines.tensorflow.compiled import ignored_settings
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
+from velodrome.engines.tensorflow.softmax import before_activation, logarithm
+from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
-from velodrome.models.own import are_probabilities, builder_of, check_outputs, fits_data
+from velodrome.models.batches import other_size, way_out
+from velodrome.models.outputs import check_outputs
+from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.tasks.classification import Classification
 
-_PROBE = 4
-_SMALLEST_PROBABILITY = 1e-7
 #: Keeps the random numbers of ranks apart: a prime far from small seeds.
 _SEED_STRIDE = 7919
 _MOST_CONFUSED = 100
@@ -31,6 +35,8 @@ class Network(FlatModel):
     """A built model, checked against the data."""
 
     counted = Classification.counted
+    #: A model of the zoo returns logits, and takes any batch.
+    _found = Findings()
 
     def __init__(self, job: Job, data: Splits) -> None:
         self.shape, self.classes = data.input_shape, data.classes
@@ -39,26 +45,34 @@ class Network(FlatModel):
         model = self._built(job)
         self.pixels, self.notes = choose_transform(job, model, data)
         self.pixel_form = self.pixels.form
-        images = to_inputs(tf.constant(data.train.images[:_PROBE]), self.pixels, tf.as_dtype(job.dtype))
-        with fits_data(job.model, self.shape, building=False):
+        sizes = [size or 1 for size in Classification().schedule(job, data, 1).sizes(job.steps)]
+        # The images come round again where there are fewer.
+        chosen = data.train.images[np.arange(sizes[0]) % len(data.train)]
+        images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.dtype))
+        with fits_data(job.model, self.shape, building=False, batch=len(images)):
             outputs = model(images, training=False)
         super().__init__(job, model)
-        check_outputs(job.model, tuple(getattr(outputs, "shape", ())), len(images), self.classes)
-        self.probabilities = are_probabilities(np.asarray(outputs))
+        check_outputs(job.model, outputs, tf.Tensor, len(images), self.classes)
         if not self.trainable:
             raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
         self.statistics = list(self.model.non_trainable_variables)
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._penalised = bool(self.model.losses)
+        if is_own(job.model):
+            self._found = Trial(job.model, model, self.shape, self.dtype).examine(
+                images, outputs, self.classes, smallest=sizes[-1],
+                evaluation_size=other_size(data, job.workers, EVALUATION_BATCH, sizes[0]), way_out=way_out(job, data),
+            )
+            self.notes += (*ignored_settings(job.model, model), *self._found.notes(job.model))
 
     def _built(self, job: Job) -> keras.Model:
         name = job.model
         if not is_own(name):
             return keras_zoo.build(name, input_shape=self.shape, classes=self.classes)
-        with fits_data(name, self.shape, building=True):
+        with fits_data(name, self.shape, building=True, engine="tensorflow"):
             model = builder_of(name)(input_shape=self.shape, classes=self.classes, **job.model_args)
         if not isinstance(model, keras.Model):
-            raise BadRequest(f"model {name!r} returned {type(model).__name__!r}: return a keras.Model")
+            raise wrong_framework(name, model, "tensorflow")
         return model
 
     def initial_statistics(self, rank: int) -> list[Array]:
@@ -90,16 +104,32 @@ class Network(FlatModel):
         values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
         # Keras' own stateless_call would bypass __call__, which passes `training` on to inner layers.
         with keras.StatelessScope(state_mapping=values, collect_losses=self._penalised) as scope:
-            outputs = self.model(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
+            logits = self._logits(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
             penalties = list(self.model.losses) if self._penalised else []
         after = [scope.get_current_value(variable) for variable in self.statistics]
-        outputs = tf.cast(outputs, self.dtype)
-        logits = tf.math.log(tf.clip_by_value(outputs, _SMALLEST_PROBABILITY, 1.0)) if self.probabilities else outputs
-        if self.probabilities:
-            losses = -tf.gather(logits, batch.targets, batch_dims=1)
-        else:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
         return losses, tf.argmax(logits, axis=-1), after, penalties
+
+    def _logits(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
+        """What the model returns, before its softmax if it ends in one."""
+        only = self._found.only_batch
+        if only is None:
+            return self._called(images, training=training)
+        if training:
+            return self._called(tf.ensure_shape(images, [only, *self.shape]), training=True)
+        count = tf.shape(images)[0]
+        padded = tf.concat([images, tf.repeat(images[:1], -count % only, axis=0)], axis=0)
+        parts = tf.reshape(padded, [-1, only, *self.shape])
+        logits = tf.map_fn(lambda part: self._called(part, training=False), parts, fn_output_signature=self.dtype)
+        return tf.reshape(logits, [-1, self.classes])[:count]
+
+    def _called(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
+        outputs = tf.cast(self.model(images, training=training), self.dtype)
+        logits = before_activation(outputs, self.classes)
+        if logits is not None:
+            return logits
+        in_training, in_evaluation = self._found.probabilities
+        return logarithm(outputs) if (in_training if training else in_evaluation) else outputs
 
     def gradient(
         self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
@@ -138,7 +168,7 @@ class Network(FlatModel):
             variable.assign(value)
         self._write(folder, {
             "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
-            "outputs": "probabilities" if self.probabilities else "logits",
+            "outputs": self._found.outputs,
         })
 
 

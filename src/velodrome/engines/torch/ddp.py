@@ -206,7 +206,7 @@ class DdpLearner(TorchLearner):
             # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
             "find_unused_parameters": may_skip,
         }
-        model = _Participant(self._model, may_skip=may_skip)
+        model = _Participant(self._network.forward, may_skip=may_skip)
         if self._context.job.implementation == "stock":
             return _StockDdp(self._context.status, model, **options)
         return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)

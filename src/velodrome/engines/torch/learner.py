@@ -50,7 +50,7 @@ class TorchLearner(Learner):
 
     def _wrapped(self) -> nn.Module:
         """The module that the forward pass calls."""
-        return self._model
+        return self._network.forward
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         """The gradients that the optimizer takes; `loss` is None if this process has no example in the step."""

@@ -15,17 +15,15 @@ from torch import nn
 
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
+from velodrome.engines.torch import trial
 from velodrome.engines.torch.pixels import converter
+from velodrome.engines.torch.softmax import LogitsModel, Outputs
 from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
+from velodrome.models.batches import other_size, way_out
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
-
-PROBED_EXAMPLES = 4
-#: Layers whose training needs more than one example. Lazy ones have become these by the time they are looked for.
-_BATCH_NORMALISATION = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-#: Probabilities are kept this far from zero before their logarithm is taken.
-SMALLEST_PROBABILITY = 1e-7
+from velodrome.tasks.classification import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,10 +32,6 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def loss_of_logits(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Also correct for log-probabilities, which are normalised logits."""
     return functional.cross_entropy(outputs, labels, reduction="sum")
-
-
-def loss_of_probabilities(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return functional.nll_loss(outputs.clamp(SMALLEST_PROBABILITY, 1.0).log(), labels, reduction="sum")
 
 
 @dataclass(frozen=True)
@@ -50,10 +44,21 @@ class Network:
     from_zoo: bool
     #: The smallest batch a process can train on: batch normalisation has no variance of one example.
     minimum_batch: int = 1
-    #: A few images, for trying the model.
+    #: A batch of images, for trying the model.
     sample: torch.Tensor | None = None
     #: How bytes become its input; None for a language model.
     pixels: PixelTransform | None = None
+    #: What is called instead of the model, where the model does not return logits for every batch.
+    adapter: LogitsModel | None = None
+    #: What the model returns in evaluation.
+    outputs: Outputs = "logits"
+    #: What the user should know about the model, as sentences.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def forward(self) -> nn.Module:
+        """What training and evaluation call: it returns what the loss takes."""
+        return self.adapter or self.model
 
     def leaves_parameters_unchanged(self) -> bool:
         """Whether a forward pass in training changes no parameter: only then may processes share them."""
@@ -87,39 +92,60 @@ def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int
             raise BadRequest(f"--model-arg {next(iter(arguments))!r}: model {model!r} of the zoo takes no arguments")
         return torch_zoo.build(model, input_shape, classes)
     builder = own.builder_of(model)
-    with own.fits_data(model, input_shape, building=True):
+    with own.fits_data(model, input_shape, building=True, engine="torch"):
         built = builder(input_shape=input_shape, classes=classes, **arguments)
     if not isinstance(built, nn.Module):
-        raise BadRequest(f"model {model!r} returned {type(built).__name__!r}: engine torch needs a torch.nn.Module")
+        raise own.wrong_framework(model, built, "torch")
     return built
 
 
-def build(job: Job, data: Splits, device: torch.device) -> Network:
-    """The job's network with the weights that its seed decides, or `BadRequest`."""
+def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int) -> Network:
+    """The job's network with the weights that its seed decides, or `BadRequest`.
+
+    `evaluation_batch` is the number of examples that are evaluated at a time.
+    """
     height, width, channels = data.input_shape
     shape = channels, height, width
     seed_everything(job.seed)
-    dtype = dtype_of(job)
-    from_zoo = not is_own(job.model)
+    dtype, pixels = dtype_of(job), transform_of(job.pixels, data)
     model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
-    if from_zoo:
+    if not is_own(job.model):
         model = model.to(memory_format=torch.channels_last)
-    pixels = transform_of(job.pixels, data)
+        return Network(model=model, loss=loss_of_logits, from_zoo=True, pixels=pixels)
     convert = converter(pixels, shape, dtype, device, channels_last=False)
-    chosen = data.train.images[:PROBED_EXAMPLES].transpose(0, 3, 1, 2)
-    sample = convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
-    outputs = _probe(job.model, model, sample, data.classes)
+
+    def sample(count: int) -> torch.Tensor:
+        """So many images; they come round again where there are fewer."""
+        chosen = data.train.images[np.arange(count) % len(data.train)].transpose(0, 3, 1, 2)
+        return convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
+
+    sizes = _training_sizes(job, data)
+    trial.initialise(job.model, model, sample(sizes[0]))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
-    normalised = any(isinstance(module, _BATCH_NORMALISATION) for module in model.modules())
+    found = trial.examine(
+        job.model, model, sample, data.classes, sizes=sizes,
+        evaluation_size=other_size(data, job.workers, evaluation_batch, sizes[0]), way_out=way_out(job, data),
+    )
+    plain = {found.training, found.evaluation} <= {"logits", "sigmoid"} and found.evaluation_batch is None
     return Network(
         model=model,
-        loss=loss_of_probabilities if own.are_probabilities(outputs) else loss_of_logits,
-        from_zoo=from_zoo,
-        minimum_batch=2 if normalised else 1,
-        sample=sample,
+        loss=loss_of_logits,
+        from_zoo=False,
+        minimum_batch=found.minimum_batch,
+        sample=sample(sizes[0]),
         pixels=pixels,
+        adapter=None if plain else LogitsModel(
+            model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch
+        ),
+        outputs=found.evaluation,
+        notes=found.notes,
     )
+
+
+def _training_sizes(job: Job, data: Splits) -> list[int]:
+    """The numbers of examples that a process trains on at a time, largest first."""
+    return [size for size in Classification().schedule(job, data, 1).sizes(job.steps) if size]
 
 
 def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
@@ -128,14 +154,3 @@ def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
     model = torch_zoo.build_text(job.model, vocabulary).to(device=device, dtype=dtype_of(job))
     return Network(model=model, loss=loss_of_logits, from_zoo=True, minimum_batch=1)
 
-
-def _probe(name: str, model: nn.Module, images: torch.Tensor, classes: int) -> np.ndarray:
-    """What the model answers to a few training examples; also gives lazy layers their shape."""
-    model.eval()
-    with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False):
-        outputs = model(images)
-    model.train()
-    if not isinstance(outputs, torch.Tensor):
-        raise BadRequest(f"model {name!r} answers with {type(outputs).__name__!r}: it must return one tensor of logits")
-    own.check_outputs(name, tuple(outputs.shape), len(images), classes)
-    return np.asarray(outputs.double().cpu().numpy())

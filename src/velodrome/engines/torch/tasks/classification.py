@@ -32,7 +32,10 @@ class ClassificationTask(TorchTask):
 
     @classmethod
     def network(cls, context: Context, device: torch.device) -> Network:
-        return build(context.job, context.data, device)
+        network = build(context.job, context.data, device, evaluation_batch=EVALUATION_BATCH)
+        for note in network.notes if context.is_chief else ():
+            context.events.emit("warning", message=note)
+        return network
 
     def _examples(self, part: str) -> Examples:
         if part not in self._parts:
@@ -79,7 +82,7 @@ class ClassificationTask(TorchTask):
         return self._train.images(low, high).repeat(self._network.minimum_batch, 1, 1, 1)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
-        data, device, model = self._context.data, self._replica.device, self._network.model
+        data, device, model = self._context.data, self._replica.device, self._network.forward
         examples = self._examples(part)
         mine = evaluation_indices(len(examples), self._replica.rank, self._replica.size)
         offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))

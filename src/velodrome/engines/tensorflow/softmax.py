@@ -1,0 +1,38 @@
+"""A model that ends in a softmax, trained by what goes into it: logits are exact where a probability rounds to zero."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import tensorflow as tf
+
+#: What a model ends in. Of a sigmoid, too, Keras' own cross-entropy takes what goes into it.
+Activation = Literal["softmax", "sigmoid"]
+
+_ACTIVATIONS: dict[str, Activation] = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+#: What may follow it: other shapes and number formats of the same values.
+_SAME_VALUES = {"Identity", "Reshape", "Squeeze", "Cast"}
+
+
+def last_activation(outputs: tf.Tensor, classes: int) -> tuple[Activation, tf.Tensor] | None:
+    """What outputs in a graph came out of, a softmax or a sigmoid over the classes, and what went into it."""
+    last = outputs
+    while last.op.type in _SAME_VALUES:
+        last = last.op.inputs[0]
+    name = _ACTIVATIONS.get(last.op.type)
+    if name is None or last.shape[-1] != classes:
+        return None
+    return name, last.op.inputs[0]
+
+
+def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:
+    """What went into the last activation, in the shape of the outputs; None if there is none."""
+    found = last_activation(outputs, classes)
+    return None if found is None else tf.cast(tf.reshape(found[1], [-1, classes]), outputs.dtype)
+
+
+def logarithm(probabilities: tf.Tensor) -> tf.Tensor:
+    """Log-probabilities; the smallest number of the format stands for zero."""
+    smallest = np.finfo(probabilities.dtype.as_numpy_dtype).tiny
+    return tf.math.log(tf.maximum(probabilities, smallest))

@@ -1,0 +1,165 @@
+"""The user's model, tried before training on the batches that it will get: in both modes, and without a trace."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from velodrome.engines.torch.softmax import Outputs, SoftmaxInput
+from velodrome.errors import BadRequest
+from velodrome.models import generators, own
+from velodrome.models.batches import wrong_batch
+from velodrome.models.outputs import are_probabilities, check_outputs
+
+#: Layers whose training needs more than one example. Lazy ones have become these by the time they are looked for.
+_BATCH_NORMALISATION = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a trial found out about a model."""
+
+    #: What it returns in training and in evaluation.
+    training: Outputs
+    evaluation: Outputs
+    #: The smallest batch a process can train on: batch normalisation has no variance of one example.
+    minimum_batch: int
+    #: The only batch that it can evaluate; None if it takes any.
+    evaluation_batch: int | None
+    #: What the user should know, as sentences.
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[nn.Module]:
+    """A copy of the model to be tried or, if it cannot be copied, the model itself, whose tensors are then restored.
+
+    Random numbers that are drawn meanwhile are drawn again later.
+    """
+    devices = {tensor.device for tensor in model.parameters() if tensor.is_cuda}
+    with generators.preserved(), torch.random.fork_rng(devices=list(devices)):
+        try:
+            tried = copy.deepcopy(model)
+        except Exception:  # a tensor with a history, a generator, an open file …
+            tried = model
+        if tried is not model:
+            yield tried
+            return
+        places = [*model.parameters(), *model.buffers()]
+        kept = [place.detach().clone() for place in places]
+        try:
+            yield model
+        finally:
+            with torch.no_grad():
+                for place, value in zip(places, kept, strict=True):
+                    place.copy_(value)
+            model.train()
+
+
+def initialise(name: str, model: nn.Module, images: torch.Tensor) -> None:
+    """Give lazy layers, where there are some, their shape."""
+    if any(nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False, batch=len(images)):
+            model.eval()(images)
+        model.train()
+
+
+def examine(
+    name: str, model: nn.Module, sample: Callable[[int], torch.Tensor], classes: int, *, sizes: Sequence[int],
+    evaluation_size: int, way_out: str,
+) -> Findings:
+    """Try the model on every size of batch that it will be trained on, largest first; refuse it if one fails.
+
+    `sample` returns so many images, `evaluation_size` is one of the sizes of batches that are evaluated, and `way_out`
+    is what helps a model that takes only some of `sizes`.
+    """
+    full, *smaller = sizes
+    evaluation, training = (_outputs(name, model, sample(full), classes, training=mode) for mode in (False, True))
+    normalised = any(isinstance(module, _BATCH_NORMALISATION) for module in model.modules())
+    minimum = 2 if normalised else 1
+    for size in smaller:
+        try:
+            minimum = _smallest(model, sample, size, minimum)
+        except Exception as error:
+            raise wrong_batch(name, size, full, error, way_out) from error
+    # A model that trains on batches of two sizes takes any.
+    free = any(size >= minimum for size in smaller) or _evaluates(model, sample(evaluation_size))
+    return Findings(training, evaluation, minimum, None if free else full, _notes(name, training, evaluation))
+
+
+def _run(model: nn.Module, images: torch.Tensor, *, training: bool) -> torch.Tensor:
+    with untouched(model) as tried, torch.set_grad_enabled(training):
+        outputs: torch.Tensor = tried.train(training)(images)
+    return outputs
+
+
+def _outputs(name: str, model: nn.Module, images: torch.Tensor, classes: int, *, training: bool) -> Outputs:
+    """What the model returns for a batch in one of its modes."""
+    shape = tuple(images.shape[1:])
+    with own.fits_data(name, shape, building=False, batch=len(images), training=training):
+        outputs = _run(model, images, training=training)
+    check_outputs(name, outputs, torch.Tensor, len(images), classes, training=training)
+    if training and not outputs.requires_grad:
+        raise BadRequest(
+            f"model {name!r} cannot be trained: what it returns does not depend on a parameter, or was detached from it"
+        )
+    values = outputs.detach().double().cpu().numpy()
+    if values.min() < 0 or values.max() > 1:
+        return "logits"
+    kind = _end_of(model, images, training=training)
+    return kind if kind != "logits" else "probabilities" if are_probabilities(values) else "logits"
+
+
+def _end_of(model: nn.Module, images: torch.Tensor, *, training: bool) -> Outputs:
+    """The function that the model ends in: a softmax over the classes, a sigmoid, or (logits) neither."""
+    try:
+        with untouched(model) as tried, torch.no_grad():
+            tried.train(training)
+            with SoftmaxInput() as seen:
+                outputs = tried(images)
+    except Exception:  # compiled code need not take a mode
+        return "logits"
+    if seen.is_sigmoid(outputs):
+        return "sigmoid"
+    logits = seen.logits(outputs)
+    over_classes = logits is not None and torch.allclose(logits.softmax(1), outputs, atol=1e-5)
+    return "softmax" if over_classes else "logits"
+
+
+def _smallest(model: nn.Module, sample: Callable[[int], torch.Tensor], size: int, minimum: int) -> int:
+    """The smallest batch that this process can train on, if it trains on one of this size; raises if it cannot."""
+    try:
+        _run(model, sample(max(size, minimum)), training=True)
+    except Exception:
+        if size > 1 or minimum > 1:
+            raise
+        _run(model, sample(2), training=True)
+        return 2
+    return minimum
+
+
+def _evaluates(model: nn.Module, images: torch.Tensor) -> bool:
+    try:
+        _run(model, images, training=False)
+    except Exception:
+        return False
+    return True
+
+
+def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]:
+    if "probabilities" in (training, evaluation):
+        return (
+            f"model {name!r} returns probabilities, and what went into its softmax is not to be had: the loss is "
+            "computed from their logarithms, where those that round to zero stay there; return logits",
+        )
+    if training == "sigmoid":
+        return (
+            f"model {name!r} ends in a sigmoid, and the loss takes what it returns as logits, as torch.nn."
+            "CrossEntropyLoss does: numbers between 0 and 1 keep it high; return logits",
+        )
+    return ()

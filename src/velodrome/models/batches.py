@@ -1,0 +1,30 @@
+"""Batches of the sizes that a job has: which to try a model on, and the refusal of one that does not take them all."""
+
+from __future__ import annotations
+
+from velodrome.data.splits import Splits
+from velodrome.errors import BadRequest
+from velodrome.models.own import reason_of
+from velodrome.spec.job import Job
+
+
+def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str) -> BadRequest:
+    """The refusal of a model that trains on most batches of the job, and not on those of one size."""
+    return BadRequest(
+        f"model {model!r} trains on batches of {full} and not on one of {size}, which the end of an epoch has: "
+        f"{reason_of(error)}; {way_out}, or let the model take any batch"
+    )
+
+
+def way_out(job: Job, data: Splits) -> str:
+    """How to avoid a smaller batch at the end of an epoch."""
+    if job.workers > 1:
+        return "choose another --batch-size or another number of workers"
+    return f"choose a --batch-size that divides the {len(data.train):,} training examples"
+
+
+def other_size(data: Splits, workers: int, batch: int, but: int) -> int:
+    """One of the numbers of examples that a process evaluates at a time, if possible another one than `but`."""
+    shares = [-(-len(part) // workers) for part in (data.test, data.validation)]
+    sizes = [size for share in shares for size in (min(share, batch), share % batch) if size not in (0, but)]
+    return sizes[0] if sizes else but
