@@ -400,3 +400,15 @@ def test_what_is_not_there_or_unknown_is_refused(tmp_path):
     for rest, why in (("absent", "no file or folder"), ("a.exe", "give a folder"), ("empty", "has no folders")):
         with pytest.raises(BadRequest, match=why):
             load(tmp_path / rest)
+
+
+def test_folders_that_look_like_parts_and_are_not_named_so_are_told(tmp_path):
+    write_folders(tmp_path / "set" / "train_set")
+    write_folders(tmp_path / "set" / "test_set", each=4)
+    splits = load(tmp_path / "set")
+    assert splits.class_names == ("test_set", "train_set")
+    assert any(
+        note.startswith("the folders test_set, train_set were taken as classes, although all of them have the folders "
+                        "ant, bee, cat: if they are parts, name them train, validation and test")
+        for note in splits.notes
+    )

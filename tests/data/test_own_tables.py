@@ -52,6 +52,44 @@ def test_a_table_may_name_the_parts(tmp_path):
     assert len(splits.test) == 3
 
 
+@pytest.mark.parametrize("column", ["part", "split"])
+def test_a_column_of_parts_is_used_without_being_named_and_announced(tmp_path, velodrome, column):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"{kind},{'Test' if file.endswith('9.png') else 'train'}") for file, kind in good_rows(folder)]
+    table = write_table(folder, rows, f"image,label,{column}")
+    splits = load(table)
+    assert {int(image[0, 0, 2]) for image in splits.test.images} == {9}
+    assert 9 not in {int(image[0, 0, 2]) for part in (splits.train, splits.validation) for image in part.images}
+    told = f"column '{column}' divides the rows: 27 train, 0 validation, 3 test; list.csv?part= ignores it"
+    assert told in splits.notes
+    assert told in velodrome("data", "show", f"path:{table}", "--out", tmp_path / "sheet.png").out
+    assert len(load(f"{table}?part=").test) == 6, "a fifth is drawn"
+
+
+def test_a_column_of_parts_that_names_none_is_not_used_and_that_is_told(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"{kind},fold {place % 2}") for place, (file, kind) in enumerate(good_rows(folder))]
+    splits = load(write_table(folder, rows, "image,label,split"))
+    assert "column 'split' is not used: its values (fold 0, fold 1) are not train, validation or test" in splits.notes
+    assert len(splits.test) == 6
+
+
+def test_a_row_of_an_unknown_part_is_bad_data(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"{kind},{'holdout' if '09' in file else 'train'}") for file, kind in good_rows(folder)]
+    table = write_table(folder, rows, "image,label,part")
+    with pytest.raises(BadRequest, match=r"rows of an unknown part: 3 \(line 11: holdout"):
+        load(table)
+
+
+def test_a_column_of_parts_may_be_the_label(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    words = ("test", "train")
+    rows = [(file, f"{kind},{words[place % 2]}") for place, (file, kind) in enumerate(good_rows(folder))]
+    splits = load(f"{write_table(folder, rows, 'image,label,split')}?label=split")
+    assert splits.class_names == ("test", "train")
+
+
 def test_a_table_cannot_make_us_read_outside_its_folder(tmp_path):
     outside = tmp_path / "secret.png"
     picture((1, 2, 3), 1).save(outside)

@@ -208,3 +208,34 @@ def test_a_folder_without_text_is_refused(tmp_path, content, why):
         load_text(f"text:{folder}")
     with pytest.raises(BadRequest, match="no file or folder"):
         load_text(f"text:{folder / 'absent'}")
+
+
+def write_texts(folder: Path, **texts: int) -> str:
+    """Files by name, each of so many lines."""
+    folder.mkdir()
+    for name, lines in texts.items():
+        (folder / f"{name}.txt").write_text("".join(f"line {number} of {name}\n" for number in range(lines)))
+    return f"text:{folder}"
+
+
+def test_files_whose_names_are_no_parts_are_divided_by_lines_and_that_is_told(tmp_path, velodrome):
+    name = write_texts(tmp_path / "books", trn=60, tst=20, vld=20)
+    (note,) = load_text(name).notes
+    assert note == (
+        "no files are named train, and validation or test, so the lines of all 3 (trn.txt, tst.txt, vld.txt) were "
+        "divided 90 : 5 : 5, in the order of the names"
+    )
+    assert note in velodrome("data", "show", name).out
+
+
+def test_a_part_that_no_file_is_named_after_is_cut_off_and_that_is_told(tmp_path):
+    text = load_text(write_texts(tmp_path / "books", train=60, test=20))
+    assert text.notes == (
+        "there are no lines for validation: 5 % of the training lines, from their end, are used for each",
+    )
+    assert len(text.validation) == 3 * 5
+
+
+@pytest.mark.parametrize("texts", [{"book": 60}, {"train": 60, "valid": 20, "test": 20}])
+def test_nothing_is_told_of_one_text_or_of_three_parts(tmp_path, texts):
+    assert load_text(write_texts(tmp_path / "books", **texts)).notes == ()

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import PurePosixPath
 
+from velodrome.data.bad_data import Faults
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.photos import Listing
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 #: What a folder above the classes may be called, in small letters.
 PART_NAMES: Mapping[str, int] = {
@@ -37,10 +39,16 @@ def list_folders(tree: Tree) -> Listing:
             ignored += 1
         else:
             found[parts.get(pieces[0], TRAIN), pieces[depth - 1]].append(file)
+    faults = Faults()
+    for lost in tree.lost:
+        # Where classes are expected it may have been one; further down only images count.
+        if lost.name.count("/") < depth or PurePosixPath(lost.name).suffix.lower() in ENDINGS:
+            faults.add(lost.what, lost.name, lost.reason)
     names = sorted({name for _, name in found})
     if not names:
+        wrong = "".join(f"; it has {fault}" for fault in faults.found())
         raise BadRequest(
-            f"{tree.place!r} has no folders: put the images of each class into a folder named after the class"
+            f"{tree.place!r} has no folders: put the images of each class into a folder named after the class{wrong}"
         )
     empty = [
         name for name, group in groupby(sorted(found, key=lambda key: key[1]), key=lambda key: key[1])
@@ -49,10 +57,13 @@ def list_folders(tree: Tree) -> Listing:
     names = [name for name in names if name not in empty]
     places = {name: place for place, name in enumerate(names)}
     rows = [(part, places[name], file) for (part, name), files in sorted(found.items()) for file in files]
-    notes = (f"{ignored:,} files that are no images by their names were not looked at",) if ignored else ()
+    notes = [f"{ignored:,} files that are no images by their names were not looked at"] if ignored else []
+    if not parts:
+        notes += _maybe_parts(tree)
     return Listing(
         tree=tree, files=[file for _, _, file in rows], labels=[label for _, label, _ in rows],
-        parts=[part for part, _, _ in rows], class_names=names, notes=notes, empty=tuple(empty),
+        parts=[part for part, _, _ in rows], class_names=names, faults=faults.found(), notes=tuple(notes),
+        empty=tuple(empty),
     )
 
 
@@ -70,3 +81,19 @@ def _parts(tree: Tree) -> dict[str, int]:
     if len(set(parts.values())) < len(parts):
         raise BadRequest(f"{tree.place!r} has two folders for the same part: keep one of {', '.join(parts)}")
     return parts
+
+
+def _maybe_parts(tree: Tree) -> list[str]:
+    """A sentence if the folders that were taken as classes look like parts: all have folders of the same names."""
+    within: dict[str, set[str]] = {name: set() for name in tree.folders if "/" not in name}
+    for name in tree.folders:
+        top, slash, rest = name.partition("/")
+        if slash and "/" not in rest:
+            within[top].add(rest)
+    common = sorted(set.intersection(*within.values())) if within else []
+    if len(within) < 2 or len(common) < 2:
+        return []
+    return [
+        f"the folders {', '.join(map(shown, sorted(within)[:5]))} were taken as classes, although all of them have the "
+        f"folders {', '.join(map(shown, common[:5]))}: if they are parts, name them train, validation and test"
+    ]

@@ -1,6 +1,6 @@
 """Photographs named in a table: a column with the image's file and one with its label.
 
-A table cannot make Velodrome read outside the folder it lies in.
+A table cannot make Velodrome read outside the folder it lies in, and links there only if the user says so.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -16,13 +17,15 @@ from typing import TextIO
 from velodrome import files
 from velodrome.data.bad_data import Faults
 from velodrome.data.budget import memory_budget
-from velodrome.data.images.cached_set import TRAIN
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.folders import PART_NAMES
 from velodrome.data.images.photos import Listing
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
+#: A column of this name says which part a row belongs to, if no other is named.
+PART_COLUMNS = ("part", "split")
 _LONGEST_CELL = 1 << 20
 #: From this share of whole numbers on, a label that is none is a mistake.
 _MOSTLY = 0.9
@@ -113,14 +116,21 @@ def check_columns(path: Path, wanted: dict[str, str]) -> None:
             )
 
 
-def list_table(path: Path, *, image: str, label: str, part: str | None) -> Listing:
-    """Every row whose image lies in the table's folder and whose label can be read."""
+def list_table(path: Path, *, image: str, label: str, part: str | None, follow_links: bool = False) -> Listing:
+    """Every row whose image lies in the table's folder and whose label can be read.
+
+    Without a name for it, `part` is a column `part` or `split`; an empty name is none.
+    """
     check_columns(path, {"image": image, "label": label, **({"part": part} if part else {})})
     faults = Faults()
-    tree = FolderTree(path.parent)
+    tree = FolderTree(path.parent, follow_links=follow_links)
     folder = path.parent.resolve()
+    lines = list(read_rows(path, faults))
+    notes: tuple[str, ...] = ()
+    if part is None:
+        part, notes = _part_column(path, lines, {image, label})
     rows: list[tuple[File, str, int, int]] = []
-    for line, cells in read_rows(path, faults):
+    for line, cells in lines:
         named, text = cells[image].strip(), cells[label].strip()
         if {"\n", "\r"} & {*named, *text}:
             faults.add("rows with a line break in the image or the label", f"line {line}", text)
@@ -132,7 +142,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None) -> Listi
         if belongs is None:
             faults.add("rows of an unknown part", f"line {line}", cells[part or ""])
             continue
-        file = _file(folder, named)
+        file = _file(folder, named, follow_links=follow_links)
         if isinstance(file, str):
             faults.add("rows whose image is missing or outside the table's folder", f"line {line}", f"{named}: {file}")
             continue
@@ -147,20 +157,43 @@ def list_table(path: Path, *, image: str, label: str, part: str | None) -> Listi
     places = {name: place for place, name in enumerate(names)}
     return Listing(
         tree=tree, files=[file for file, _, _, _ in rows], labels=[places[text] for _, text, _, _ in rows],
-        parts=[belongs for _, _, belongs, _ in rows], class_names=names, faults=faults.found(),
+        parts=[belongs for _, _, belongs, _ in rows], class_names=names, faults=faults.found(), notes=notes,
     )
 
 
-def _file(folder: Path, named: str) -> File | str:
-    """The file a row names, or why there is none. Links are followed first, so they lead nowhere either."""
-    if not named:
-        return "no name"
+def _part_column(
+    path: Path, lines: list[tuple[int, dict[str, str]]], taken: set[str]
+) -> tuple[str | None, tuple[str, ...]]:
+    """The column that says which part a row belongs to, where none was named, and a sentence about it."""
+    column = next((head for head in PART_COLUMNS if head in columns(path) and head not in taken), None)
+    if column is None:
+        return None, ()
+    words = Counter(cells[column].strip().lower() for _, cells in lines)
+    sizes = Counter[int]()
+    for word, count in words.items():
+        if word in PART_NAMES:
+            sizes[PART_NAMES[word]] += count
+    if not sizes:
+        some = ", ".join(shown(word) for word, _ in words.most_common(3))
+        return None, (f"column {column!r} is not used: its values ({some}) are not train, validation or test",)
+    return column, (
+        f"column {column!r} divides the rows: {sizes[TRAIN]:,} train, {sizes[VALIDATION]:,} validation, "
+        f"{sizes[TEST]:,} test; {path.name}?part= ignores it",
+    )
+
+
+def _file(folder: Path, named: str, *, follow_links: bool) -> File | str:
+    """The file a row names, or why there is none. A name never leads out of the folder, and a link only if asked to."""
+    if not named or "\0" in named:
+        return "no name of a file" if named else "no name"
+    written, real = Path(os.path.normpath(folder / named)), Path(os.path.realpath(folder / named))
+    place = written if follow_links else real
+    if not place.is_relative_to(folder):
+        linked = written.is_relative_to(folder)
+        return "outside, by a link (add ?links=follow to the name to follow it)" if linked else "outside"
     try:
-        place = Path(os.path.realpath(folder / named))
         relative = place.relative_to(folder)
         about = place.stat()
-    except ValueError:
-        return "outside"
     except OSError as error:
         return error.strerror or "cannot be read"
     return File(relative.as_posix(), about.st_size, about.st_mtime_ns) if place.is_file() else "no file"

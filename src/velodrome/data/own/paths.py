@@ -32,15 +32,18 @@ def data_set(rest: str, bad_data: BadData) -> DataSet:
     chosen: tuple[str | None, ...]
     common = {"name": name, "title": "your own data", "licence": "your own", "homepage": "", "bad_data": bad_data}
     if ending == ".npz":
-        _only(name, options, ())
+        check_options(name, options, ())
         return NpzSet(**common, path=path)  # type: ignore[arg-type]
     if ending in _TABLES:
-        _only(name, options, ("size", "channels", "image", "label", "part"))
+        check_options(name, options, ("size", "channels", "links", "image", "label", "part"))
         image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
-        lister, chosen = partial(list_table, path, image=image, label=label, part=part), (image, label, part)
+        follow = follows_links(name, options)
+        lister = partial(list_table, path, image=image, label=label, part=part, follow_links=follow)
+        chosen = (image, label, part, options.get("links"))
     elif path.is_dir() or ending == ".zip":
-        _only(name, options, ("size", "channels"))
-        lister, chosen = partial(_list_folders, path), ()
+        check_options(name, options, ("size", "channels", "links"))
+        lister = partial(_list_folders, path, follow_links=follows_links(name, options))
+        chosen = (options.get("links"),)
     else:
         raise BadRequest(
             f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv table, or an .npz file"
@@ -64,8 +67,8 @@ def check_exists(name: str, path: Path) -> None:
         raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
 
 
-def _list_folders(path: Path) -> Listing:
-    return list_folders(tree_of(path))
+def _list_folders(path: Path, *, follow_links: bool) -> Listing:
+    return list_folders(tree_of(path, follow_links=follow_links))
 
 
 def expanded(path: str) -> Path:
@@ -88,11 +91,19 @@ def split_options(rest: str) -> tuple[Path, dict[str, str]]:
         raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
 
 
-def _only(name: str, options: dict[str, str], known: tuple[str, ...]) -> None:
+def check_options(name: str, options: dict[str, str], known: tuple[str, ...]) -> None:
+    """Refuse options that this kind of data does not have."""
     for option in options:
         if option not in known:
             choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
             raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
+
+
+def follows_links(name: str, options: dict[str, str]) -> bool:
+    """Whether links that lead out of the folder are followed."""
+    if options.get("links", "follow") != "follow":
+        raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
+    return "links" in options
 
 
 def _size(name: str, options: dict[str, str]) -> tuple[int, int] | None:

@@ -15,11 +15,11 @@ from velodrome.data.base import BadData, Checked, Description, Progress, TextSet
 from velodrome.data.cache import decoded
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.folders import PART_NAMES
-from velodrome.data.own.paths import check_exists, expanded
-from velodrome.data.storage.trees import File, FolderTree
+from velodrome.data.own.paths import check_exists, check_options, follows_links, split_options
+from velodrome.data.storage.trees import File, FolderTree, Lost
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text
+from velodrome.printable import bytes_text, shown
 
 if TYPE_CHECKING:
     from velodrome.data.text import Text
@@ -33,9 +33,11 @@ _SWELL = 20
 
 def data_set(rest: str, bad_data: BadData) -> TextSet:
     """The data set that `text:rest` names."""
-    path = expanded(rest)
-    check_exists(f"text:{rest}", path)
-    return TextFolder(f"text:{rest}", path, bad_data)
+    name = f"text:{rest}"
+    path, options = split_options(rest)
+    check_exists(name, path)
+    check_options(name, options, ("links",))
+    return TextFolder(name, path, bad_data, follow_links=follows_links(name, options))
 
 
 @dataclass(frozen=True)
@@ -43,26 +45,32 @@ class TextFolder:
     name: str
     path: Path
     bad_data: BadData
+    follow_links: bool = False
 
     @property
     def source(self) -> str:
-        return repr(("text", str(self.path.resolve())))
+        return repr(("text", str(self.path.resolve()), self.follow_links))
 
-    def _files(self) -> tuple[FolderTree, list[File]]:
-        tree = FolderTree(self.path if self.path.is_dir() else self.path.parent)
-        files = [
-            file for file in tree.files
-            if (file.name.lower().endswith(".txt") if self.path.is_dir() else file.name == self.path.name)
-        ]
+    def _files(self) -> tuple[FolderTree, list[File], list[Lost]]:
+        """The texts, and what may have been one and cannot be read."""
+        if not self.path.is_dir():
+            about = self.path.stat()
+            return FolderTree(self.path.parent), [File(self.path.name, about.st_size, about.st_mtime_ns)], []
+        tree = FolderTree(self.path, follow_links=self.follow_links)
+        files = [file for file in tree.files if file.name.lower().endswith(".txt")]
+        lost = [one for one in tree.lost if PurePosixPath(one.name).suffix.lower() in ("", ".txt")]
         if not files:
-            raise BadRequest(f"--dataset {self.name!r}: no .txt files there")
-        return tree, files
+            why = f": {'; '.join(map(str, _faults_of(lost).found()))}" if lost else ""
+            raise BadRequest(f"--dataset {self.name!r}: no .txt files there that can be read{why}")
+        return tree, files, lost
 
     def key(self) -> str:
-        tree, files = self._files()
+        tree, files, lost = self._files()
         # A file that may be read again is the same by its name, size and time.
         closed = tuple(file.name for file in files if not os.access(Path(tree.place, file.name), os.R_OK))
-        return decoded.key_of(("text", VOCABULARY, *closed), ((file.name, file.bytes, file.stamp) for file in files))
+        return decoded.key_of(
+            ("text", VOCABULARY, *closed, *lost), ((file.name, file.bytes, file.stamp) for file in files)
+        )
 
     def describe(self, validation: float) -> Description:
         kept = decoded.find(self.source, self.key())
@@ -71,7 +79,7 @@ class TextFolder:
             name=self.name, title="your own text", licence="your own", homepage="", kind="text",
             train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
             classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
-            notes=summaries([Fault.from_json(fields) for fields in kept.about["faults"]]) if kept else (),
+            notes=_notes(kept.about) if kept else (),
         )
 
     def prepare(self, progress: Progress | None) -> None:
@@ -91,13 +99,12 @@ class TextFolder:
 
         kept = self._decoded(None)
         train, validation, test = (kept.array(part) for part in _PARTS)
-        faults = [Fault.from_json(fields) for fields in kept.about["faults"]]
-        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=summaries(faults))
+        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=_notes(kept.about))
 
     def _decoded(self, progress: Progress | None) -> decoded.Decoded:
         kept = decoded.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
         if self.bad_data == "fail":
-            refuse(self.name, [Fault.from_json(fields) for fields in kept.about["faults"]])
+            refuse(self.name, _stored_faults(kept.about))
         return kept
 
     def _make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
@@ -105,8 +112,8 @@ class TextFolder:
 
         from velodrome.data.text import numbered, vocabulary_of
 
-        faults = Faults()
-        lines = self._lines(faults, progress)
+        faults, notes = Faults(), list[str]()
+        lines = self._lines(faults, notes, progress)
         if self.bad_data == "fail":
             refuse(self.name, faults.found())  # nothing is kept that a repair which changes no file would not renew
         if not lines[TRAIN]:
@@ -117,11 +124,15 @@ class TextFolder:
             row = numbered(lines[which], vocabulary)
             np.save(folder / f"{part}.npy", row)
             sizes.append(len(row))
-        return {"vocabulary": vocabulary, "sizes": sizes, "faults": [fault.as_json() for fault in faults.found()]}
+        return {
+            "vocabulary": vocabulary, "sizes": sizes, "faults": [fault.as_json() for fault in faults.found()],
+            "notes": notes,
+        }
 
-    def _lines(self, faults: Faults, progress: Progress | None) -> dict[int, list[list[str]]]:
+    def _lines(self, faults: Faults, notes: list[str], progress: Progress | None) -> dict[int, list[list[str]]]:
         """The lines of each part as words; empty lines are left out."""
-        tree, files = self._files()
+        tree, files, lost = self._files()
+        faults.take(_faults_of(lost).found())
         total, done = sum(file.bytes for file in files), 0
         if total * _SWELL > (free := process_memory()):
             raise BadRequest(
@@ -141,9 +152,37 @@ class TextFolder:
             done += file.bytes
             if progress:
                 progress(done, total, f"reading {self.name}")
-        if not by_name or not found[TEST] or not found[VALIDATION]:
+        missing = [name for name, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True) if not found[which]]
+        if missing:
             _cut(found)
+        if by_name and missing:
+            notes.append(
+                f"there are no lines for {' and '.join(missing)}: 5 % of the training lines, from their end, are used "
+                "for each"
+            )
+        elif len(files) > 1 and not by_name:
+            some = ", ".join(shown(file.name) for file in files[:3]) + (", …" if len(files) > 3 else "")
+            notes.append(
+                f"no files are named train, and validation or test, so the lines of all {len(files):,} ({some}) were "
+                "divided 90 : 5 : 5, in the order of the names"
+            )
         return found
+
+
+def _stored_faults(about: dict[str, Any]) -> list[Fault]:
+    return [Fault.from_json(fields) for fields in about["faults"]]
+
+
+def _notes(about: dict[str, Any]) -> tuple[str, ...]:
+    """What a reader of a run should know, as sentences."""
+    return (*summaries(_stored_faults(about)), *about.get("notes", ()))
+
+
+def _faults_of(lost: list[Lost]) -> Faults:
+    faults = Faults()
+    for one in lost:
+        faults.add(one.what, one.name, one.reason)
+    return faults
 
 
 def _read(tree: FolderTree, file: File, faults: Faults) -> list[list[str]]:

@@ -123,7 +123,7 @@ def fetch(progress: Progress | None) -> None:
 
 def list_fruits() -> Listing:
     """The files, out of the archive or a folder whose contents are the publisher's."""
-    tree: Tree | None = next((_Chosen(FolderTree(place)) for place in _unpacked()), None)
+    tree: Tree | None = next((_Chosen(FolderTree(place, follow_links=True)) for place in _unpacked()), None)
     if tree is None:
         tree = ZipTree(cache.folder() / FOLDER / ARCHIVE.name)
     elif content_of(tree) != CONTENT:
@@ -144,7 +144,7 @@ class _Chosen:
     """The fifteen classes of a larger collection."""
 
     def __init__(self, tree: Tree) -> None:
-        self.place, self.open = tree.place, tree.open
+        self.place, self.open, self.lost = tree.place, tree.open, tree.lost
         below = tuple(f"{part}/{variety}/" for part in ("Training", "Test") for variety in VARIETIES)
         self.files = [file for file in tree.files if file.name.startswith(below) and file.name.endswith(".jpg")]
         self.folders = [name for name in tree.folders if f"{name}/" in below or name in ("Training", "Test")]

@@ -85,7 +85,8 @@ def list_products(label: str) -> Listing:
         raise DataError(f"{table} has no column {missing.pop()!r} but {', '.join(map(shown, heads))}: fetch it again")
     # The published table has flaws for every user: they are reported, and are no reason to refuse it.
     flaws = Faults()
-    pictures = {file.name: file for file in FolderTree(place / "images").files}
+    images = FolderTree(place / "images", follow_links=True)
+    pictures = {file.name: file for file in images.files}
     rows: list[tuple[File, str]] = []
     for line, cells in read_rows(table, flaws, join_last=True):
         number, text = cells["id"].strip(), cells[label].strip()
@@ -104,7 +105,7 @@ def list_products(label: str) -> Listing:
     places = {name: number for number, name in enumerate(names)}
     kept = [(picture, places[text]) for picture, text in rows if text in places]
     return Listing(
-        tree=FolderTree(place / "images"), files=[picture for picture, _ in kept], labels=[mark for _, mark in kept],
+        tree=images, files=[picture for picture, _ in kept], labels=[mark for _, mark in kept],
         parts=[TRAIN] * len(kept), class_names=names,
         notes=tuple(f"{flaw}: {flaw.remedy}" for flaw in flaws.found()),
     )

@@ -5,17 +5,18 @@ An archive comes from anywhere: names that lead elsewhere, links, and contents t
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
-from velodrome import files
 from velodrome.errors import BadRequest
+from velodrome.files import check_regular, open_regular
 from velodrome.printable import shown
 
 #: Folders within folders, at most.
@@ -24,6 +25,10 @@ _DEEPEST = 12
 _SWELL = 200
 _SMALL = 1 << 20
 _UNSEEN = {"__MACOSX", "Thumbs.db", "desktop.ini"}
+#: Kinds of faults.
+DANGLING = "links that lead nowhere"
+OUTSIDE = "links that lead out of the folder (add ?links=follow to the name to follow them)"
+UNREADABLE = "files and folders that cannot be read"
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,16 @@ class File:
     bytes: int
     #: Changes when the content does: time of change, or checksum.
     stamp: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Something in a folder whose content cannot be had."""
+
+    name: str
+    #: The kind of fault that it is.
+    what: str
+    reason: str
 
 
 class Tree(Protocol):
@@ -49,30 +64,32 @@ class Tree(Protocol):
     def folders(self) -> list[str]:
         """All folders, sorted, empty ones included."""
 
+    @property
+    def lost(self) -> Sequence[Lost]:
+        """What is there by its name only: links that lead nowhere or out of the tree, folders that are closed to us."""
+
     def open(self, name: str) -> IO[bytes]: ...
 
 
 class FolderTree:
-    """A folder. Links to folders are followed, each real folder once on a way down."""
+    """A folder. Links within it are followed, each real folder once on a way down; links out of it only if asked to."""
 
-    def __init__(self, path: Path) -> None:
-        self._top = path
+    def __init__(self, path: Path, *, follow_links: bool = False) -> None:
+        self._top, self._follow = path, follow_links
         self.place = str(path.resolve())
 
     @cached_property
-    def _walked(self) -> tuple[list[File], list[str]]:
+    def _walked(self) -> tuple[list[File], list[str], list[Lost]]:
         files: list[File] = []
         folders: list[str] = []
+        lost: list[Lost] = []
         try:
-            for name, entry in _walk(self._top, "", ()):
-                if entry.is_dir():
-                    folders.append(name)
-                elif entry.is_file():
-                    about = entry.stat()
-                    files.append(File(name, about.st_size, about.st_mtime_ns))
+            self._walk(self._top, "", (), files, folders, lost)
         except OSError as error:
             raise BadRequest(f"cannot read {str(self._top)!r}: {error.strerror or error}") from None
-        return sorted(files, key=lambda file: file.name), sorted(folders)
+        return (
+            sorted(files, key=lambda file: file.name), sorted(folders), sorted(lost, key=lambda one: one.name)
+        )
 
     @property
     def files(self) -> list[File]:
@@ -82,31 +99,69 @@ class FolderTree:
     def folders(self) -> list[str]:
         return self._walked[1]
 
+    @property
+    def lost(self) -> list[Lost]:
+        return self._walked[2]
+
     def open(self, name: str) -> IO[bytes]:
-        return files.open_regular(self._top / name)
+        return open_regular(self._top / name)
 
+    def _walk(
+        self, folder: Path, above: str, seen: tuple[tuple[int, int], ...], files: list[File], folders: list[str],
+        lost: list[Lost],
+    ) -> None:
+        """Add everything below a folder, `seen` being the real folders on the way down to it."""
+        about = folder.stat()
+        here = (about.st_dev, about.st_ino)
+        if here in seen:
+            return
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in _UNSEEN:
+                    continue
+                name = above + entry.name
+                about_entry = self._stat(entry, name)
+                if isinstance(about_entry, Lost):
+                    lost.append(about_entry)
+                elif stat.S_ISREG(about_entry.st_mode):
+                    files.append(File(name, about_entry.st_size, about_entry.st_mtime_ns))
+                elif not stat.S_ISDIR(about_entry.st_mode):
+                    lost.append(Lost(name, UNREADABLE, "neither a file nor a folder"))
+                elif len(seen) >= _DEEPEST:
+                    lost.append(Lost(name, UNREADABLE, f"more than {_DEEPEST} folders deep"))
+                else:
+                    folders.append(name)
+                    try:
+                        self._walk(folder / entry.name, f"{name}/", (*seen, here), files, folders, lost)
+                    except OSError as error:
+                        lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
 
-def _walk(folder: Path, above: str, seen: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    about = folder.stat()
-    here = (about.st_dev, about.st_ino)
-    if here in seen or len(seen) > _DEEPEST:
-        return
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(".") or entry.name in _UNSEEN:
-                continue
-            yield above + entry.name, entry
-            if entry.is_dir():
-                yield from _walk(folder / entry.name, f"{above}{entry.name}/", (*seen, here))
+    def _stat(self, entry: os.DirEntry[str], name: str) -> os.stat_result | Lost:
+        """What an entry is, with links followed, or why that cannot be."""
+        try:
+            about = entry.stat()
+        except OSError as error:
+            if not entry.is_symlink():
+                return Lost(name, UNREADABLE, error.strerror or str(error))
+            to_itself = error.errno == errno.ELOOP
+            return Lost(name, DANGLING, "to itself" if to_itself else f"to {shown(Path(entry.path).readlink())}")
+        if not self._follow and entry.is_symlink():
+            target = os.path.realpath(entry.path)
+            if not Path(target).is_relative_to(self.place):
+                return Lost(name, OUTSIDE, f"to {shown(target)}")
+        return about
 
 
 class ZipTree:
     """A zip archive, as if its one top folder were not there."""
 
+    #: An archive that holds a link is refused as a whole.
+    lost: Sequence[Lost] = ()
+
     def __init__(self, path: Path) -> None:
         self.place = str(path.resolve())
         try:
-            files.check_regular(path)
+            check_regular(path)
             self._archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
             raise BadRequest(f"{str(path)!r} is no zip archive that can be read: {error}") from None
@@ -156,6 +211,6 @@ def _only_top(infos: dict[str, zipfile.ZipInfo], folders: set[str]) -> str:
     return f"{top}/" if top in folders and any(name.startswith(f"{top}/") for name in folders) else ""
 
 
-def tree_of(path: Path) -> Tree:
+def tree_of(path: Path, *, follow_links: bool = False) -> Tree:
     """The tree of a folder or a zip archive."""
-    return FolderTree(path) if path.is_dir() else ZipTree(path)
+    return FolderTree(path, follow_links=follow_links) if path.is_dir() else ZipTree(path)
