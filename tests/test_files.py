@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,14 @@ def test_who_waits_for_a_file_that_its_holder_removes_locks_the_new_one(tmp_path
     assert path.exists()
     assert not files.FileLock(path).acquire()
     waiting.release()
+
+
+def test_what_killed_writers_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    for name, age in ((".a*b.old.half", 100_000), (".a*b.new.half", 10), (".axb.old.half", 100_000)):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (0, time.time() - age))
+    files.write_text(tmp_path / "a*b", "whole", shared=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a*b.new.half", ".axb.old.half", "a*b"]
 
 
 @pytest.fixture

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import io
 import json
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 #: The end of a temporary file's name: `velodrome runs check` reports those that a killed process left behind.
 PARTIAL = ".half"
 _POLL_SECONDS = 0.02
+_ABANDONED_SECONDS = 24 * 3600.0
 _KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
@@ -103,6 +106,8 @@ def atomic_path(path: Path, *, sync: bool = False, shared: bool = False) -> Iter
     processes may write at once; otherwise the name is fixed, so that the next writer overwrites what a killed one left.
     Errors of the file system name `path`, also where the operating system names no file (a full disk).
     """
+    if shared:
+        _remove_abandoned(path)
     unique = f".{path.name}.{secrets.token_hex(6)}" if shared else path.name
     partial = path.with_name(unique + PARTIAL)
     try:
@@ -117,6 +122,14 @@ def atomic_path(path: Path, *, sync: bool = False, shared: bool = False) -> Iter
         if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(partial), partial):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes that were killed left of a shared file; one that is being written changes all the time."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                left.unlink()
 
 
 def write_bytes(path: Path, content: bytes, *, sync: bool = False, shared: bool = False) -> None:

@@ -195,10 +195,16 @@ def test_a_damaged_file_is_named(tmp_path, encoding):
         ({"schema": 9}, "its schema is 9"),
         ({"encoding": "gif"}, "its encoding is 'gif'"),
         ({"shape": [0, 3, 1]}, "images of shape"),
-        ({"parts": {"train": [{"name": "../../x.tfrecord", "examples": 1, "bytes": 1, "sha256": ""}]}}, "is no name"),
+        ({"parts": {"train": [{"name": "../../x.tfrecord", "examples": 1, "bytes": 1, "sha256": "0" * 64}]}},
+         "is no name"),
         ({"parts": {"train": [{"name": "x.tfrecord", "examples": -1, "bytes": 1, "sha256": ""}]}}, "-1 is no count"),
         ({"parts": {"extra": []}}, "a part 'extra'"),
+        ({"parts": {"train": [{"name": "x.tfrecord", "examples": 1, "bytes": 1, "sha256": "x"}]}}, "'x' is no SHA-256"),
         ({"classes": None}, "None is no count"),
+        ({"classes": 6}, "it has 6 classes and 5 names"),
+        ({"scale": float("nan")}, "its scale is nan"),
+        ({"scale": 0}, "its scale is 0"),
+        ({"validation": 2}, "its fraction for validation is 2"),
     ],
 )
 def test_an_index_that_cannot_be_is_refused(tmp_path, change, words):

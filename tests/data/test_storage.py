@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 import time
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from velodrome.data.storage import remote
+from velodrome.data.storage import remote, scratch
 from velodrome.data.storage.open import open_store
 from velodrome.data.storage.store import File, StorageError
 from velodrome.errors import BadRequest
@@ -135,3 +136,21 @@ def test_a_rename_whose_answer_was_lost_is_not_done_twice(tmp_path, monkeypatch)
     assert (Forgetful.calls, store.read("a"), store.list()) == (1, b"whole", [File("a", 5)])
     with pytest.raises(StorageError, match="there is no"):
         store.rename("never-there", "a")
+
+
+def test_staged_files_of_a_killed_process_are_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "velodrome-staged-left"
+    left.mkdir()
+    (left / "half.tfrecord").write_bytes(b"half")
+    ours = scratch.Scratch()
+    assert left.exists()  # it may be that of a process that is about to lock it
+    for folder in (left, ours.path):
+        os.utime(folder, (0, 0))
+    other = scratch.Scratch()
+    assert not left.exists()
+    assert ours.path.exists()
+    assert other.path.exists()
+    path = ours.path
+    del ours
+    assert not path.exists()

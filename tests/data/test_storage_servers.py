@@ -13,11 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import hdfs as hdfs_server
 import s3 as s3_server
 
+from velodrome.data import catalogue
 from velodrome.data.base import DataError, Description
 from velodrome.data.cache import files as cache
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.splits import Part, Splits
+from velodrome.data.storage import remote
 from velodrome.data.storage.open import open_store
 from velodrome.data.storage.store import File, StorageError
 from velodrome.errors import BadRequest
@@ -106,6 +108,21 @@ def test_a_set_goes_there_and_comes_back(place):
     write(place, shards=2, force=True)
     assert sum("train" in file.name for file in open_store(place).list()) == 2
     assert same(load_shards(place))
+    assert {checked.state for checked in catalogue.verify(f"shards:{place}")} == {"ok"}
+
+
+def test_what_a_killed_process_left_half_written_is_removed_when_it_is_old(place, monkeypatch):
+    store = open_store(place)
+    staged = store.stage("a.tfrecord")
+    staged.path.write_bytes(b"half")
+    staged.upload()
+    left = 0 if place.startswith("s3") else 1  # there an object appears when it is whole
+    with store.exclusive():
+        assert store.half_written() == []
+    monkeypatch.setattr(remote, "ABANDONED_SECONDS", -3600)
+    assert len(store.half_written()) == left
+    with store.exclusive():
+        assert store.half_written() == []
 
 
 def test_a_damaged_file_is_named_with_its_address(place):

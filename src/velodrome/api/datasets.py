@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -117,9 +118,16 @@ def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
 
 
 def verify(name: str) -> dict[str, Any]:
-    """Compare the stored files of a data set with their checksums: ``ok``, and the state of each file."""
-    files = [asdict(file) for file in catalogue.verify(name)]
-    return {"name": name, "ok": all(file["state"] == "ok" for file in files), "files": files}
+    """Compare the stored files of a data set with their checksums: ``ok``, and the state of each file.
+
+    ``ok`` is false if nothing is stored. ``advice`` is how to repair what is wrong, or None.
+    """
+    found = catalogue.verify(name)
+    ok = bool(found) and all(file.state == "ok" for file in found)
+    prepare = not found or any(file.state != "ok" and file.by_prepare for file in found)
+    advice = None if ok or not prepare else f"velodrome data prepare {shlex.quote(name)}"
+    files = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
+    return {"name": name, "ok": ok, "advice": advice, "files": files}
 
 
 def shard(

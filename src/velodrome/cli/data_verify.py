@@ -16,7 +16,8 @@ def command(
 ) -> None:
     """Verify the stored files of a data set against their checksums.
 
-    Exit code 1 if anything is damaged or missing; `velodrome data prepare NAME` repairs it.
+    Exit code 1 if anything is damaged, missing or not stored at all. `velodrome data prepare NAME` repairs what is in
+    the cache; a set of shards that is damaged itself has to be written again.
 
     Example: `velodrome data verify mnist`
     """
@@ -30,8 +31,8 @@ def command(
             detail = f"  {file['detail']}" if file["detail"] else ""
             say(f"{file['state']:8}{file['file']}{detail}")
         if not found["files"]:
-            say(f"nothing is stored of {name}")
-        elif not found["ok"]:
-            say(f"repair it with: velodrome data prepare {name}")
+            say(f"nothing is stored of {name}: {found['advice']} stores it")
+        elif found["advice"]:
+            say(f"repair it with: {found['advice']}")
     if not found["ok"]:
         raise typer.Exit(1)

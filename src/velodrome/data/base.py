@@ -70,8 +70,11 @@ class Checked:
     """The result of `velodrome data verify` for one stored file."""
 
     file: str
-    state: Literal["ok", "missing", "damaged"]
+    #: `stray` is a file that should not be there.
+    state: Literal["ok", "missing", "damaged", "stray"]
     detail: str = ""
+    #: Whether `velodrome data prepare` repairs it.
+    by_prepare: bool = True
 
 
 class Entry(Protocol):

@@ -115,7 +115,9 @@ def is_here(name: str, *, bad_data: BadData = "fail") -> bool:
 def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
     found = data_set(name, bad_data)
-    return found.verify() if isinstance(found, CachedSet) else ()
+    if isinstance(found, CachedSet):
+        return found.verify()
+    raise BadRequest(f"data set {name!r} cannot be verified: nothing is stored of what a function returns")
 
 
 def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from velodrome.data.base import DataError, DataSet, Description, Progress, held_out
+from velodrome import files
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
 
 if TYPE_CHECKING:
     from velodrome.data.splits import Splits
@@ -19,6 +20,7 @@ _EXAMPLES, _TEST, _SIDE, _CLASSES, _BRIGHTEST = 1797, 359, 8, 10, 16
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
 _NAMES = tuple("0123456789")
 _FILE = Path(__file__).with_name("digits.npz")
+_SHA256 = "516461765719e9f81b246f52d21473a2e9006efb68053ba7c60c53a89fe9dcb6"
 
 
 class Digits:
@@ -44,6 +46,15 @@ class Digits:
 
     def prepare(self, progress: Progress | None) -> None:
         """Nothing is fetched."""
+
+    def is_here(self) -> bool:
+        return True
+
+    def verify(self) -> list[Checked]:
+        state: Literal["ok", "missing", "damaged"] = "missing"
+        if _FILE.exists():
+            state = "ok" if files.sha256_of(_FILE) == _SHA256 else "damaged"
+        return [Checked(str(_FILE), state, "" if state == "ok" else "reinstall velodrome", by_prepare=False)]
 
     def load(self, seed: int, validation: float) -> Splits:
         import numpy as np

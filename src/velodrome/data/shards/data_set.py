@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _MEMORY_SHARE = 0.25
 #: Says in bytes what a data set may take instead.
 MEMORY_VARIABLE = "VELODROME_DATA_MEMORY"
-_WRITE_AGAIN = "write the set again with velodrome data shard --force"
 
 
 @dataclass(frozen=True)
@@ -297,10 +296,12 @@ class ShardedData:
         return tuple(file.examples for file in ShardSet.open(self.url).index.files("train"))
 
     def verify(self) -> Sequence[Checked]:
-        """Every file of the set, read where it is and compared with its checksum, and what the cache holds of it."""
-        shards = ShardSet.open(self.url)
-        files = [check_file(shards.store, file) for file in shards.every_file()]
-        return [*files, *shards.verify_kept()]
+        """Every file of the set, compared where it is with its index, and what the cache holds of it."""
+        from velodrome.data.shards.check import check_set
+
+        store = open_store(self.url)
+        shards = ShardSet(store, read_index(store))
+        return [*check_set(store, shards.index), *shards.verify_kept()]
 
     def forget_damaged(self) -> None:
         """Remove what is damaged in the cache. The set itself is not read: only its writer can repair it."""
@@ -308,18 +309,6 @@ class ShardedData:
 
     def is_here(self) -> bool:
         return open_store(self.url).folder is not None
-
-
-def check_file(store: Store, file: ShardFile) -> Checked:
-    if store.size(file.name) is None:
-        return Checked(store.address(file.name), "missing", _WRITE_AGAIN)
-    digest = hashlib.sha256()
-    for data in store.chunks(file.name):
-        digest.update(data)
-    whole = digest.hexdigest() == file.sha256
-    return Checked(store.address(file.name), "ok") if whole else Checked(
-        store.address(file.name), "damaged", _WRITE_AGAIN
-    )
 
 
 def data_set(rest: str, bad_data: BadData) -> ShardedData:

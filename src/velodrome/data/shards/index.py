@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from velodrome.data.base import DataError
 from velodrome.data.shards.records import ENCODINGS
 from velodrome.data.storage.store import Store
+from velodrome.printable import shown
 
 if TYPE_CHECKING:
     from velodrome.data.splits import ChannelStatistics
@@ -20,7 +22,10 @@ SCHEMA = 1
 PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 _LARGEST_INDEX = 64 << 20
+ENDING = ".tfrecord"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.tfrecord")
+_OURS = re.compile(r"[A-Za-z0-9_-]+-(train|validation|test)-[0-9]{5}-of-[0-9]{5}(-v[0-9]+)?\.tfrecord")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,23 @@ def file_name(name: str, part: PartName, number: int, count: int, generation: in
     return f"{plain}-{part}-{number:05d}-of-{count:05d}{mark}.tfrecord"
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file is named as `file_name` does."""
+    return _OURS.fullmatch(name) is not None
+
+
+def strays(store: Store, known: Iterable[str]) -> list[str]:
+    """TFRecord files at the place of a set that do not belong to it: whoever reads `*.tfrecord` reads them, too."""
+    known = {*known}
+    return [file.name for file in store.list() if file.name.endswith(ENDING) and file.name not in known]
+
+
 def read_index(store: Store) -> Index:
     """The index of the set at an address, or why there is none that can be used."""
     size = store.size(INDEX)
     where = store.address(INDEX)
     if size is None:
-        left = sum(file.name.endswith(".tfrecord") for file in store.list())
-        if left:
+        if left := len(strays(store, ())):
             raise DataError(
                 f"{store.url!r} has {left} TFRecord files and no {INDEX}: writing it never came to its end; write it "
                 "again with velodrome data shard --force"
@@ -112,7 +127,7 @@ def parse_index(fields: dict[str, Any]) -> Index:
         if part not in PARTS:
             raise ValueError(f"it has a part {part!r}")
         parts[part] = tuple(
-            ShardFile(str(file["name"]), _count(file["examples"]), _count(file["bytes"]), str(file["sha256"]))
+            ShardFile(str(file["name"]), _count(file["examples"]), _count(file["bytes"]), _sha256(file["sha256"]))
             for file in files
         )
         _check_dealing(part, parts[part])
@@ -134,6 +149,12 @@ def parse_index(fields: dict[str, Any]) -> Index:
         raise ValueError(f"its encoding is {index.encoding!r}; known are {', '.join(ENCODINGS)}")
     if not index.classes or not all(index.shape) or height * width * channels > 1 << 30:
         raise ValueError(f"it speaks of {index.classes} classes and images of shape {index.shape}")
+    if index.class_names and len(index.class_names) != index.classes:
+        raise ValueError(f"it has {index.classes} classes and {len(index.class_names)} names of classes")
+    if not 0 < index.scale <= 1:  # not true of NaN, either
+        raise ValueError(f"its scale is {index.scale}, and no number above 0 and up to 1")
+    if not 0 <= index.validation < 1:
+        raise ValueError(f"its fraction for validation is {index.validation}")
     return index
 
 
@@ -147,6 +168,12 @@ def _statistics(fields: Any, channels: int) -> ChannelStatistics | None:
     if any(len(row) != channels or not all(0 <= number <= 255 for number in row) for row in rows):
         raise ValueError(f"its statistics are not those of {channels} channels of bytes")
     return ChannelStatistics(*rows)
+
+
+def _sha256(text: Any) -> str:
+    if not isinstance(text, str) or not _SHA256.fullmatch(text):
+        raise ValueError(f"{shown(text)!r} is no SHA-256 checksum")
+    return text
 
 
 def _count(number: Any) -> int:

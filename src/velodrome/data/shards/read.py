@@ -79,18 +79,18 @@ class _Reader:
             raise DataError(f"{str(self._path)!r} cannot be read: {error.strerror or error}") from None
         self._examples += self.last
         wanted = min(count, self._file.examples - (self._examples - self.last))
-        if self.last != wanted:
-            raise self._other(f"holds {self._examples:,} examples")
+        if self.last > wanted:
+            raise self._other(f"holds more than the {self._file.examples:,} examples of its index")
+        if self.last < wanted:
+            raise self._other(f"holds {self._examples:,} examples, and its index says {self._file.examples:,}")
 
     def finish(self) -> None:
         with files.open_regular(self._path) as stream:
             stream.seek(self._place)
             if stream.read(1):
-                raise self._other("holds more examples")
+                raise self._other(f"holds more than the {self._file.examples:,} examples of its index")
         if self._sum.hexdigest() != self._file.sha256:
-            raise self._other("has another checksum")
+            raise self._other("has another checksum than its index says")
 
     def _other(self, what: str) -> DataError:
-        return DataError(
-            f"{str(self._path)!r} {what} than its index says ({self._file.examples:,} examples): write the set again"
-        )
+        return DataError(f"{str(self._path)!r} {what}: write the set again")

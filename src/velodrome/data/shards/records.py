@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -25,6 +26,8 @@ _MODES: dict[str, dict[int, str]] = {
     "png": {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"},
     "jpeg": {1: "L", 3: "RGB"},
 }
+#: Features of raw images.
+_SIZES = ("height", "width", "channels")
 #: TensorFlow's own default.
 _JPEG_QUALITY = 95
 
@@ -40,7 +43,7 @@ def check_encoding(encoding: str, shape: Shape) -> None:
 def to_records(images: Images, labels: Labels, encoding: str) -> bytes:
     """Framed records of some examples."""
     if encoding == "raw":
-        sizes = dict(zip(("height", "width", "channels"), map(int, images.shape[1:]), strict=True))
+        sizes = dict(zip(_SIZES, map(int, images.shape[1:]), strict=True))
         rows = example.encode_rows(sizes, "image", images, "label", labels)
         if rows is not None:
             return tfrecord.frame_rows(rows)
@@ -90,6 +93,29 @@ def from_records(block: Block, shape: Shape, encoding: str, where: str) -> tuple
     return images, labels
 
 
+def check_records(block: Block, shape: Shape, classes: int, encoding: str, where: str) -> None:
+    """Refuse records whose label or shape is not as the index says; of packed images only the headers are read."""
+    if encoding == "raw":
+        labels = from_records(block, shape, encoding, where)[1]
+        features = example.decode(bytes(block.records[0]))
+        sizes = [features[name][0] for name in _SIZES if features.get(name)]
+        if len(sizes) == len(_SIZES) and tuple(sizes) != shape:
+            found, wanted = ("×".join(map(str, one)) for one in (sizes, shape))
+            raise DataError(f"{where} holds images of shape {found} instead of {wanted}")
+    else:
+        labels = np.empty(len(block), np.int64)
+        for place, record in enumerate(block.records):
+            try:
+                image, labels[place] = example.decode_image(bytes(record), "image", "label")
+                with _opened(image, shape, encoding):
+                    pass
+            except (example.NotAnExample, ValueError) as error:
+                raise DataError(f"{where} holds an example that cannot be used: {error}") from None
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        wrong = labels.min() if labels.min() < 0 else labels.max()
+        raise DataError(f"{where} holds the label {wrong}, and its index has {classes} classes")
+
+
 def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
     """An image; ValueError if it is not of that shape."""
     height, width, channels = shape
@@ -97,8 +123,16 @@ def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
         if len(data) != height * width * channels:
             raise ValueError(f"its image has {len(data):,} bytes instead of {height * width * channels:,}")
         return np.frombuffer(data, np.uint8).reshape(shape)
+    with _opened(data, shape, encoding) as picture:
+        return np.frombuffer(picture.tobytes(), np.uint8).reshape(shape)
+
+
+@contextmanager
+def _opened(data: bytes, shape: Shape, encoding: str) -> Iterator[Any]:
+    """A packed image whose header was read; ValueError if it is not of that shape, or cannot be decoded meanwhile."""
     from PIL import Image
 
+    height, width, channels = shape
     try:
         with Image.open(io.BytesIO(data), formats=[encoding.upper()]) as picture:
             if picture.size != (width, height) or picture.mode != _MODES[encoding].get(channels):
@@ -106,7 +140,7 @@ def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
                     f"its image is {picture.height}×{picture.width} {picture.mode} instead of {height}×{width} with "
                     f"{channels} channels"
                 )
-            return np.frombuffer(picture.tobytes(), np.uint8).reshape(shape)
+            yield picture
     except ValueError:
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder

@@ -10,11 +10,22 @@ from typing import Any
 
 from velodrome.data.base import DataError, Description, Progress
 from velodrome.data.pixels import measure
-from velodrome.data.shards.index import INDEX, PARTS, Index, PartName, ShardFile, file_name, read_index
+from velodrome.data.shards.index import (
+    INDEX,
+    PARTS,
+    Index,
+    PartName,
+    ShardFile,
+    file_name,
+    is_ours,
+    read_index,
+    strays,
+)
 from velodrome.data.shards.records import check_encoding, to_records
 from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.store import Staged, Store
+from velodrome.data.storage.store import Staged, Store, writing
 from velodrome.errors import BadRequest
+from velodrome.printable import shown
 
 MOST_SHARDS = 10_000
 #: Bytes of images that are encoded at a time.
@@ -26,13 +37,27 @@ def write_shards(
     parts: Sequence[PartName] = PARTS, seed: int, validation: float, force: bool = False,
     progress: Progress | None = None,
 ) -> Index:
-    """Write the parts of a data set and their index to a store; the index."""
+    """Write the parts of a data set and their index to a store, where no other process may write meanwhile; the index.
+
+    Afterwards no other TFRecord file is there, because readers find a set by the ending of its files, too.
+    """
     check_encoding(encoding, splits.input_shape)
     counts = {part: shard_count(splits, part, shards) for part in parts if len(_part(splits, part))}
-    old = _old_files(store, force)
-    names = _names(about.name, counts, old)
-    _refuse_unfinished(store, {name for chosen in names.values() for name in chosen}, force)
+    with store.exclusive():
+        old = _old_files(store, force)
+        _clear(store, old, force)
+        index = _write(splits, about, store, counts, old, encoding, seed, validation, force, progress)
+        for name in sorted(old):
+            store.remove(name)
+    return index
 
+
+def _write(
+    splits: Splits, about: Description, store: Store, counts: dict[PartName, int], old: set[str], encoding: str,
+    seed: int, validation: float, force: bool, progress: Progress | None,
+) -> Index:
+    """Write the files of a set beside those of an old one, and then the index."""
+    names = _names(about.name, counts, old)
     total, done = sum(_part(splits, part).images.nbytes for part in counts), 0
     with ExitStack() as stack:
         written: dict[PartName, tuple[ShardFile, ...]] = {}
@@ -47,7 +72,7 @@ def write_shards(
                 if progress:
                     progress(base + bytes_done, total, f"{about.name}/{label}")
 
-            written[part] = _write_part(_part(splits, part), chosen, making, encoding, advance)
+            written[part] = _write_part(store, _part(splits, part), chosen, making, encoding, advance)
             staged += making
             done += _part(splits, part).images.nbytes
         for one in staged:
@@ -58,15 +83,32 @@ def write_shards(
             scale=splits.scale, seed=seed, validation=validation, parts=written,
             statistics=splits.statistics or measure(splits.train.images),
         )
-        _refuse_other(store, force)  # another process may have written a set while this one encoded
+        _refuse_other(store, force)  # where there are no locks, another process may have written a set meanwhile
         if force and not old:  # what cannot be read as an index says nothing about the files below
             store.remove(INDEX)
         for one in staged:
             one.commit()
-        store.write(INDEX, index.as_json().encode())
-    for name in sorted(old):
-        store.remove(name)
+        _publish(store, index, force)
     return index
+
+
+def _publish(store: Store, index: Index, force: bool) -> None:
+    """Write the index. Of two processes that write to a store without locks, the one whose index is lost withdraws."""
+    text = index.as_json().encode()
+    try:
+        _refuse_other(store, force)
+        store.write(INDEX, text)
+        if store.read(INDEX, length=2 * len(text)) == text:
+            return
+        raise DataError(f"another process has written a set to {store.url!r} at the same time; this one is withdrawn")
+    except (BadRequest, DataError):
+        try:
+            others = _files_of(read_index(store))
+        except DataError:
+            others = set()
+        for name in sorted(_files_of(index) - others):
+            store.remove(name)
+        raise
 
 
 def shard_count(splits: Splits, part: PartName, shards: int) -> int:
@@ -97,7 +139,11 @@ def _old_files(store: Store, force: bool) -> set[str]:
         old = read_index(store)
     except DataError:
         return set()  # whatever it is, its files are not known to be ours
-    return {file.name for files in old.parts.values() for file in files}
+    return _files_of(old)
+
+
+def _files_of(index: Index) -> set[str]:
+    return {file.name for files in index.parts.values() for file in files}
 
 
 def _names(name: str, counts: dict[PartName, int], old: set[str]) -> dict[PartName, list[str]]:
@@ -111,15 +157,23 @@ def _names(name: str, counts: dict[PartName, int], old: set[str]) -> dict[PartNa
     return names
 
 
-def _refuse_unfinished(store: Store, names: set[str], force: bool) -> None:
-    if not force and (taken := sorted(names & {file.name for file in store.list()})):
-        raise BadRequest(
-            f"{store.url!r} has {taken[0]!r} of an unfinished set: choose another place, or --force to go over it"
-        )
+def _clear(store: Store, old: set[str], force: bool) -> None:
+    """Remove files of sets that were never finished or not removed wholly; refuse files that are not ours."""
+    for name in strays(store, old):
+        if not is_ours(name):
+            raise BadRequest(
+                f"{store.url!r} has {shown(name)!r}, which belongs to no set of shards and would be read with it: move "
+                "it away, or choose another place"
+            )
+        if not force:
+            raise BadRequest(
+                f"{store.url!r} has {name!r} of an unfinished set: choose another place, or --force to remove it"
+            )
+        store.remove(name)
 
 
 def _write_part(
-    part: Part, names: list[str], staged: list[Staged], encoding: str, advance: Callable[[int], None]
+    store: Store, part: Part, names: list[str], staged: list[Staged], encoding: str, advance: Callable[[int], None]
 ) -> tuple[ShardFile, ...]:
     """Deal the examples out over the files, block by block, so that a part larger than memory is read but once."""
     count = len(names)
@@ -133,7 +187,7 @@ def _write_part(
             if k >= len(labels):
                 continue
             framed = to_records(images[k::count], labels[k::count], encoding)
-            with making.path.open("ab") as stream:
+            with writing(store.address(names[k])), making.path.open("ab") as stream:
                 stream.write(framed)
             sums[k].update(framed)
             sizes[k] += len(framed)

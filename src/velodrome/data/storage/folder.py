@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
+import builtins
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from velodrome import files
-from velodrome.data.storage.store import CHUNK, File, Staged, Store, sentence
+from velodrome.data.storage.store import CHUNK, PARTIAL, File, Staged, Store, partial_name, sentence
+from velodrome.errors import BadRequest
+
+#: Locked while a process writes a set of shards.
+_LOCK = ".writing.lock"
 
 
 class FolderStore(Store):
@@ -58,6 +63,38 @@ class FolderStore(Store):
         except OSError as error:
             raise sentence(error, self.url) from None
 
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        try:
+            is_new = not self.folder.exists()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = files.FileLock(self.folder / _LOCK)
+            held = lock.acquire()
+        except OSError as error:
+            raise sentence(error, self.url) from None
+        if not held:
+            raise BadRequest(
+                f"another process is writing to {self.url!r}: wait until it has ended, or choose another place"
+            )
+        try:
+            for name in self._partial():
+                self.remove(name)
+            yield
+        finally:
+            lock.release(remove=True)
+            if is_new:
+                with suppress(OSError):  # nothing was written
+                    self.folder.rmdir()
+
+    def half_written(self) -> builtins.list[str]:
+        return [] if files.is_locked(self.folder / _LOCK) else self._partial()
+
+    def _partial(self) -> builtins.list[str]:
+        try:
+            return sorted(entry.name for entry in self.folder.iterdir() if PARTIAL.fullmatch(entry.name))
+        except OSError:
+            return []
+
     def remove(self, name: str) -> None:
         try:
             (self.folder / name).unlink(missing_ok=True)
@@ -67,7 +104,7 @@ class FolderStore(Store):
 
 class _StagedBeside(Staged):
     def __init__(self, folder: Path, name: str) -> None:
-        self.path = folder / f".{name}.{secrets.token_hex(6)}.part"
+        self.path = folder / partial_name(name)
         self._target = folder / name
         self.path.touch()
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
-import secrets
+import math
 import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from velodrome.data.storage.backends import ConnectError, connect, is_refusal, reason_of
-from velodrome.data.storage.store import CHUNK, File, Staged, StorageError, Store, sentence
+from velodrome.data.storage.scratch import Scratch
+from velodrome.data.storage.store import (
+    CHUNK,
+    PARTIAL,
+    File,
+    Staged,
+    StorageError,
+    Store,
+    partial_name,
+    sentence,
+    writing,
+)
 
 #: Seconds that one answer of a store may take, and how often it is asked.
 WAIT_SECONDS = 30.0
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
+#: There are no locks, but what has been half written for so long was left by a process that was killed.
+ABANDONED_SECONDS = 24 * 3600.0
 
 Result = TypeVar("Result")
 
@@ -79,7 +93,30 @@ class RemoteStore(Store):
         return self._ask(self.address(name), ranged)
 
     def stage(self, name: str) -> Staged:
-        return _StagedAway(self, name, renames=self._scheme != "s3")
+        with writing(self.address(name)):
+            return _StagedAway(self, name, self._scratch.path, renames=self._scheme != "s3")
+
+    @cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        for name in self.half_written():
+            self.remove(name)
+        yield
+
+    def half_written(self) -> builtins.list[str]:
+        def listed(fs: Any, root: str) -> builtins.list[str]:
+            try:
+                entries = fs.ls(root, detail=True)
+            except FileNotFoundError:
+                return []
+            names = {entry["name"].rstrip("/").rpartition("/")[2]: _changed(entry) for entry in entries}
+            before = time.time() - ABANDONED_SECONDS
+            return sorted(name for name, changed in names.items() if PARTIAL.fullmatch(name) and changed < before)
+
+        return self._ask(self.url, listed)
 
     def remove(self, name: str) -> None:
         def removed(fs: Any, root: str) -> None:
@@ -154,13 +191,17 @@ class RemoteStore(Store):
         )
 
 
+def _changed(entry: Mapping[str, Any]) -> float:
+    """When a file on HDFS was changed last; elsewhere there is nothing half written, and no such time."""
+    return float(entry.get("modification_time") or entry.get("modificationTime") or math.inf) / 1000
+
+
 class _StagedAway(Staged):
-    def __init__(self, store: RemoteStore, name: str, *, renames: bool) -> None:
+    def __init__(self, store: RemoteStore, name: str, scratch: Path, *, renames: bool) -> None:
         self._store, self._name = store, name
-        self._folder = Path(tempfile.mkdtemp(prefix="velodrome-"))
-        self.path = self._folder / name
+        self.path = scratch / name
         self.path.touch()
-        self._temporary = f".{name}.{secrets.token_hex(6)}.part" if renames else ""
+        self._temporary = partial_name(name) if renames else ""
         self._away = False
 
     def upload(self) -> None:
@@ -175,10 +216,10 @@ class _StagedAway(Staged):
             self._away = False
         else:  # an object appears when it is whole
             self._store.put(self.path, self._name, self._name)
-        shutil.rmtree(self._folder, ignore_errors=True)
+            self.path.unlink()
 
     def discard(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.path.unlink(missing_ok=True)
         if self._away:
             self._away = False
             with suppress(StorageError):

@@ -5,8 +5,13 @@ A file appears under its name only when it is complete.
 
 from __future__ import annotations
 
+import builtins
+import errno
+import re
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +20,13 @@ from velodrome.data.storage.backends import reason_of
 
 #: Bytes that are read at a time.
 CHUNK = 8 << 20
+#: How a file is named until it is complete.
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{12}\.part")
+
+
+def partial_name(name: str) -> str:
+    """A name beside that of a file, for while it is written."""
+    return f".{name}.{secrets.token_hex(6)}.part"
 
 
 class StorageError(DataError):
@@ -63,11 +75,23 @@ class Store(ABC):
     def remove(self, name: str) -> None:
         """Remove a file; it is no error if there is none."""
 
+    def exclusive(self) -> AbstractContextManager[object]:
+        """A context in which no other process writes here; refused if one does. Stores without locks promise nothing.
+
+        What a process that was killed left half written is removed at its beginning.
+        """
+        return nullcontext()
+
+    def half_written(self) -> builtins.list[str]:
+        """Names of what processes that were killed left half written, where that can be known."""
+        return []
+
     def write(self, name: str, data: bytes) -> None:
         """Put a small file in its place at once and whole."""
         staged = self.stage(name)
         try:
-            staged.path.write_bytes(data)
+            with writing(self.address(name)):
+                staged.path.write_bytes(data)
             staged.upload()
             staged.commit()
         finally:
@@ -88,6 +112,18 @@ class Staged(ABC):
 
     def discard(self) -> None:  # noqa: B027
         """Remove what is left of the making. Harmless after a commit."""
+
+
+@contextmanager
+def writing(address: str) -> Iterator[None]:
+    """Name the file in errors of the file system, which for a full disk names none."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{address!r} cannot be written: {reason_of(error)}; free some space, or choose another place"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"{address!r} cannot be written: {reason_of(error)}"
+        ) from error
 
 
 def sentence(error: OSError, address: str) -> StorageError:
