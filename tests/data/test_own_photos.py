@@ -170,7 +170,7 @@ def spoil(folder: Path) -> None:
 def test_unreadable_images_are_counted_named_and_refused_or_left_out(tmp_path):
     folder = write_folders(tmp_path / "photos")
     spoil(folder)
-    with pytest.raises(BadRequest, match=r"cannot be read: 2 \(bee/97.png: empty file, cat/96.png: no image") as no:
+    with pytest.raises(BadRequest, match=r"cannot be read: 3 \(bee/97.png: empty file, cat/96.png: no image") as no:
         load(folder)
     assert "--bad-data skip" in str(no.value)
     splits = load(folder, "skip")
@@ -218,6 +218,30 @@ def test_an_empty_class_is_refused_or_left_out(tmp_path):
     with pytest.raises(BadRequest, match=r"classes without images: 1 \(dodo\)"):
         load(folder)
     assert load(folder, "skip").class_names == ("ant", "bee", "cat")
+
+
+def test_one_refusal_names_everything_that_is_wrong(tmp_path):
+    write_folders(tmp_path / "set")
+    (tmp_path / "set" / "nothing").mkdir()
+    (tmp_path / "set" / "ant" / "text.png").write_text("no image")  # known by its header
+    for number in range(3):
+        truncated(tmp_path / "set" / "bee" / f"cut-{number}.png")  # known when it is decoded
+    with pytest.raises(BadRequest) as caught:
+        load(tmp_path / "set")
+    assert "images that cannot be read: 4 (ant/text.png" in str(caught.value)
+    assert "classes without images: 1 (nothing)" in str(caught.value)
+    notes = load(tmp_path / "set", "skip").notes
+    assert all(str(fault) in str(caught.value) for fault in (note.removesuffix(": left out") for note in notes))
+
+
+def test_a_file_that_may_be_read_at_last_is_read(tmp_path, monkeypatch):
+    write_folders(tmp_path / "set")
+    closed = str(tmp_path / "set" / "ant" / "00.png")
+    before = catalogue.data_set(f"path:{tmp_path / 'set'}").key()
+    with monkeypatch.context() as patch:  # root may read everything
+        patch.setattr(os, "access", lambda path, mode: str(path) != closed)
+        assert catalogue.data_set(f"path:{tmp_path / 'set'}").key() != before
+    assert catalogue.data_set(f"path:{tmp_path / 'set'}").key() == before
 
 
 def test_a_class_whose_pictures_are_all_bad_is_left_out_with_them(tmp_path):

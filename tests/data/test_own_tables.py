@@ -215,6 +215,14 @@ def test_a_broken_picture_of_the_products_is_still_bad_data(own_cache):
         assert any("images that cannot be read: 1 (1002.jpg" in note for note in notes)
 
 
+def test_a_class_of_a_table_without_any_image_is_named(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    write_table(folder, [*good_rows(folder), ("gone.png", "ghosts"), ("gone-too.png", "ghosts")])
+    with pytest.raises(BadRequest, match=r"classes without images: 1 \(ghosts\)"):
+        load(folder / "list.csv")
+    assert "ghosts" not in load(folder / "list.csv", "skip").class_names
+
+
 def test_what_was_prepared_from_a_mirror_is_usable_without_it(tmp_path):
     mirror = tmp_path / "mirror"
     write_products(mirror / "fashion-products")

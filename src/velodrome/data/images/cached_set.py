@@ -217,7 +217,7 @@ def _mapped_part(
 def write_arrays(
     folder: Path, *, name: str, labels: Sequence[int] | NDArray[np.int64], parts: Sequence[int] | NDArray[np.int8],
     rows: Sequence[int] | NDArray[np.int64], shape: tuple[int, int, int], class_names: Sequence[str], faults: Faults,
-    notes: Sequence[str] = (), source_bytes: int = 0, known_empty: Sequence[str] = (),
+    notes: Sequence[str] = (), source_bytes: int = 0,
 ) -> dict[str, Any]:
     """Write what belongs to `images.npy`: labels, parts and rows of the examples that can be used.
 
@@ -227,8 +227,6 @@ def write_arrays(
 
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = np.bincount(label[part == TRAIN], minlength=len(class_names)) > 0
-    for known in known_empty:
-        faults.add("classes without images", known)
     for place in np.flatnonzero(~trained):
         faults.add("classes without training images", class_names[int(place)])
     kept = trained[label]

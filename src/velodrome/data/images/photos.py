@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse
+from velodrome.data.bad_data import Fault, Faults
 from velodrome.data.base import Progress
 from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
@@ -93,6 +93,8 @@ class PhotoSet(CachedImageSet):
         listing = self.lister()
         faults = Faults()
         faults.take(listing.faults)
+        for name in listing.empty:
+            faults.add("classes without images", name)
         total = sum(file.bytes for file in listing.files)
 
         def reading(done: int) -> None:
@@ -103,9 +105,8 @@ class PhotoSet(CachedImageSet):
             if progress:
                 progress(done, total, f"decoding {self.name}")
 
+        # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
         usable, shape = self._shape(listing, faults, reading)
-        if self.bad_data == "fail":
-            refuse(self.name, faults.found())  # before the long part
         self._check_room(len(usable), shape)
         files = [listing.files[place] for place in usable]
         images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(usable), *shape))
@@ -118,7 +119,6 @@ class PhotoSet(CachedImageSet):
             folder, name=self.name, labels=[listing.labels[usable[row]] for row in rows],
             parts=[listing.parts[usable[row]] for row in rows], rows=rows, shape=shape,
             class_names=listing.class_names, faults=faults, notes=listing.notes, source_bytes=total,
-            known_empty=listing.empty,
         )
 
     def _shape(

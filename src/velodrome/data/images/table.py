@@ -130,6 +130,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
     if part is None:
         part, notes = _part_column(path, lines, {image, label})
     rows: list[tuple[File, str, int, int]] = []
+    labels: dict[str, None] = {}
     for line, cells in lines:
         named, text = cells[image].strip(), cells[label].strip()
         if {"\n", "\r"} & {*named, *text}:
@@ -142,11 +143,13 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
         if belongs is None:
             faults.add("rows of an unknown part", f"line {line}", cells[part or ""])
             continue
+        labels[text] = None
         file = _file(folder, named, follow_links=follow_links)
         if isinstance(file, str):
             faults.add("rows whose image is missing or outside the table's folder", f"line {line}", f"{named}: {file}")
             continue
         rows.append((file, text, belongs, line))
+    empty = tuple(sorted(labels.keys() - {text for _, text, _, _ in rows}))
     rows = _without_odd_labels(rows, faults)
     names = sorted({text for _, text, _, _ in rows})
     if len(names) == len(rows) > 2:
@@ -158,6 +161,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
     return Listing(
         tree=tree, files=[file for file, _, _, _ in rows], labels=[places[text] for _, text, _, _ in rows],
         parts=[belongs for _, _, belongs, _ in rows], class_names=names, faults=faults.found(), notes=notes,
+        empty=empty,
     )
 
 
@@ -196,7 +200,7 @@ def _file(folder: Path, named: str, *, follow_links: bool) -> File | str:
         about = place.stat()
     except OSError as error:
         return error.strerror or "cannot be read"
-    return File(relative.as_posix(), about.st_size, about.st_mtime_ns) if place.is_file() else "no file"
+    return File.of(relative.as_posix(), place, about) if place.is_file() else "no file"
 
 
 def _without_odd_labels(rows: list[tuple[File, str, int, int]], faults: Faults) -> list[tuple[File, str, int, int]]:

@@ -5,7 +5,6 @@ Files named train, validation and test are these parts; otherwise the lines are 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -55,7 +54,7 @@ class TextFolder:
         """The texts, and what may have been one and cannot be read."""
         if not self.path.is_dir():
             about = self.path.stat()
-            return FolderTree(self.path.parent), [File(self.path.name, about.st_size, about.st_mtime_ns)], []
+            return FolderTree(self.path.parent), [File.of(self.path.name, self.path, about)], []
         tree = FolderTree(self.path, follow_links=self.follow_links)
         files = [file for file in tree.files if file.name.lower().endswith(".txt")]
         lost = [one for one in tree.lost if PurePosixPath(one.name).suffix.lower() in ("", ".txt")]
@@ -65,12 +64,8 @@ class TextFolder:
         return tree, files, lost
 
     def key(self) -> str:
-        tree, files, lost = self._files()
-        # A file that may be read again is the same by its name, size and time.
-        closed = tuple(file.name for file in files if not os.access(Path(tree.place, file.name), os.R_OK))
-        return decoded.key_of(
-            ("text", VOCABULARY, *closed, *lost), ((file.name, file.bytes, file.stamp) for file in files)
-        )
+        _, files, lost = self._files()
+        return decoded.key_of(("text", VOCABULARY, *lost), ((file.name, file.bytes, file.stamp) for file in files))
 
     def describe(self, validation: float) -> Description:
         kept = decoded.find(self.source, self.key())

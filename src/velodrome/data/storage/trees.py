@@ -37,8 +37,13 @@ class File:
 
     name: str
     bytes: int
-    #: Changes when the content does: time of change, or checksum.
+    #: Changes when the content does or becomes readable: time of change, or checksum.
     stamp: int
+
+    @classmethod
+    def of(cls, name: str, path: Path | str, about: os.stat_result) -> File:
+        """A file of this machine; a change of permissions does not change its time."""
+        return cls(name, about.st_size, about.st_mtime_ns if os.access(path, os.R_OK) else -1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class FolderTree:
                 if isinstance(about_entry, Lost):
                     lost.append(about_entry)
                 elif stat.S_ISREG(about_entry.st_mode):
-                    files.append(File(name, about_entry.st_size, about_entry.st_mtime_ns))
+                    files.append(File.of(name, entry.path, about_entry))
                 elif not stat.S_ISDIR(about_entry.st_mode):
                     lost.append(Lost(name, UNREADABLE, "neither a file nor a folder"))
                 elif len(seen) >= _DEEPEST:
