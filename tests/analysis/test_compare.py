@@ -14,7 +14,8 @@ from velodrome.analysis.compare import Row, best_of, bests_of, compare
 from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
 from velodrome.analysis.recommend import verdict
-from velodrome.cli.compare import comparison
+from velodrome.cli.compare import print_comparison
+from velodrome.cli.safe_console import SafeConsole
 from velodrome.reporting.figures import bar_words, race_figure
 from velodrome.spec.job import Target
 
@@ -129,10 +130,8 @@ def test_a_row_is_json_with_medians_ranges_and_intervals() -> None:
 
 
 def shown(rows: list[Row], *, styles: bool = False) -> str:
-    from rich.console import Console
-
-    console = Console(width=200, record=True, force_terminal=styles, file=io.StringIO())
-    console.print(comparison(rows))
+    console = SafeConsole(width=200, record=True, force_terminal=styles, file=io.StringIO())
+    print_comparison(console, rows, "velodrome report made")
     return console.export_text(styles=styles)
 
 

@@ -11,7 +11,7 @@ from synthetic_races import repeated, result, write_race
 from velodrome.analysis.compare import compare
 from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of
 from velodrome.analysis.implementation import implementation_lines
-from velodrome.cli.console import summary
+from velodrome.cli.summary import summary
 from velodrome.offers.base import Implementation
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race

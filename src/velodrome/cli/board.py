@@ -27,6 +27,8 @@ from velodrome.tasks.registry import task_of
 
 #: Rows that are shown before and after the running job.
 BEFORE, AFTER = 12, 6
+#: The width to which the name of a job may be folded.
+_NARROWEST = 16
 
 
 @dataclass
@@ -151,16 +153,31 @@ class Board(RaceObserver):
     def __rich__(self) -> Group:
         place = self._lines.index(self._current) if self._current else len(self._lines)
         first, last = max(0, place - BEFORE), place + AFTER + 1
-        table = Table(box=None, pad_edge=False)
-        quality = " / ".join(dict.fromkeys(line.metric.name for line in self._lines))
-        for heading in ("", "job", "state", quality, "examples/s", "seconds"):
-            table.add_column(heading, justify="left" if heading in ("job", "state") else "right")
-        for number, line in enumerate(self._lines[first:last], start=first + 1):
-            table.add_row(str(number), *self._cells(line), style="bold" if line is self._current else None)
-        hidden = len(self._lines) - len(self._lines[first:last])
+        table, dropped = self._table(first, self._lines[first:last], self._console.width)
+        rows = len(self._lines) - len(self._lines[first:last])
+        hidden = [*dropped, *([f"{rows} rows"] if rows else [])]
         finished = sum(line.state not in ("waiting", "running") for line in self._lines)
-        more = f" ({hidden} rows not shown)" if hidden else ""
+        more = f" (not shown: {', '.join(hidden)})" if hidden else ""
         return Group(table, Text(f"{finished} of {len(self._lines)} done{more}; {self._eta()}"))
+
+    def _table(self, first: int, lines: Sequence[_Line], width: int) -> tuple[Table, list[str]]:
+        """A row for each job, and the columns for which the terminal is too narrow. No number is cut."""
+        quality = " / ".join(dict.fromkeys(line.metric.name for line in self._lines))
+        rows = [["", "job", "state", quality, "examples/s", "seconds"]]
+        rows += [[str(number), *self._cells(line)] for number, line in enumerate(lines, start=first + 1)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        shown = len(widths)
+        while shown > 3 and sum(widths[:shown]) - widths[1] + _NARROWEST + 2 * (shown - 1) > width:
+            shown -= 1
+        table = Table(box=None, pad_edge=False)
+        for place, heading in enumerate(rows[0][:shown]):
+            table.add_column(
+                heading, justify="left" if heading in ("job", "state") else "right", overflow="fold",
+                no_wrap=heading != "job", min_width=None if heading == "job" else widths[place],
+            )
+        for line, cells in zip(lines, rows[1:], strict=True):
+            table.add_row(*cells[:shown], style="bold" if line is self._current else None)
+        return table, rows[0][shown:]
 
     @staticmethod
     def _cells(line: _Line) -> list[str]:

@@ -7,7 +7,6 @@ from functools import partial
 
 from rich import box
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 
 from velodrome.analysis.compare import Row, bests_of, tasks_of
@@ -17,6 +16,7 @@ from velodrome.analysis.measures import BY_NAME, Measure
 from velodrome.analysis.objective import qualities_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.cli.safe_console import SafeConsole
+from velodrome.cli.tables import least_width, print_table
 
 _PLACES = ("speedup", "scaling")
 _ORDER = (
@@ -27,18 +27,24 @@ _ORDER = (
 Column = tuple[str, Callable[[Row], str]]
 
 
-def comparison(rows: Sequence[Row], width: int | None = None) -> Table:
-    """Speedup is over the engine's `single`, scaling over the strategy's own one-worker run.
+def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> None:
+    """Print the configurations of a race; `report` is the command that shows all of their numbers.
 
-    Columns are left out from the right until the table fits into `width`: no number is cut in half.
+    Speedup is over the engine's `single`, scaling over the strategy's own one-worker run. On a terminal that is too
+    narrow, columns are left out from the right, and their names are printed.
     """
     columns = _columns(rows)
-    console = SafeConsole()
-    for count in range(len(columns), 1, -1):
-        table = _table(rows, columns[:count])
-        if width is None or Measurement.get(console, console.options.update(width=10_000), table).maximum <= width:
-            break
-    return table
+    shown = len(columns)
+    table = _table(rows, columns)
+    while shown > 2 and console.is_terminal and least_width(console, table) > console.width:
+        shown -= 1
+        table = _table(rows, columns[:shown])
+    print_table(console, table)
+    if hidden := ", ".join(heading.replace("\n", " ") for heading, _ in columns[shown:]):
+        console.print(
+            f"Not shown, because the terminal is {console.width} columns wide: {hidden}. `{report}` has every number.",
+            soft_wrap=True, markup=False,
+        )
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
@@ -72,7 +78,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
         table.add_column("batch", justify="right")
     differing = distinguishing_fields([row.configuration for row in rows])
     for name in differing:
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(name.replace("_", " "))
     for heading, _ in columns:
         table.add_column(heading, justify="right")
     if any(is_loaded(result) for row in rows for result in row.results):

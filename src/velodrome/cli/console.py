@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
-from rich.text import Text
+from rich.table import Column
 
 from velodrome.analysis.estimate import steps_done
-from velodrome.analysis.foreign import foreign_note
-from velodrome.analysis.hosts import host_lines
-from velodrome.analysis.implementation import implementation_lines
+from velodrome.cli.options import command_on
 from velodrome.cli.output import complain, say_json, say_on_stderr
 from velodrome.cli.safe_console import SafeConsole
+from velodrome.cli.summary import print_summary
 from velodrome.cluster.plan import LOOPBACK, Plan
 from velodrome.cluster.preflight import crowded
 from velodrome.cluster.registry import launcher_named
@@ -33,14 +30,29 @@ from velodrome.events.lines import to_event
 from velodrome.events.models import EpochEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
 from velodrome.offers.registry import strategy_of
 from velodrome.printable import shown
-from velodrome.run.execute import JobFailed, default_runs
+from velodrome.run.execute import JobFailed
 from velodrome.run.store import OpenRun, Store
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
 from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task_of, task_of_result
+from velodrome.tasks.registry import task_of
 
 error_console = SafeConsole(stderr=True)
+
+
+def _words(form: str) -> TextColumn:
+    """Text that is continued in the next line where the terminal is narrow, and not cut."""
+    return TextColumn(form, table_column=Column(overflow="fold"))
+
+
+def _is_wide() -> bool:
+    """Whether a terminal has space for more than the numbers."""
+    return error_console.width >= 60
+
+
+def _bar() -> list[BarColumn]:
+    """A bar as wide as the numbers beside it allow."""
+    return [BarColumn(max(5, min(30, error_console.width - 80)))] if _is_wide() else []
 
 
 class JobProgress:
@@ -55,8 +67,8 @@ class JobProgress:
         self._learns: Task | None = None
         self._reached = ""
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TimeRemainingColumn(),
+            _words("{task.description}"), *_bar(), TextColumn("{task.percentage:>3.0f}%"),
+            _words("{task.fields[note]}"), *([TimeElapsedColumn(), TimeRemainingColumn()] if _is_wide() else []),
             console=error_console, transient=True, disable=not (live and error_console.is_terminal),
         )
         self._task: TaskID | None = None
@@ -76,7 +88,7 @@ class JobProgress:
     def data(self, done: int, total: int, label: str) -> None:
         if self._download is None:
             self._download = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(), console=error_console,
+                _words("{task.description}"), *_bar(), DownloadColumn(), console=error_console,
                 transient=True, disable=not error_console.is_terminal,
             )
             self._download.start()
@@ -113,7 +125,8 @@ class JobProgress:
             trained = self._learns.in_words(event.train.as_json())
             shown = f"  validation {self._reached}" if self._reached else ""
             error_console.print(
-                f"epoch {event.epoch:>3} of {self._epochs}  train {trained}{shown}  {event.seconds:.1f} s"
+                f"epoch {event.epoch:>3} of {self._epochs}  train {trained}{shown}  {event.seconds:.1f} s",
+                soft_wrap=True,
             )
 
     def end(self) -> None:
@@ -143,62 +156,6 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def summary(result: dict[str, Any]) -> Table:
-    """A finished run at a glance."""
-    table = Table(title=str(result["run"]), show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column()
-    test, seconds, rate = result["test"], result["seconds"], result["throughput"]
-    if test:
-        task = task_of_result(result)
-        for metric in task.metrics:
-            shown = "not finite" if test[metric.name] is None else metric.text(test[metric.name])
-            table.add_row(f"test {metric.name}", f"{shown}  ({task.amount(test)})" if metric is task.metric else shown)
-    if lines := implementation_lines(result):
-        table.add_row("implementation", "\n".join(lines))
-    if pair := _most_confused(result.get("confusion"), result.get("class_names")):
-        table.add_row("most confused", pair)
-    table.add_row("parameters", f"{result['parameters']:,}")
-    table.add_row(
-        "seconds", f"start-up {seconds['startup']:.1f}, training {seconds['train']:.1f}, "
-        f"evaluation {seconds['evaluate']:.1f}, total {seconds['total']:.1f}"
-    )
-    if rate["examples_per_second"]:
-        table.add_row(
-            "throughput", f"{rate['examples_per_second']:,.0f} examples/s, {rate['batches_per_second']:,.1f} batches/s "
-            f"(first {rate['warmup_steps']} steps left out)"
-        )
-    if "staleness" in result:
-        table.add_row("staleness", f"mean {result['staleness']['mean']:.2f}, at most {result['staleness']['max']}")
-    for node in result["nodes"]:
-        cpu, memory, network = node["cpu_percent"], node["memory_bytes"], node["network_bytes"]
-        if cpu["mean"] is not None:
-            table.add_row(
-                f"{node['role']} {node['rank']}", f"CPU {cpu['mean']:.0f} % (max {cpu['max']:.0f}), "
-                f"memory {memory['max'] / 2**20:,.0f} MiB, network in {network['in'] / 2**20:.1f} / out "
-                f"{network['out'] / 2**20:.1f} / loopback {network['loopback'] / 2**20:.1f} MiB"
-            )
-    if note := foreign_note([result]):
-        table.add_row(Text("other programs", style="yellow"), note.removeprefix("other programs "))
-    if hosts := host_lines(result):
-        table.add_row("hosts", "\n".join(hosts))
-    table.add_row("stored in", str(result["path"]))
-    return table
-
-
-def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -> str | None:
-    """The most frequent confusion of two classes."""
-    pairs = [
-        (count, true, taken) for true, row in enumerate(confusion or []) for taken, count in enumerate(row)
-        if true != taken and count
-    ]
-    if not pairs or confusion is None:
-        return None
-    count, true, taken = max(pairs, key=lambda pair: pair[0])
-    named = names if names and len(names) == len(confusion) else [f"class {place}" for place in range(len(confusion))]
-    return f"{shown(named[true])} predicted as {shown(named[taken])}: {count:,} of {sum(confusion[true]):,} times"
-
-
 def show_failure(error: JobFailed) -> None:
     """Print the user's traceback or the stack of the stalled rank; the message itself is printed with the exit code."""
     failure = error.failure
@@ -217,15 +174,9 @@ def mention_interrupted(store: Store) -> None:
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         error_console.print(
-            f"run {names[-1]}{more} was interrupted: {_resume(store.path, names[-1])} resumes it",
+            f"run {names[-1]}{more} was interrupted: `{command_on('resume', store.path / names[-1])}` resumes it",
             soft_wrap=True, markup=False,
         )
-
-
-def _resume(runs: Path, name: str) -> str:
-    """The command that resumes a run."""
-    where = "" if runs == default_runs() else f" --runs {shlex.quote(str(runs))}"
-    return f"`velodrome resume {name}{where}`"
 
 
 def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: str, as_json: bool) -> None:
@@ -246,11 +197,11 @@ def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: 
         if progress.run is not None:
             kept = any(progress.run.path.glob("checkpoints/*.safetensors"))
             where = "from its newest checkpoint" if kept else "from the beginning: it has no checkpoint yet"
-            complain(f"{_resume(runs, progress.run.name)} continues this run {where}")
+            complain(f"`{command_on('resume', progress.run.path)}` continues this run {where}")
         raise
     finally:
         progress.end()
     if as_json:
         say_json(result)
     else:
-        SafeConsole(markup=False).print(summary(result))
+        print_summary(result)

@@ -32,12 +32,13 @@ def list_data(json: Json = False) -> None:
 
     console = SafeConsole(markup=False)
     line = "{:<17}{:>25}  {:<10}{:>8}{:>10}  {}"
-    console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold")
+    console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold",
+                  soft_wrap=True)
     for about, here in datasets.descriptions():
         counts = " / ".join(map(_number, (about.train, about.validation, about.test)))
         size = _size(about.bytes)
         where = "?" if here is None else "yes" if here else "no"
-        console.print(line.format(about.name, counts, about.shape, _number(about.classes), size, where))
+        console.print(line.format(about.name, counts, about.shape, _number(about.classes), size, where), soft_wrap=True)
         about_line = f"{about.title}; licence {about.licence}" if here is not None else about.notes[0]
         console.print(f"  {about_line}", style="dim", soft_wrap=True)
 

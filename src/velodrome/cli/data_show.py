@@ -76,6 +76,7 @@ def _print_counts(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import print_table
     from velodrome.printable import shown
 
     table = Table()
@@ -90,7 +91,7 @@ def _print_counts(found: dict[str, Any]) -> None:
     table.add_section()
     table.add_row(f"{len(rows)} classes", *(f"{found[part]:,}" for part in ("train", "validation", "test")))
     console = SafeConsole(markup=False)
-    console.print(table)
+    print_table(console, table)
     for note in found["notes"]:
         console.print(note, soft_wrap=True)
     console.print(f"the contact sheet is {found['sheet']}", soft_wrap=True)

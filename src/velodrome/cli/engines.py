@@ -25,17 +25,20 @@ def command(json: Json = False) -> None:
     if json:
         say_json(found)
         return
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import print_table
 
     console = SafeConsole()
     for engine in found:
-        table = Table(title=f"[bold]{engine['name']}[/bold]: {engine['description']}", title_justify="left")
+        console.print(f"[bold]{engine['name']}[/bold]: {engine['description']}", soft_wrap=True)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, leading=1)
         for heading in ("strategy", "here", "consistency", "roles"):
             table.add_column(heading, no_wrap=heading != "roles")
-        table.add_column("what it does", overflow="fold")
+        table.add_column("what it does")
         for strategy in engine["strategies"]:
             here = "[green]yes[/green]" if strategy["available"] else "[yellow]no[/yellow]"
             missing = "".join(f"\n[yellow]{escape(reason)}[/yellow]" for reason in strategy["missing"])
@@ -43,6 +46,7 @@ def command(json: Json = False) -> None:
                 strategy["name"], here, strategy["consistency"], "\n".join(strategy["roles"]),
                 strategy["description"] + missing + escape(_own_parts(strategy["implementation"])),
             )
-        console.print(table)
+        print_table(console, table)
         versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())
-        console.print(f"[dim]{escape(versions or 'nothing installed')} in {escape(engine['interpreter'])}[/dim]\n")
+        console.print(f"[dim]{escape(versions or 'nothing installed')} in {escape(engine['interpreter'])}[/dim]\n",
+                      soft_wrap=True)

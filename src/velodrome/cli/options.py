@@ -26,6 +26,8 @@ def _launcher_names(incomplete: str) -> list[str]:
     return [offer.name for offer in LAUNCHERS if offer.name.startswith(incomplete)]
 
 
+#: Where runs are stored by default.
+DEFAULT_RUNS = Path("runs")
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; by default made from the job and the time.")]
@@ -203,6 +205,12 @@ def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     return make_job({**base, **fields})
+
+
+def command_on(name: str, path: Path) -> str:
+    """The command of that name on a run or race, as it would be typed."""
+    runs = "" if path.parent == DEFAULT_RUNS else f" --runs {shlex.quote(str(path.parent))}"
+    return f"velodrome {name} {path.name}{runs}"
 
 
 def relative(path: str) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from velodrome.cli.options import JobCommand, JobMirror, Json, On, Runs, with_job_options
+from velodrome.cli.options import JobCommand, JobMirror, Json, On, Runs, command_on, with_job_options
 from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ def _agreed(checked: CheckedRace) -> bool:
 def _show(finished: FinishedRace) -> None:
     """Comparison, figure, failures and verdict on stdout."""
     from velodrome.analysis.doubts import doubts
-    from velodrome.cli.compare import comparison
+    from velodrome.cli.compare import print_comparison
     from velodrome.cli.safe_console import SafeConsole
 
     console = SafeConsole()
     if finished.rows:
-        console.print(comparison(finished.rows, console.width))
+        print_comparison(console, finished.rows, command_on("report", finished.path))
         for doubt in doubts(finished.rows):
             console.print(f"Not reliable: {doubt}.", soft_wrap=True, markup=False)
     if finished.figure:

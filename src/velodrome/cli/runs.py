@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from velodrome.cli import runs_compare, runs_keep
-from velodrome.cli.options import Json, Runs
+from velodrome.cli.options import Json, Runs, command_on
 from velodrome.cli.output import complain, say, say_json
 
 app = typer.Typer(no_args_is_help=True, help="List, show, compare, check, remove and export stored runs and races.")
@@ -98,31 +98,29 @@ def show(
         say_json(found)
     elif "rows" in found:
         _print([found, *found["rows"]])
-        say(f"`velodrome report {found['run']}` writes a report of it")
+        say(f"`{command_on('report', runs / found['run'])}` writes a report of it")
     else:
-        _show_run(run, found)
+        _show_run(run, found, runs)
 
 
-def _show_run(asked: str, found: dict[str, Any]) -> None:
-    from velodrome.cli.console import summary
-    from velodrome.cli.safe_console import SafeConsole
+def _show_run(asked: str, found: dict[str, Any], runs: Path) -> None:
+    from velodrome.cli.summary import print_summary
     from velodrome.errors import VelodromeError
 
     name, status = asked.rpartition("/")[2], found["status"]
     if status == "finished":
         try:
-            table = summary(found)
+            print_summary(found)
         except (KeyError, TypeError, ValueError, AttributeError) as broken:
             raise VelodromeError(
                 f"run {name!r}: its result.json is broken ({broken!r}); `velodrome runs check {asked}` shows details"
             ) from None
-        SafeConsole(markup=False).print(table)
         return
     error = found.get("error")
     reason = f": {error['message']}" if isinstance(error, dict) and "message" in error else ""
     say(f"{name}: {status}{reason}")
     if status in ("failed", "interrupted") and "/" not in asked:
-        say(f"`velodrome resume {name}` resumes it from its newest checkpoint")
+        say(f"`{command_on('resume', runs / name)}` resumes it from its newest checkpoint")
 
 
 app.command("compare")(runs_compare.command)

@@ -49,12 +49,14 @@ def _show(pair: Pair) -> None:
 
     from velodrome.analysis.configuration import text_of
     from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import print_table
 
     console = SafeConsole()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
-    for name in pair.names:
-        table.add_column(escape(name), overflow="fold", justify="right")
+    for letter, name in zip("AB", pair.names, strict=True):
+        console.print(f"{letter}: {name}", soft_wrap=True, markup=False)
+        table.add_column(letter, justify="right")
     table.add_column("A / B", justify="right")
     table.add_row("runs", *(str(len(side)) for side in pair.results), "")
     for name, values in pair.differing.items():
@@ -62,7 +64,7 @@ def _show(pair: Pair) -> None:
     for line in pair.lines:
         cells = ["–" if value is None else line.measure.text(value) for value in line.medians]
         table.add_row(f"{line.measure.heading} {line.measure.unit}".strip(), *cells, _ratio(line.ratio))
-    console.print(table)
+    print_table(console, table)
     same = ", ".join(f"{name} {text_of(value)}" for name, value in pair.same.items())
     console.print(f"The same for both: {same}", soft_wrap=True, markup=False)
     for sentence in pair.sentences():

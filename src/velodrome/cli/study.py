@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from velodrome.cli.data_show import BadDataOption, checked
-from velodrome.cli.options import Json, Mirror, On, Runs
+from velodrome.cli.options import Json, Mirror, On, Runs, command_on
 from velodrome.cli.output import say, say_json
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, js
         return
     from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.study_tables import comparison, plan_lines
+    from velodrome.cli.tables import print_table
 
     plan, rows = api.planned_rows(name, scale, mirror)
     study = plan.study
@@ -70,7 +71,7 @@ def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, js
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
     console.print(f"Source: {study.source}", soft_wrap=True, markup=False)
     console.print(f"Machines: {study.machines}", soft_wrap=True, markup=False)
-    console.print(comparison(plan, rows, ours=False))
+    print_table(console, comparison(plan, rows, ours=False))
     for claim in study.claims:
         console.print(f"Published finding: {claim.text}", soft_wrap=True, markup=False)
     for line in plan_lines(plan):
@@ -149,15 +150,14 @@ def _show(finished: FinishedStudy, *, ran: bool) -> None:
     """Published figures and ours, what differs, and what becomes of the published findings."""
     from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.study_tables import comparison, differences
+    from velodrome.cli.tables import print_table
     from velodrome.machine import cores
 
     console = SafeConsole()
-    console.print(comparison(finished.plan, finished.configurations, ours=ran))
+    print_table(console, comparison(finished.plan, finished.configurations, ours=ran))
     for line in differences(finished.plan, cores()):
         console.print(line, soft_wrap=True, markup=False)
     for finding in finished.findings:
         console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)
     if ran:
-        folder = finished.folder
-        console.print(f"`velodrome report {folder.name} --runs {folder.parent}` writes a report of it", soft_wrap=True,
-                      markup=False)
+        console.print(f"`{command_on('report', finished.folder)}` writes a report of it", soft_wrap=True, markup=False)

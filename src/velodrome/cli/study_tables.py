@@ -49,7 +49,7 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
         title=": ".join(filter(None, [plan.study.name, escape(same)]))
         + (f"; ours at scale {plan.scale}" if ours else ""),
     )
-    table.add_column("configuration", overflow="fold")
+    table.add_column("configuration")
     for name in names:
         table.add_column(QUANTITIES[name].heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
     seen: list[object] = []

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from velodrome import files
@@ -171,8 +170,3 @@ def _finish(
         write_session(run.path / "tensorboard", plan.job, result)
     run.finish(result)
     return result
-
-
-def default_runs() -> Path:
-    """Where runs are stored by default."""
-    return Path("runs")
