@@ -55,6 +55,17 @@ def test_a_damaged_data_set_does_not_end_the_list(velodrome, tmp_path):
         assert why in rows["fashion-products"]["notes"][0]
 
 
+def test_of_many_classes_the_largest_are_shown_and_the_others_summed(velodrome, tmp_path):
+    x = np.zeros((45 * 10 + 40 * 5, 4, 4), np.uint8)
+    y = np.concatenate([np.repeat(np.arange(45), 10), np.repeat(np.arange(40), 5)])
+    np.savez(tmp_path / "many.npz", x_train=x, y_train=y, x_test=x[:90], y_test=np.repeat(np.arange(45), 2))
+    done = velodrome("data", "show", "path:many.npz", "--validation", "0")
+    assert done.code == 0, done.text
+    assert "5 smaller classes, which --json lists │    50 │          0 │   10" in done.out
+    assert "45 classes" in done.out
+    assert len(velodrome("data", "show", "path:many.npz", "--json").json()["counts"]) == 45
+
+
 def test_every_command_takes_a_mirror_and_what_it_prepared_needs_none_later(velodrome, tmp_path):
     write_products(tmp_path / "mirror" / "fashion-products", each=40)
     by_hand = ("data", "show", "fashion-products:gender")

@@ -215,6 +215,12 @@ def test_a_broken_picture_of_the_products_is_still_bad_data(own_cache):
         assert any("images that cannot be read: 1 (1002.jpg" in note for note in notes)
 
 
+def test_a_table_that_is_not_utf_8_is_told_how_to_convert_it(tmp_path):
+    (tmp_path / "list.csv").write_bytes("image,label\na.png,Grün\n".encode("latin-1"))
+    with pytest.raises(BadRequest, match=r"byte 20 is not UTF-8; convert it, for example with iconv -f latin1"):
+        load(tmp_path / "list.csv")
+
+
 def test_a_class_of_a_table_without_any_image_is_named(tmp_path):
     folder = write_folders(tmp_path / "set")
     write_table(folder, [*good_rows(folder), ("gone.png", "ghosts"), ("gone-too.png", "ghosts")])

@@ -167,10 +167,30 @@ def test_text_that_is_not_utf_8_is_bad_data(tmp_path):
     folder.mkdir()
     (folder / "good.txt").write_text("one two\n" * 40)
     (folder / "bad.txt").write_bytes(b"caf\xe9\n")
-    with pytest.raises(BadRequest, match=r"not UTF-8: 1 \(bad.txt: byte 3\)"):
+    with pytest.raises(BadRequest, match=r"not UTF-8 \(add \?encoding=latin-1, .*\): 1 \(bad.txt: byte 3\)"):
         load_text(f"text:{folder}")
     text = catalogue.load_text(f"text:{folder}", bad_data="skip")
     assert "not UTF-8" in text.notes[0]
+
+
+@pytest.mark.parametrize(("encoding", "written"), [
+    ("latin-1", "latin-1"), ("cp1252", "cp1252"), ("utf-16", "utf-16"), ("UTF8", "utf-8-sig"), ("utf-8", "utf-8"),
+])
+def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding, written):
+    (tmp_path / "book.txt").write_bytes(("Grüße an alle\n" * 40).encode(written))
+    text = load_text(f"text:{tmp_path / 'book.txt'}?encoding={encoding}")
+    assert words_of(text, "train")[:4] == ["Grüße", "an", "alle", "<eos>"]
+
+
+def test_a_wrong_encoding_is_named_and_so_is_a_text_that_is_not_in_it(tmp_path):
+    (tmp_path / "book.txt").write_bytes("Grüße\n".encode("utf-16") * 40)
+    with pytest.raises(BadRequest, match=r"book.txt: it begins as UTF-16 does"):
+        load_text(f"text:{tmp_path / 'book.txt'}")
+    with pytest.raises(BadRequest, match="files that are not ascii: 1"):
+        load_text(f"text:{tmp_path / 'book.txt'}?encoding=ascii")
+    for odd in ("klingon", "rot13", "a%00b"):
+        with pytest.raises(BadRequest, match=r"no encoding '.*'; write for example encoding=latin-1"):
+            load_text(f"text:{tmp_path / 'book.txt'}?encoding={odd}")
 
 
 def test_text_that_cannot_be_read_is_bad_data_too(tmp_path, monkeypatch):

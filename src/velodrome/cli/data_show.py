@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BadDataOption = Annotated[
     str, typer.Option("--bad-data", help="Whether unusable examples are left out (skip) or an error (fail).")
 ]
-#: The terminal shows at most this many classes, the largest ones.
+#: The terminal shows at most this many classes, the largest ones, and the sum of the others.
 _MOST_ROWS = 40
 #: Characters of a word of a text.
 _LONGEST_WORD = 40
@@ -83,13 +83,15 @@ def _print_counts(found: dict[str, Any]) -> None:
     table.add_column("class", overflow="fold")
     for part in ("train", "validation", "test"):
         table.add_column(part, justify="right")
-    rows = found["counts"]
-    largest = sorted(rows, key=lambda row: -row["train"])[:_MOST_ROWS]
-    for row in rows:
-        if len(rows) <= _MOST_ROWS or row in largest:
-            table.add_row(shown(row["class"]), *(f"{row[part]:,}" for part in ("train", "validation", "test")))
+    rows, parts = found["counts"], ("train", "validation", "test")
+    by_size = sorted(range(len(rows)), key=lambda place: -rows[place]["train"])
+    for place in sorted(by_size[:_MOST_ROWS]):
+        table.add_row(shown(rows[place]["class"]), *(f"{rows[place][part]:,}" for part in parts))
+    if smaller := [rows[place] for place in by_size[_MOST_ROWS:]]:
+        sums = (sum(row[part] for row in smaller) for part in parts)
+        table.add_row(f"{len(smaller):,} smaller classes, which --json lists", *(f"{count:,}" for count in sums))
     table.add_section()
-    table.add_row(f"{len(rows)} classes", *(f"{found[part]:,}" for part in ("train", "validation", "test")))
+    table.add_row(f"{len(rows):,} classes", *(f"{found[part]:,}" for part in parts))
     console = SafeConsole(markup=False)
     print_table(console, table)
     for note in found["notes"]:

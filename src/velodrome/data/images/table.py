@@ -92,7 +92,9 @@ def _opened(path: Path) -> TextIO:
 
 
 def _no_table(path: Path, error: Exception) -> BadRequest:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, UnicodeDecodeError):
+        why = f"byte {error.start} is not UTF-8; convert it, for example with iconv -f latin1 -t utf-8"
     return BadRequest(f"cannot read {str(path)!r} as a table: {why}")
 
 

@@ -5,6 +5,7 @@ Files named train, validation and test are these parts; otherwise the lines are 
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 #: Words in addition to `<eos>` and `<unk>`.
 VOCABULARY = 10_000
 _PARTS = ("train", "validation", "test")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 #: Bytes of memory for a byte of text while its words are counted: between 8 and 20, by the length of the words.
 _SWELL = 20
 
@@ -35,8 +37,22 @@ def data_set(rest: str, bad_data: BadData) -> TextSet:
     name = f"text:{rest}"
     path, options = split_options(rest)
     check_exists(name, path)
-    check_options(name, options, ("links",))
-    return TextFolder(name, path, bad_data, follow_links=follows_links(name, options))
+    check_options(name, options, ("links", "encoding"))
+    return TextFolder(
+        name, path, bad_data, follow_links=follows_links(name, options), encoding=_encoding(name, options)
+    )
+
+
+def _encoding(name: str, options: dict[str, str]) -> str:
+    """The encoding of the files; UTF-8 with or without a byte order mark by default."""
+    chosen = options.get("encoding", "utf-8")
+    try:
+        b"word".decode(chosen, "replace")
+    except (LookupError, ValueError):
+        raise BadRequest(
+            f"--dataset {name!r}: no encoding {chosen!r}; write for example encoding=latin-1, cp1252 or utf-16"
+        ) from None
+    return "utf-8-sig" if chosen.lower().replace("_", "-") in ("utf-8", "utf8") else chosen
 
 
 @dataclass(frozen=True)
@@ -45,10 +61,11 @@ class TextFolder:
     path: Path
     bad_data: BadData
     follow_links: bool = False
+    encoding: str = "utf-8-sig"
 
     @property
     def source(self) -> str:
-        return repr(("text", str(self.path.resolve()), self.follow_links))
+        return repr(("text", str(self.path.resolve()), self.follow_links, self.encoding))
 
     def _files(self) -> tuple[FolderTree, list[File], list[Lost]]:
         """The texts, and what may have been one and cannot be read."""
@@ -138,7 +155,7 @@ class TextFolder:
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
         found: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
         for file in files:
-            lines = _read(tree, file, faults)
+            lines = _read(tree, file, self.encoding, faults)
             which = parts[file.name] if by_name else TRAIN
             if which is None:
                 faults.add("files other than train, validation and test", file.name)
@@ -180,14 +197,18 @@ def _faults_of(lost: list[Lost]) -> Faults:
     return faults
 
 
-def _read(tree: FolderTree, file: File, faults: Faults) -> list[list[str]]:
+def _read(tree: FolderTree, file: File, encoding: str, faults: Faults) -> list[list[str]]:
     """The words of each line of a file; none of one that cannot be read, which is a fault."""
     try:
         with tree.open(file.name) as stream:
             payload = stream.read()
-        return [line.split() for line in payload.decode("utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        faults.add("files that are not UTF-8", file.name, f"byte {error.start}")
+        return [line.split() for line in payload.decode(encoding).splitlines()]
+    except UnicodeError as error:
+        what = f"files that are not {encoding}" if encoding != "utf-8-sig" else (
+            "files that are not UTF-8 (add ?encoding=latin-1, or what they are in, to the name)"
+        )
+        where = f"byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
+        faults.add(what, file.name, "it begins as UTF-16 does" if payload.startswith(_UTF16) else where)
     except OSError as error:
         faults.add("files that cannot be read", file.name, error.strerror or str(error))
     return []
