@@ -25,6 +25,7 @@ from typing import Any
 PARTIAL = ".half"
 _POLL_SECONDS = 0.02
 _ABANDONED_SECONDS = 24 * 3600.0
+_PIECE = 1 << 20
 _KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
@@ -61,11 +62,14 @@ def check_regular(path: Path | str) -> None:
 
 def read_bytes(path: Path | str, largest: int) -> bytes:
     """The content of a regular file of at most that many bytes."""
+    content = bytearray()
     with open_regular(path, largest) as stream:
-        content = stream.read(largest + 1)
+        # In pieces, because memory for all that is asked for at once would be taken before anything is read.
+        while piece := stream.read(min(_PIECE, largest + 1 - len(content))):
+            content += piece
     if len(content) > largest:
         raise _too_large(path, largest, f"more than {largest:,}")
-    return content
+    return bytes(content)
 
 
 def read_text(path: Path | str, largest: int, *, errors: str = "strict") -> str:

@@ -5,7 +5,8 @@ Whole arrays that cannot be understood are refused; single examples that cannot 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.bad_data import Faults
+from velodrome.data.images.array_windows import HeldArray, RowArray, check_memory, has_fractions, scale_of, to_bytes
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
@@ -20,48 +22,69 @@ from velodrome.printable import shown
 PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
 NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")
 _MOST_CLASSES = 65_536
-_WINDOW = 4096
+_ROUNDED = "numbers with fractions were rounded to 256 shades, as images are stored"
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Every example that can be used, as bytes."""
+class ArrayExamples:
+    """Images and labels that fit together; the images still have to be converted to bytes."""
 
-    images: NDArray[np.uint8]
+    name: str
+    #: Height, width, channels.
+    shape: tuple[int, int, int]
+    class_names: list[str]
+    #: Of all parts, one after the other.
     labels: NDArray[np.int64]
     parts: NDArray[np.int8]
-    class_names: list[str]
+    #: Which of the labels can be used.
+    sound: NDArray[np.bool_]
     notes: tuple[str, ...]
+    _images: Mapping[str, RowArray]
+    #: By whether an array has fractions.
+    _scales: Mapping[bool, float]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def bytes(self) -> int:
+        """Of all images."""
+        return len(self) * math.prod(self.shape)
+
+    def convert(self, take: Callable[[NDArray[np.uint8]], object], faults: Faults) -> NDArray[np.int64]:
+        """Pass all images to `take` as bytes, window by window; return the rows of the examples that can be used."""
+        usable = []
+        for key, array in self._images.items():
+            for pixels, good in to_bytes(key, array, self._scales[has_fractions(array)], faults):
+                take(np.ascontiguousarray(pixels).reshape(-1, *self.shape))
+                usable.append(good)
+        return np.flatnonzero(self.sound & np.concatenate(usable))
 
 
-def check_arrays(name: str, arrays: Mapping[str, Any], faults: Faults) -> Examples:
+def check_arrays(name: str, arrays: Mapping[str, Any], faults: Faults) -> ArrayExamples:
     """`x_train`, `y_train` and, if there are any, `x_test`, `y_test`, `x_validation`, `y_validation`."""
     given = _given(name, arrays)
     shape = _shape(name, given)
-    names = _class_names(name, given)
-    images, labels, parts = [], [], []
-    notes: dict[str, None] = {}
-    pictures = [np.asarray(given[f"x_{part}"]) for part, _ in PARTS if f"x_{part}" in given]
-    scales = {fractions: _scale(name, [a for a in pictures if (a.dtype.kind == "f") == fractions])
+    marks = {key: array.whole() for key, array in given.items() if key.startswith("y")}
+    names = _class_names(name, marks)
+    images = {f"x_{part}": given[f"x_{part}"] for part, _ in PARTS if f"x_{part}" in given}
+    check_memory(name, list(images.values()))
+    scales = {fractions: scale_of(name, [array for array in images.values() if has_fractions(array) == fractions])
               for fractions in (False, True)}
+    labels, sound, parts = [], [], []
     for part, which in PARTS:
-        if f"x_{part}" not in given:
-            continue
-        array = np.asarray(given[f"x_{part}"])
-        scale = scales[array.dtype.kind == "f"]
-        pixels, usable = _bytes(f"x_{part}", array.reshape(-1, *shape), scale, faults)
-        marks, sound = _labels(f"y_{part}", np.asarray(given[f"y_{part}"]), names, faults)
-        kept = usable & sound
-        images.append(pixels if kept.all() else pixels[kept])
-        labels.append(marks[kept])
-        parts.append(np.full(int(kept.sum()), which, np.int8))
-        if array.dtype.kind == "f":
-            notes["numbers with fractions were rounded to 256 shades, as images are stored"] = None
-    whole = images[0] if len(images) == 1 else np.concatenate(images)
-    return Examples(whole, np.concatenate(labels), np.concatenate(parts), names, tuple(notes))
+        if f"y_{part}" in marks:
+            numbers, good = _labels(f"y_{part}", marks[f"y_{part}"], names, faults)
+            labels.append(numbers)
+            sound.append(good)
+            parts.append(np.full(len(numbers), which, np.int8))
+    notes = (_ROUNDED,) if any(map(has_fractions, images.values())) else ()
+    return ArrayExamples(
+        name, shape, names, np.concatenate(labels), np.concatenate(parts), np.concatenate(sound), notes, images, scales
+    )
 
 
-def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, RowArray]:
     given = {key: _array(name, key, arrays[key]) for key in NAMES if key in arrays}
     for part, which in PARTS:
         pair = [f"{letter}_{part}" for letter in "xy"]
@@ -71,10 +94,10 @@ def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
                 f"data set {name!r} has no array {missing[0]!r} but {', '.join(map(shown, arrays)) or 'nothing'}: give "
                 "x_train, y_train and, if there is a test set, x_test, y_test"
             )
-        if not missing and len(given[pair[0]]) != len(given[pair[1]]):
+        if not missing and given[pair[0]].shape[0] != given[pair[1]].shape[0]:
             raise BadRequest(
-                f"data set {name!r}: {pair[0]} holds {len(given[pair[0]]):,} examples and {pair[1]} "
-                f"{len(given[pair[1]]):,} labels; both must be equally many"
+                f"data set {name!r}: {pair[0]} holds {given[pair[0]].shape[0]:,} examples and {pair[1]} "
+                f"{given[pair[1]].shape[0]:,} labels; both must be equally many"
             )
     return given
 
@@ -87,30 +110,34 @@ def as_array(value: Any) -> NDArray[Any]:
     return array
 
 
-def _array(name: str, key: str, value: Any) -> NDArray[Any]:
-    try:
-        array = as_array(value)
-    except ValueError:
-        raise BadRequest(f"data set {name!r}: the rows of {key} are not of one shape; make them alike") from None
-    if array.ndim == 0:
-        raise BadRequest(f"data set {name!r}: {key} is the single value {shown(value)!r}, and an array is needed")
+def _array(name: str, key: str, value: Any) -> RowArray:
+    if hasattr(value, "windows"):
+        array: RowArray = value
+    else:
+        try:
+            array = HeldArray(as_array(value))
+        except ValueError:
+            raise BadRequest(f"data set {name!r}: the rows of {key} are not of one shape; make them alike") from None
+    if not array.shape:
+        raise BadRequest(
+            f"data set {name!r}: {key} is the single value {shown(array.whole())!r}, and an array is needed"
+        )
     return array
 
 
-def _shape(name: str, given: Mapping[str, Any]) -> tuple[int, int, int]:
+def _shape(name: str, given: Mapping[str, RowArray]) -> tuple[int, int, int]:
     found: dict[str, tuple[int, ...]] = {}
-    for key in given:
+    for key, array in given.items():
         if key.startswith("x"):
-            array = np.asarray(given[key])
             if array.dtype.kind not in "buif":
                 raise BadRequest(f"data set {name!r}: {key} holds {array.dtype}, and images are numbers")
-            found[key] = array.shape[1:] if array.ndim != 3 else (*array.shape[1:], 1)
+            found[key] = array.shape[1:] if len(array.shape) != 3 else (*array.shape[1:], 1)
     key, shape = next(iter(found.items()))
     if len(shape) != 3 or not 1 <= shape[-1] <= 4 or 0 in shape:
         first = len(shape) == 3 and 1 <= shape[0] <= 4
         raise BadRequest(
-            f"data set {name!r}: {key} has the shape {(len(given[key]), *shape)}, and images are count × height × width"
-            " or count × height × width × channels"
+            f"data set {name!r}: {key} has the shape {(given[key].shape[0], *shape)}, and images are count × height × "
+            "width or count × height × width × channels"
             + ("; its channels seem to come before height and width: transpose them" if first else "")
         )
     for other, another in found.items():
@@ -119,46 +146,7 @@ def _shape(name: str, given: Mapping[str, Any]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _scale(name: str, arrays: list[NDArray[Any]]) -> float:
-    """What pixels are multiplied with to lie between 0 and 255; single ones far off are found later."""
-    low, high = 0.0, 0.0
-    for array in arrays:
-        fractions = array.dtype.kind == "f"
-        finite = array[np.isfinite(array)] if fractions else array
-        if finite.size:
-            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
-        if fractions and (low < 0 or high > 255):
-            raise BadRequest(
-                f"data set {name!r}: pixels reach from {low:g} to {high:g}, and they must lie between 0 and 1 or "
-                "between 0 and 255; rescale them"
-            )
-    return 255.0 if high <= 1 else 1.0
-
-
-def _bytes(
-    key: str, array: NDArray[Any], scale: float, faults: Faults
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    usable = np.ones(len(array), np.bool_)
-    if array.dtype == np.uint8 and scale == 1:
-        return array, usable
-    pixels = np.empty(array.shape, np.uint8)
-    for first in range(0, len(array), _WINDOW):  # a window at a time: floats would take eight times the memory
-        window = array[first : first + _WINDOW].astype(np.float64).reshape(-1, array[0].size) * scale
-        finite = np.asarray(np.isfinite(window).all(axis=1))
-        window[~finite] = 0
-        within = (window.min(axis=1) >= 0) & (window.max(axis=1) <= 255)
-        window[~within] = 0
-        for place in np.flatnonzero(~finite):
-            faults.add("examples with NaN or infinity", f"{key}[{first + place}]")
-        for place in np.flatnonzero(~within):
-            faults.add("examples with pixels outside 0 to 255", f"{key}[{first + place}]")
-        usable[first : first + _WINDOW] = finite & within
-        pixels[first : first + _WINDOW] = np.rint(window).astype(np.uint8).reshape(-1, *array.shape[1:])
-    return pixels, usable
-
-
-def _class_names(name: str, given: Mapping[str, Any]) -> list[str]:
-    kinds = {key: np.asarray(given[key]) for key in given if key.startswith("y")}
+def _class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:
     for key, array in kinds.items():
         if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
             raise BadRequest(

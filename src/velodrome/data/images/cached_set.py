@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from velodrome.data.bad_data import Fault, Faults, refuse, summaries
 from velodrome.data.base import BadData, Checked, Description, Progress, held_out
 from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
 from velodrome.errors import BadRequest
+from velodrome.printable import bytes_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -212,6 +215,18 @@ def _mapped_part(
 
     some = ChosenRows(images, rows[chosen])
     return Part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
+
+
+def check_room(name: str, count: int, shape: tuple[int, int, int], way_out: str = "free some space") -> None:
+    """Refuse images that would not fit on the disk of the cache once they are decoded."""
+    needed, home = count * math.prod(shape), cache.folder()
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    if needed > 0.9 * free:
+        raise BadRequest(
+            f"data set {name!r}: {count:,} images of {shape[0]}×{shape[1]} take {bytes_text(needed)} decoded, and "
+            f"{home} has {bytes_text(free)} left: {way_out}"
+        )
 
 
 def write_arrays(

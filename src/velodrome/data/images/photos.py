@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +11,17 @@ from typing import Any
 from velodrome.data.bad_data import Fault, Faults
 from velodrome.data.base import Progress
 from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, CachedImageSet, Counted, write_arrays
+from velodrome.data.images.cached_set import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    CachedImageSet,
+    Counted,
+    check_room,
+    write_arrays,
+)
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
-from velodrome.printable import bytes_text
 
 #: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
@@ -107,7 +112,7 @@ class PhotoSet(CachedImageSet):
 
         # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
         usable, shape = self._shape(listing, faults, reading)
-        self._check_room(len(usable), shape)
+        check_room(self.name, len(usable), shape, "choose a smaller size, for example ?size=64x64 after the name")
         files = [listing.files[place] for place in usable]
         images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(usable), *shape))
         failed = decode_all(listing.tree, files, images, decoding)
@@ -154,18 +159,6 @@ class PhotoSet(CachedImageSet):
                     remedy="turned into colour",
                 )
         return list(seen), (height, width, channels)
-
-    def _check_room(self, count: int, shape: tuple[int, int, int]) -> None:
-        needed = count * shape[0] * shape[1] * shape[2]
-        home = cache.folder()
-        home.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(home).free
-        if needed > 0.9 * free:
-            raise BadRequest(
-                f"data set {self.name!r}: {count:,} images of {shape[0]}×{shape[1]} take {bytes_text(needed)} "
-                f"decoded, and {home} has {bytes_text(free)} left: choose a smaller size, for example ?size=64x64 "
-                "after the name"
-            )
 
 
 def _most_common(sizes: list[tuple[int, int]]) -> tuple[int, int]:

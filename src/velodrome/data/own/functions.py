@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 from velodrome.data.bad_data import Faults, refuse, summaries
 from velodrome.data.base import BadData, Description, Progress
 from velodrome.errors import BadRequest
+from velodrome.machine import process_memory
 from velodrome.printable import bytes_text
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.images.arrays import ArrayExamples
     from velodrome.data.splits import Splits
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
@@ -64,7 +69,8 @@ class FunctionSet:
         returned = _function(self.name)()
         faults = Faults()
         examples = check_arrays(self.name, _as_arrays(self.name, returned, faults), faults)
-        labels, parts, names = examples.labels, examples.parts, examples.class_names
+        images, rows = _converted(examples, faults)
+        labels, parts, names = examples.labels[rows], examples.parts[rows], examples.class_names
         trained = np.bincount(labels[parts == TRAIN], minlength=len(names)) > 0
         for place in np.flatnonzero(~trained):
             faults.add("classes without training images", names[int(place)])
@@ -73,15 +79,37 @@ class FunctionSet:
         if trained.sum() < 2:
             raise BadRequest(f"data set {self.name!r} has {trained.sum()} classes, and training needs two")
         kept = trained[labels]
-        images, labels, parts = examples.images[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
+        rows, labels, parts = rows[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
         train, validated, test = (
-            Part(images[chosen], labels[chosen]) for chosen in divide(labels, parts, seed, validation)
+            Part(images[rows[chosen]], labels[chosen]) for chosen in divide(labels, parts, seed, validation)
         )
         return Splits(
             self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
             class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
             notes=(*summaries(faults.found()), *examples.notes),
         )
+
+
+def _converted(examples: ArrayExamples, faults: Faults) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """All images as bytes, and the rows of those that can be used."""
+    import numpy as np
+
+    # They are held a second time when they are divided.
+    needed, free = 2 * examples.bytes, process_memory()
+    if needed > free:
+        raise BadRequest(
+            f"--dataset {examples.name!r}: {len(examples):,} images take {bytes_text(needed)} of memory in addition to "
+            f"what the function returned, and {bytes_text(free)} are free: return fewer or smaller ones"
+        )
+    images = np.empty((len(examples), *examples.shape), np.uint8)
+    filled = 0
+
+    def take(window: NDArray[np.uint8]) -> None:
+        nonlocal filled
+        images[filled : filled + len(window)] = window
+        filled += len(window)
+
+    return images, examples.convert(take, faults)
 
 
 def _no_module(name: str, module: str) -> BadRequest:

@@ -1,23 +1,120 @@
-"""Arrays in an `.npz` file: `x_train`, `y_train`, `x_test`, `y_test`. Never a pickle, which could run anything."""
+"""Arrays in an `.npz` file: `x_train`, `y_train`, `x_test`, `y_test`. Never a pickle, which could run anything.
+
+Images are read and converted a window at a time, so a file may be larger than memory.
+"""
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from velodrome.data.bad_data import Faults
 from velodrome.data.base import Progress
 from velodrome.data.cache import decoded
-from velodrome.data.images.cached_set import CachedImageSet, Counted, write_arrays
+from velodrome.data.images.cached_set import CachedImageSet, Counted, check_room, write_arrays
 from velodrome.errors import BadRequest
+from velodrome.files import check_regular
+from velodrome.machine import process_memory
+from velodrome.printable import bytes_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (
     KeyError, ValueError, OSError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile,
 )
+#: An array that is read whole is held as bytes and as numbers, and labels are compared as doubles and words.
+_WHOLE = 4
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn whatever an archive raises into one sentence."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        why = str(error) or type(error).__name__
+        if isinstance(error, MemoryError):
+            why = "its arrays do not fit in memory"
+        raise BadRequest(
+            f"{str(path)!r} cannot be read: {why}; write it with "
+            "numpy.savez(file, x_train=…, y_train=…, x_test=…, y_test=…)"
+        ) from None
+
+
+@dataclass(frozen=True)
+class NpzArray:
+    """One array of the file, read from front to back."""
+
+    path: Path
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    #: Whether columns come before rows, so that it cannot be read row by row.
+    by_columns: bool
+
+    @classmethod
+    def of(cls, path: Path, key: str) -> NpzArray:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
+            shape, by_columns, dtype = _head(stream)
+        return cls(path, key, shape, dtype, by_columns)
+
+    def windows(self, rows: int) -> Iterator[NDArray[Any]]:
+        import numpy as np
+
+        if self.by_columns:
+            whole = self.whole()
+            yield from (whole[first : first + rows] for first in range(0, self.shape[0], rows))
+            return
+        each = math.prod(self.shape[1:]) * self.dtype.itemsize
+        with _refusing(self.path), zipfile.ZipFile(self.path) as archive, archive.open(f"{self.key}.npy") as stream:
+            _head(stream)
+            for first in range(0, self.shape[0], rows):
+                count = min(rows, self.shape[0] - first)
+                yield np.frombuffer(self._read(stream, count * each), self.dtype).reshape(count, *self.shape[1:])
+            stream.read(1)  # at its end the checksum is compared
+
+    def whole(self) -> NDArray[Any]:
+        import numpy as np
+
+        with _refusing(self.path), zipfile.ZipFile(self.path) as archive, archive.open(f"{self.key}.npy") as stream:
+            _head(stream)
+            size, free = math.prod(self.shape) * self.dtype.itemsize, process_memory()
+            if _WHOLE * size > free:
+                how = "is stored by columns and " if self.by_columns else ""
+                raise ValueError(
+                    f"its array {self.key!r} {how}takes {bytes_text(_WHOLE * size)} of memory to be read, and "
+                    f"{bytes_text(free)} are free"
+                )
+            flat = np.frombuffer(self._read(stream, size), self.dtype)
+            stream.read(1)
+            return flat.reshape(self.shape, order="F" if self.by_columns else "C")
+
+    def _read(self, stream: IO[bytes], size: int) -> bytes:
+        data = stream.read(size)
+        if len(data) != size:
+            raise EOFError(f"its array {self.key!r} ends too early")
+        return data
+
+
+def _head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape of an array, whether it is stored by columns, and the type of its numbers."""
+    import numpy as np
+
+    version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(stream)  # type: ignore[no-untyped-call]
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded")
+    return shape, by_columns, dtype
 
 
 @dataclass(frozen=True)
@@ -36,84 +133,52 @@ class NpzSet(CachedImageSet):
         """Sizes as the heads of the arrays say; the labels have to be read to count the classes."""
         import numpy as np
 
-        arrays = self._open()
-        sizes = tuple(_head(self.path, f"x_{part}") for part in ("train", "validation", "test"))
-        try:
-            classes = len(np.unique(arrays["y_train"]))
-        except _UNREADABLE as error:
-            raise self._refusal(error) from None
-        if not sizes[0]:
-            raise self._refusal(ValueError("it has no array 'x_train' with an example a row"))
-        shape = sizes[0][1:] if sizes[0] and len(sizes[0]) == 4 else (*sizes[0][1:], 1) if len(sizes[0]) == 3 else None
+        arrays = self._arrays()
+        shapes = [arrays[key].shape if key in arrays else () for key in ("x_train", "x_validation", "x_test")]
+        if not shapes[0] or "y_train" not in arrays:
+            missing = "y_train" if shapes[0] else "x_train"
+            with _refusing(self.path):
+                raise ValueError(f"it has no array {missing!r} with an example a row")
+        shape = shapes[0][1:] if len(shapes[0]) != 3 else (*shapes[0][1:], 1)
         return Counted(
-            tuple(size[0] if size else 0 for size in sizes),  # type: ignore[arg-type]
-            shape if shape and len(shape) == 3 else None,  # type: ignore[arg-type]
-            tuple(map(str, range(classes))), self.path.stat().st_size,
+            tuple(shape[0] if shape else 0 for shape in shapes),  # type: ignore[arg-type]
+            shape if len(shape) == 3 else None,  # type: ignore[arg-type]
+            tuple(map(str, range(len(np.unique(arrays["y_train"].whole()))))), self.path.stat().st_size,
         )
 
     def make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
         import numpy as np
 
-        from velodrome.data.images.arrays import NAMES, check_arrays
+        from velodrome.data.images.arrays import check_arrays
 
-        size = self.path.stat().st_size
-        if progress:
-            progress(0, size, f"reading {self.name}")
         faults = Faults()
-        opened = self._open()
-        try:
-            arrays = {key: opened[key] if key in NAMES else None for key in opened.files}
-        except _UNREADABLE as error:
-            raise self._refusal(error) from None
-        examples = check_arrays(self.name, arrays, faults)
-        if progress:
-            progress(size, size, f"reading {self.name}")
-        np.save(folder / "images.npy", examples.images)
-        height, width, channels = examples.images.shape[1:]
+        examples = check_arrays(self.name, self._arrays(), faults)
+        check_room(self.name, len(examples), examples.shape)
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(examples), *examples.shape)}
+        done = 0
+        with (folder / "images.npy").open("wb") as out:
+            np.lib.format.write_array_header_1_0(out, header)
+
+            def take(window: NDArray[np.uint8]) -> None:
+                nonlocal done
+                out.write(window.data)
+                done += window.nbytes
+                if progress:
+                    progress(done, examples.bytes, f"reading {self.name}")
+
+            rows = examples.convert(take, faults)
         return write_arrays(
-            folder, name=self.name, labels=examples.labels, parts=examples.parts, rows=np.arange(len(examples.labels)),
-            shape=(height, width, channels), class_names=examples.class_names, faults=faults, notes=examples.notes,
-            source_bytes=size,
+            folder, name=self.name, labels=examples.labels[rows], parts=examples.parts[rows], rows=rows,
+            shape=examples.shape, class_names=examples.class_names, faults=faults, notes=examples.notes,
+            source_bytes=self.path.stat().st_size,
         )
 
-    def _open(self) -> Any:
-        import numpy as np
+    def _arrays(self) -> dict[str, NpzArray]:
+        """Every array of a name that is known; others are not looked at."""
+        from velodrome.data.images.arrays import NAMES
 
-        from velodrome.machine import process_memory
-
-        try:
+        with _refusing(self.path):
+            check_regular(self.path)
             with zipfile.ZipFile(self.path) as archive:
-                whole, free = sum(info.file_size for info in archive.infolist()), process_memory()
-                if 2 * whole > free:
-                    raise ValueError(
-                        f"its arrays take {whole / 2**30:.1f} GiB, and reading them needs twice that of the "
-                        f"{free / 2**30:.1f} GiB of memory that are free"
-                    )
-            return np.load(self.path, allow_pickle=False)
-        except _UNREADABLE as error:
-            raise self._refusal(error) from None
-
-    def _refusal(self, error: Exception) -> BadRequest:
-        why = str(error) or type(error).__name__
-        if "allow_pickle" in why:
-            why = "it holds Python objects, which are never loaded"
-        elif isinstance(error, MemoryError):
-            why = "its arrays do not fit in memory"
-        return BadRequest(
-            f"{str(self.path)!r} cannot be read: {why}; write it with "
-            "numpy.savez(file, x_train=…, y_train=…, x_test=…, y_test=…)"
-        )
-
-
-def _head(path: Path, key: str) -> tuple[int, ...]:
-    """The shape of an array, without reading it; empty if it is not there."""
-    import numpy as np
-
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-            version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape: tuple[int, ...] = read(stream)[0]  # type: ignore[no-untyped-call]
-            return shape
-    except _UNREADABLE:
-        return ()
+                names = [name.removesuffix(".npy") for name in archive.namelist()]
+            return {name: NpzArray.of(self.path, name) for name in names if name in NAMES}
