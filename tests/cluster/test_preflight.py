@@ -10,7 +10,8 @@ import pytest
 from velodrome.cli.console import JobProgress
 from velodrome.cluster import preflight
 from velodrome.cluster.plan import consecutive_ports, make_plan
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, Unavailable
+from velodrome.offers import segments
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
@@ -84,3 +85,10 @@ def test_a_module_in_the_current_folder_is_found_without_importing_it(
     (tmp_path / "my_nets.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)
     check(model="my_nets:build")
+
+
+def test_a_host_without_shared_memory_for_mpi_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(segments, "FOLDER", tmp_path / "none")
+    check(strategy="ddp", workers=2)
+    with pytest.raises(Unavailable, match=r"none cannot be used \(No such file or directory\), and MPI needs 3\.0 MiB"):
+        check(strategy="allreduce", workers=3)

@@ -55,3 +55,13 @@ def test_a_segment_that_a_process_holds_stays(segment: Path, how: str) -> None:
     assert segment.exists()
     memory.close()
     stream.close()
+
+
+def test_a_segment_that_does_not_fit_is_not_left_behind() -> None:
+    path = segments.FOLDER / f"{segments.PREFIX}test_{os.getpid()}"
+    with pytest.raises(OSError, match="No space left"):
+        segments.allocate(path, 2**50)
+    assert not path.exists()
+    segments.allocate(path, 5000)
+    assert path.stat().st_blocks * 512 >= 5000
+    path.unlink()

@@ -17,6 +17,7 @@ from velodrome.machine import cores
 from velodrome.models.own import split_name
 from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
+from velodrome.offers.transports import shared_memory_shortage, uses_mpi
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import roles_of
@@ -28,6 +29,8 @@ def check_here(job: Job) -> None:
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
+    if uses_mpi(strategy) and (shortage := shared_memory_shortage(job.workers)):
+        raise Unavailable(shortage, [shortage])
     _check_own_module(job)
     _check_memory(job)
 

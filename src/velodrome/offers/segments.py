@@ -15,6 +15,8 @@ from pathlib import Path
 FOLDER = Path("/dev/shm")
 #: What the names of MPICH's segments begin with, in all of its versions so far.
 PREFIX = "mpich_"
+#: Bytes of MPICH's segment on a host: for each of its ranks, and once. `tests/transport` fails when it takes more.
+_BYTES_OF_A_RANK, _BYTES_OF_A_HOST = 1_057_344, 4_096
 
 
 def job_name(token: str | None) -> str:
@@ -38,6 +40,32 @@ def pattern_of_run(token: str) -> str:
 def path_of(job: str, number: int) -> Path:
     """Where a segment of our own lies: named so that one pattern finds all of a job."""
     return FOLDER / pattern(job).replace("*", f"shared{number}")
+
+
+def needed(ranks: int) -> int:
+    """Bytes that MPICH needs for so many ranks on one host. It does not look for them: without, SIGBUS ends it."""
+    return ranks * _BYTES_OF_A_RANK + _BYTES_OF_A_HOST
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a segment with all of its memory; `OSError` where there is not as much, and nothing is left then."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def free() -> int:
+    """Bytes that are free for segments; 0 where there is no place for them."""
+    try:
+        about = os.statvfs(FOLDER)
+    except OSError:
+        return 0
+    return about.f_bavail * about.f_frsize
 
 
 def mapped(process: int | str = "self") -> set[Path]:

@@ -12,6 +12,8 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    #: In rank 0: what the last call of `shared` could not have, as part of a sentence; None if there was enough memory.
+    not_shared: str | None = None
 
     def shared(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any] | None:
         """An array of zeros in memory that all processes share; None where they cannot share so much."""

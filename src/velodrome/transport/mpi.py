@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.offers import segments
+from velodrome.offers.transports import shared_memory_shortage
 from velodrome.transport import pmi
 from velodrome.transport import shared_memory as shared
 from velodrome.transport.base import Transport
@@ -35,6 +36,9 @@ class MpiTransport(Transport):
         self._ranks, self._on_lost = ranks, on_lost
         # Loaded first: a rank that cannot load it must not join, and let the others wait inside MPI.
         self._mpi = _load_mpi()
+        here = ranks.hosts[ranks.rank]
+        if ranks.hosts.index(here) == ranks.rank and (shortage := shared_memory_shortage(ranks.hosts.count(here))):
+            raise RunFailed(shortage)
         self._rendezvous = join(ranks, seconds)
         self._closing, self._segments = False, 0
         already = segments.mapped()
@@ -56,9 +60,9 @@ class MpiTransport(Transport):
             return None
         path = segments.path_of(self._rendezvous.job, self._segments)
         self._segments += 1
-        made = self.rank != 0 or shared.create(path, shape, dtype)
+        self.not_shared = shared.create(path, shape, dtype) if self.rank == 0 else None
         self.barrier()
-        mapped = shared.attach(path, shape, dtype) if made else None
+        mapped = shared.attach(path, shape, dtype) if self.not_shared is None else None
         attached = np.array([mapped is not None], np.int64)
         self.all_reduce(attached)
         if self.rank == 0:

@@ -12,23 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from velodrome.offers import segments
+from velodrome.printable import bytes_text
+
 Shape = tuple[int, int]
 
 
-def create(path: Path, shape: Shape, dtype: DTypeLike) -> bool:
-    """Create the segment with all of its memory; False where there is not enough."""
+def create(path: Path, shape: Shape, dtype: DTypeLike) -> str | None:
+    """Create the segment with all of its memory; else why it cannot be, as part of a sentence."""
+    size = _size(shape, dtype)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError:
-        return False
-    try:
-        os.posix_fallocate(descriptor, 0, _size(shape, dtype))
-    except OSError:
-        path.unlink(missing_ok=True)
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+        segments.allocate(path, size)
+    except OSError as error:
+        free = bytes_text(segments.free())
+        return f"{bytes_text(size)} of shared memory, and {path.parent} has {free} free ({error.strerror})"
+    return None
 
 
 def attach(path: Path, shape: Shape, dtype: DTypeLike) -> NDArray[Any] | None:

@@ -37,6 +37,9 @@ class AllReduceLearner(TorchLearner):
             memory = SharedMemoryReducer.allocate(transport, self._trained, job, may_skip=may_skip)
             if memory is not None:
                 return SharedMemoryReducer(transport, self._trained, job, memory)
+            if transport.not_shared:
+                message = f"workers that share parameters need {transport.not_shared}: MPI sums the gradients instead"
+                self._context.events.emit("warning", message=message)
         return AllReduceReducer(transport, self._trained, job, may_skip=may_skip)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
