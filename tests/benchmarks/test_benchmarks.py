@@ -69,6 +69,27 @@ def test_being_level_within_the_interval_is_not_being_behind():
     assert judge(rates)[0].holds is True
 
 
+def test_a_rate_counts_training_only_within_the_time_and_within_epochs():
+    from load import Progress, rate
+
+    found = [
+        Progress(10.0, 1, 100, 1.0), Progress(11.0, 1, 300, 2.0), Progress(12.0, 1, 500, 3.0),
+        # A second of validation lies between the epochs.
+        Progress(14.0, 2, 50, 0.5), Progress(15.0, 2, 250, 1.5), Progress(20.0, 2, 9999, 6.5),
+    ]
+    assert rate(found, 10.5, 16.0) == (200 + 200) / (1.0 + 1.0)
+    assert rate(found, 12.5, 14.5) is None, "one report is no rate"
+
+
+@pytest.mark.integration
+def test_what_runs_in_the_background_ends_with_the_block():
+    from running import background
+
+    with background([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        assert process.poll() is None
+    assert process.returncode == -9
+
+
 @pytest.mark.integration
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path):
     from running import RunError, run

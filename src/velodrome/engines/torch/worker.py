@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 
-from velodrome.engines.torch import tuning
+from velodrome.engines.torch import tuning, waiting
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.tasks.base import task_class
 from velodrome.offers.world import World
@@ -15,10 +17,16 @@ from velodrome.worker.context import Context
 
 def train(context: Context) -> None:
     """Train the job of the context to its end."""
-    if context.job.implementation == "velodrome":
-        tuning.keep_freed_memory()
-        tuning.flush_denormals()
-    torch.set_num_threads(context.threads)
+    with ExitStack() as stack:
+        if context.job.implementation == "velodrome":
+            tuning.keep_freed_memory()
+            tuning.flush_denormals()
+            stack.enter_context(waiting.sleeping_beside_other_programs(context.threads))
+        torch.set_num_threads(context.threads)
+        _train(context)
+
+
+def _train(context: Context) -> None:
     device = choose_device(context.world, torch.cuda.device_count())
     gpus = device.type == "cuda"
     if gpus:

@@ -32,7 +32,8 @@ FUSED_OPTIMIZER = "the fused kernels of torch.optim called directly"
 #: In place of the former, where PyTorch lacks them.
 PLAIN_OPTIMIZER = "optimizer steps by public tensor functions"
 _STOCK_OPTIMIZER = "torch.optim"
-_PROCESS = "freed memory kept for the next step, denormals flushed to zero"
+_PROCESS = ("freed memory kept for the next step, denormals flushed to zero, threads that sleep instead of spin beside "
+            "other programs")
 _REDUCTION = (
     "gradients summed in shared memory and the optimizer step divided among the processes of one host, or one flat "
     "gradient summed by MPI between hosts"
