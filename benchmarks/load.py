@@ -23,11 +23,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 from entries import HERE, VELODROME
-from ratios import Estimate, ratio
+from ratios import ratio
 from rich.console import Console
 from rich.table import Table
 from running import RunError, background, end_in_order
@@ -217,9 +218,7 @@ def main() -> int:
     chosen = [entry for entry in entries(options.model) if any(w in entry.name for w in options.only.split(","))]
     if not chosen:
         parser.error(f"--only {options.only!r} fits none of {', '.join(e.name for e in entries(options.model))}")
-    foreign = 0.0
-    loaded: dict[str, list[float]] = {entry.name: [] for entry in chosen}
-    idle: dict[str, list[float]] = {entry.name: [] for entry in chosen}
+    measured: dict[str, list[tuple[Measured, Measured]]] = {entry.name: [] for entry in chosen}
     shuffled = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="velodrome-load-") as folder:
         data = Path(folder) / "images.npz"
@@ -227,38 +226,46 @@ def main() -> int:
         for _ in range(options.repeat):
             for entry in shuffled.sample(chosen, len(chosen)):
                 try:
-                    beside, alone = undisturbed(
-                        entry, data, options.seconds, options.limit, options.patience
-                    )
+                    found = undisturbed(entry, data, options.seconds, options.limit, options.patience)
                 except RunError as error:
                     console.print(f"[red]{entry.name}: {error}[/red]")
                     return 1
-                loaded[entry.name].append(beside.rate)
-                idle[entry.name].append(alone.rate)
-                foreign = max(foreign, beside.foreign, alone.foreign)
+                measured[entry.name].append(found)
             if options.json:
-                _write(options.json, idle, loaded)
-    _show(console, options.model, idle, loaded)
-    style = "yellow" if foreign > MOST_FOREIGN else ""
-    console.print(f"Other programs used at most {foreign:.2f} of {cores()} cores during a measurement.", style=style)
+                options.json.write_text(json.dumps(_figures(measured), indent=2) + "\n")
+    _show(console, options.model, measured)
     return 0
 
 
-def _write(file: Path, idle: dict[str, list[float]], loaded: dict[str, list[float]]) -> None:
-    found = {name: {"idle": idle[name], "loaded": loaded[name], "kept": asdict(ratio(loaded[name], idle[name]))}
-             for name in idle}
-    file.write_text(json.dumps(found, indent=2) + "\n")
+def _rates(pairs: Sequence[tuple[Measured, Measured]]) -> tuple[list[float], list[float]]:
+    """Rates on the idle machine, and beside the busy core."""
+    return [idle.rate for _, idle in pairs], [busy.rate for busy, _ in pairs]
 
 
-def _show(console: Console, model: str, idle: dict[str, list[float]], loaded: dict[str, list[float]]) -> None:
-    first = next(iter(idle))
+def _foreign(pairs: Sequence[tuple[Measured, Measured]]) -> list[float]:
+    return [max(one.foreign for one in pair) for pair in pairs]
+
+
+def _figures(measured: dict[str, list[tuple[Measured, Measured]]]) -> dict[str, Any]:
+    found = {}
+    for name, pairs in measured.items():
+        idle, busy = _rates(pairs)
+        found[name] = {"idle": idle, "busy": busy, "foreign": _foreign(pairs), "ratio": asdict(ratio(busy, idle))}
+    return found
+
+
+def _show(console: Console, model: str, measured: dict[str, list[tuple[Measured, Measured]]]) -> None:
     table = Table(f"{model}, examples/s", "idle", "busy", "busy / idle", "idle / first row", "busy / first row")
-    for name in idle:
-        pairs: list[Estimate] = [ratio(loaded[name], idle[name]), ratio(idle[name], idle[first]),
-                                 ratio(loaded[name], loaded[first])]
-        medians = [f"{statistics.median(rates[name]):,.0f}" for rates in (idle, loaded)]
-        table.add_row(name, *medians, *map(str, pairs))
+    first_idle, first_busy = _rates(next(iter(measured.values())))
+    for name, pairs in measured.items():
+        idle, busy = _rates(pairs)
+        medians = [f"{statistics.median(rates):,.0f}" for rates in (idle, busy)]
+        table.add_row(name, *medians, str(ratio(busy, idle)), str(ratio(idle, first_idle)),
+                      str(ratio(busy, first_busy)))
     console.print(table)
+    foreign = max(max(_foreign(pairs)) for pairs in measured.values())
+    style = "yellow" if foreign > MOST_FOREIGN else ""
+    console.print(f"Other programs used at most {foreign:.2f} of {cores()} cores during a measurement.", style=style)
 
 
 if __name__ == "__main__":
