@@ -46,6 +46,8 @@ class Splits:
     files: tuple[int, ...] = ()
     #: Whether `train` holds only the files of this worker.
     own_files: bool = False
+    #: Those of the notes that are about images which occur twice.
+    overlaps: tuple[str, ...] = ()
     #: Of the whole training part, where they are known without reading it.
     statistics: ChannelStatistics | None = None
 

@@ -105,18 +105,20 @@ class CachedImageSet(ABC):
         return self._splits(seed, validation, _mapped_part)
 
     def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
+        from velodrome.data.remarks import with_remarks
         from velodrome.data.splits import Splits
 
         kept = self._decoded(None)
-        images, labels, parts, rows = (kept.array(name) for name in ("images", "labels", "parts", "rows"))
-        train, validated, test = (
-            part(images, labels, rows, chosen) for chosen in self.divide(labels, parts, seed, validation)
-        )
-        names = tuple(kept.about["class_names"])
-        return Splits(
-            self.name, train, validated, test, classes=len(names), scale=1 / 255, class_names=names,
+        names = ("images", "labels", "parts", "rows", "fingerprints")
+        images, labels, parts, rows, prints = (kept.array(name) for name in names)
+        division = self.divide(labels, parts, seed, validation)
+        train, validated, test = (part(images, labels, rows, chosen) for chosen in division)
+        class_names = tuple(kept.about["class_names"])
+        splits = Splits(
+            self.name, train, validated, test, classes=len(class_names), scale=1 / 255, class_names=class_names,
             notes=(*_notes(kept.about), *self.remarks(parts, validation)),
         )
+        return with_remarks(splits, [prints[chosen] for chosen in division])
 
     def divide(
         self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
@@ -229,21 +231,38 @@ def check_room(name: str, count: int, shape: tuple[int, int, int], way_out: str 
         )
 
 
+def large_enough(
+    labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults
+) -> NDArray[np.bool_]:
+    """Which classes have an example to train on, and one more for each part that is drawn from training; the others are
+    faults."""
+    import numpy as np
+
+    sizes = np.bincount(labels[parts == TRAIN], minlength=len(class_names))
+    fewest = 1 + sum(not (parts == part).any() for part in (VALIDATION, TEST))
+    for place in np.flatnonzero(sizes < fewest).tolist():
+        if sizes[place]:
+            faults.add(f"classes with fewer than {fewest} training images", class_names[place], f"{sizes[place]}")
+        else:
+            faults.add("classes without training images", class_names[place])
+    return np.asarray(sizes >= fewest)
+
+
 def write_arrays(
     folder: Path, *, name: str, labels: Sequence[int] | NDArray[np.int64], parts: Sequence[int] | NDArray[np.int8],
     rows: Sequence[int] | NDArray[np.int64], shape: tuple[int, int, int], class_names: Sequence[str], faults: Faults,
     notes: Sequence[str] = (), source_bytes: int = 0,
 ) -> dict[str, Any]:
-    """Write what belongs to `images.npy`: labels, parts and rows of the examples that can be used.
+    """Write what belongs to `images.npy`: labels, parts, rows and fingerprints of the examples that can be used.
 
-    Classes without a training example are a fault; what there is of them elsewhere is left out.
+    Classes with too few training examples are a fault; what there is of them elsewhere is left out.
     """
     import numpy as np
 
+    from velodrome.data.remarks import fingerprints
+
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
-    trained = np.bincount(label[part == TRAIN], minlength=len(class_names)) > 0
-    for place in np.flatnonzero(~trained):
-        faults.add("classes without training images", class_names[int(place)])
+    trained = large_enough(label, part, class_names, faults)
     kept = trained[label]
     label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
     names = [class_name for class_name, any_ in zip(class_names, trained, strict=True) if any_]
@@ -253,7 +272,8 @@ def write_arrays(
             f"data set {name!r} has {len(names)} classes that can be used, and training needs two"
             + (f": {wrong}" if wrong else "")
         )
-    for file, array in (("labels", label), ("parts", part), ("rows", row)):
+    prints = fingerprints(np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False), row)
+    for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
         np.save(folder / f"{file}.npy", array)
     return {
         "class_names": names,

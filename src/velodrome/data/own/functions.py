@@ -60,7 +60,8 @@ class FunctionSet:
         import numpy as np
 
         from velodrome.data.images.arrays import check_arrays
-        from velodrome.data.images.cached_set import TRAIN, divide
+        from velodrome.data.images.cached_set import divide, large_enough
+        from velodrome.data.remarks import fingerprints, with_remarks
         from velodrome.data.splits import Part, Splits
 
         # Every worker calls it for itself, and what they get must be the same.
@@ -71,23 +72,21 @@ class FunctionSet:
         examples = check_arrays(self.name, _as_arrays(self.name, returned, faults), faults)
         images, rows = _converted(examples, faults)
         labels, parts, names = examples.labels[rows], examples.parts[rows], examples.class_names
-        trained = np.bincount(labels[parts == TRAIN], minlength=len(names)) > 0
-        for place in np.flatnonzero(~trained):
-            faults.add("classes without training images", names[int(place)])
+        trained = large_enough(labels, parts, names, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.found())
         if trained.sum() < 2:
             raise BadRequest(f"data set {self.name!r} has {trained.sum()} classes, and training needs two")
         kept = trained[labels]
         rows, labels, parts = rows[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
-        train, validated, test = (
-            Part(images[rows[chosen]], labels[chosen]) for chosen in divide(labels, parts, seed, validation)
-        )
-        return Splits(
+        division = divide(labels, parts, seed, validation)
+        train, validated, test = (Part(images[rows[chosen]], labels[chosen]) for chosen in division)
+        splits = Splits(
             self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
             class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
             notes=(*summaries(faults.found()), *examples.notes),
         )
+        return with_remarks(splits, [fingerprints(part.images) for part in (train, validated, test)])
 
 
 def _converted(examples: ArrayExamples, faults: Faults) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -60,6 +60,7 @@ class Digits:
         import numpy as np
 
         from velodrome.data.partition import divide, stratified
+        from velodrome.data.remarks import fingerprints, with_remarks
         from velodrome.data.splits import Part, Splits
 
         try:
@@ -71,9 +72,10 @@ class Digits:
         rest, test = divide(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
         kept = held_out(len(rest), validation)
         train, validation_part = divide(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
-        return Splits(
+        splits = Splits(
             self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES
         )
+        return with_remarks(splits, [fingerprints(part.images) for part in (train, validation_part, test)])
 
 
 DATA_SETS: tuple[DataSet, ...] = (Digits(),)

@@ -6,10 +6,11 @@ import math
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.fetch import ensure
 from velodrome.data.cache.files import RemoteFile
@@ -77,16 +78,37 @@ class IdxDataSet:
 
     def load(self, seed: int, validation: float) -> Splits:
         from velodrome.data.partition import divide, stratified
+        from velodrome.data.remarks import with_remarks
         from velodrome.data.splits import Part, Splits
 
         images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
         whole = Part(images[..., None], labels.astype("int64"))
         kept = held_out(len(whole), validation)
-        train, validation_part = divide(whole, stratified(whole.labels, kept, seed, 0))
+        marked = stratified(whole.labels, kept, seed, 0)
+        train, validation_part = divide(whole, marked)
         test = Part(test_images[..., None].copy(), test_labels.astype("int64"))
-        return Splits(
+        splits = Splits(
             self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names
         )
+        prints = self._fingerprints(images, test_images)
+        trained, tested = prints[: len(images)], prints[len(images) :]
+        return with_remarks(splits, (trained[~marked], trained[marked], tested))
+
+    def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
+        import numpy as np
+
+        from velodrome.data.remarks import fingerprints
+
+        def make(folder: Path) -> dict[str, Any]:
+            np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
+            return {}
+
+        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32) for file in self.files))
+        try:
+            return decoded.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
+        except DataError:
+            return np.concatenate([fingerprints(some) for some in images])
 
     def _payloads(self) -> list[mmap.mmap]:
         """The four files out of the cache, which is filled first if it is not whole."""

@@ -184,6 +184,7 @@ class ShardSet:
 
         With `files`, only the training files so numbered, in increasing order, are loaded.
         """
+        from velodrome.data.remarks import with_remarks
         from velodrome.data.splits import Splits
 
         if not self.index.examples("train") or not self.index.examples("test"):
@@ -203,11 +204,12 @@ class ShardSet:
         else:
             # All of it lies decoded on this machine: nothing needs to be decoded twice.
             train, own = self._out_of_all(files, in_memory=fits), fits
-        return Splits(
+        splits = Splits(
             self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
             class_names=self.index.class_names, files=tuple(file.examples for file in self.index.files("train")),
-            own_files=own, statistics=self.index.statistics,
+            own_files=own, statistics=self.index.statistics, overlaps=self.index.overlaps,
         )
+        return with_remarks(splits, None)
 
     def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> Part:
         """Some training files, copied out of the whole part; the whole of it, mapped, where they do not fit."""
@@ -290,7 +292,8 @@ class ShardedData:
         notes: tuple[str, ...] = ()
         if validation not in (DEFAULT_VALIDATION, kept):
             notes = (f"--validation {validation:g} is not used: the shards at {self.url!r} were divided with {kept:g}",)
-        return replace(shards.splits(files=numbers), name=self.name, notes=notes)
+        splits = shards.splits(files=numbers)
+        return replace(splits, name=self.name, notes=(*splits.notes, *notes))
 
     def files(self) -> tuple[int, ...]:
         return tuple(file.examples for file in ShardSet.open(self.url).index.files("train"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from velodrome.data.base import DataError
 from velodrome.data.shards.records import ENCODINGS
 from velodrome.data.storage.store import Store
-from velodrome.printable import shown
+from velodrome.printable import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
     from velodrome.data.splits import ChannelStatistics
@@ -22,6 +22,9 @@ SCHEMA = 1
 PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 _LARGEST_INDEX = 64 << 20
+#: Fields that sets of earlier versions do not have; left out where there is nothing to say.
+_OPTIONAL = ("statistics", "overlaps")
+_MOST_OVERLAPS = 10
 ENDING = ".tfrecord"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.tfrecord")
 _OURS = re.compile(r"[A-Za-z0-9_-]+-(train|validation|test)-[0-9]{5}-of-[0-9]{5}(-v[0-9]+)?\.tfrecord")
@@ -59,6 +62,8 @@ class Index:
     parts: dict[PartName, tuple[ShardFile, ...]]
     #: Of the training part, before it was encoded: a worker that has only some of its files needs them.
     statistics: ChannelStatistics | None = None
+    #: What was found about images that occur twice, as sentences.
+    overlaps: tuple[str, ...] = ()
 
     def files(self, part: PartName) -> tuple[ShardFile, ...]:
         return self.parts.get(part, ())
@@ -76,7 +81,7 @@ class Index:
         return hashlib.sha256(self.as_json().encode()).hexdigest()
 
     def as_json(self) -> str:
-        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        fields = {name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL}
         return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
@@ -144,6 +149,7 @@ def parse_index(fields: dict[str, Any]) -> Index:
         class_names=tuple(map(str, fields["class_names"])), shape=(height, width, channels),
         encoding=str(fields["encoding"]), scale=float(fields["scale"]), seed=_count(fields["seed"]),
         validation=float(fields["validation"]), parts=parts, statistics=_statistics(fields.get("statistics"), channels),
+        overlaps=tuple(shown(note, LONGEST_LINE) for note in fields.get("overlaps", ())[:_MOST_OVERLAPS]),
     )
     if index.encoding not in ENCODINGS:
         raise ValueError(f"its encoding is {index.encoding!r}; known are {', '.join(ENCODINGS)}")

@@ -81,7 +81,7 @@ def _write(
             name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
             classes=splits.classes, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
             scale=splits.scale, seed=seed, validation=validation, parts=written,
-            statistics=splits.statistics or measure(splits.train.images),
+            statistics=splits.statistics or measure(splits.train.images), overlaps=splits.overlaps,
         )
         _refuse_other(store, force)  # where there are no locks, another process may have written a set meanwhile
         if force and not old:  # what cannot be read as an index says nothing about the files below
