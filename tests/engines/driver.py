@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -201,6 +202,12 @@ def _warm(module: str) -> subprocess.Popen[str]:
 def _ended(me: Member, code: int, output: str, log: str) -> Ended:
     events = [event.as_json() for event in map(parse_event, output.splitlines()) if event is not None]
     return Ended(me.role, me.rank, code, log, events)
+
+
+def loading_code(folder: Path) -> str:
+    """The Python code in a saved model's `README.md`, which loads it as `model`."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    return str(code)
 
 
 def largest_difference(one: State, other: State, prefix: str = "") -> float:

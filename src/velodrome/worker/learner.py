@@ -85,6 +85,11 @@ class Learner(ABC):
     def load(self, state: State) -> None:
         """Continue from what `state` returned, in this process or another."""
 
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        """Find out, in a folder below `folder`, whether what `save` will write can be loaded; what the user should
+        know about it, as sentences. Called once in the chief, before training."""
+        return ()
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write the model as the engine's users expect it. Called by the chief only."""

@@ -35,6 +35,8 @@ def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
     job, task, events = context.job, context.task, context.events
     schedule_of = schedules(context)
+    for message in learner.check_saving(context.folder) if context.is_chief else ():
+        events.emit("warning", message=message)
     target = Target.parse(job.target) if job.target else None
     per_epoch = schedule_of(1).steps
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)

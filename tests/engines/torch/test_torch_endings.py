@@ -137,5 +137,5 @@ def test_the_saved_model_still_returns_probabilities() -> None:
     built = network("wrapped")
     images, _ = batch()
     torch.testing.assert_close(built.model(images).sum(1), torch.ones(len(images)))
-    assert built.outputs == "softmax"
+    assert built.saved_as["outputs"] == "softmax"
     assert all(name.startswith("inner.inner.") for name in built.model.state_dict())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import largest_difference, run, write_text
+from driver import largest_difference, loading_code, run, write_text
 from driver_process import read_text
 
 from velodrome.spec.job import Job
@@ -134,12 +134,12 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(read, text, t
 
 
 def test_the_saved_model_says_what_the_trained_one_did(read, text):
-    from velodrome.engines.torch import model_file as saved
-
     ran, data = read(), read_text(str(text))
     folder = ran.folder / "model"
     assert json.loads((folder / "vocabulary.json").read_text()) == list(data.vocabulary)
-    model = saved.load(folder)
+    scope = {}
+    exec(loading_code(folder), scope)
+    model = scope["model"]
     words = torch.from_numpy(data.test[None, :30]).long()
     with torch.no_grad():
         whole, _ = model(words, model.initial_state(1))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import finish, members_of, run, start, write_data
+from driver import finish, loading_code, members_of, run, start, write_data
 
 from velodrome.spec.job import Job
 
@@ -59,6 +59,45 @@ def test_a_saved_model_answers_as_the_trained_one_did(tmp_path, monkeypatch, mod
     told = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
     assert told["input_shape"] == [1, 16, 16]
     assert ran.result["parameters"] == sum(value.numel() for value in loaded.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "dtype"),
+    [
+        ("lenet5", {}, "float32"),
+        ("torch_endings:build", {"end": "wrapped"}, "float64"),
+        ("torch_trials:lazy", {}, "float32"),
+        ("torch_trials:extra", {}, "float32"),
+        ("torch_trials:build", {"kind": "fixed-batch", "size": 15}, "float32"),
+    ],
+    ids=["zoo", "probabilities", "lazy", "extra-state", "fixed-batch"],
+)
+def test_the_recipe_in_the_run_folder_loads_the_model(tmp_path, monkeypatch, model, arguments, dtype):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    data = write_data(tmp_path / "data.npz", shape=(16, 16, 1) if model == "lenet5" else (8, 8, 1))
+    ran = run(Job(model=model, model_args=arguments, dtype=dtype, epochs=1, batch_size=15), data, tmp_path / "run")
+    folder = tmp_path / "run" / "model"
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "model.json", "model.safetensors"]
+    scope = {}
+    exec(loading_code(folder), scope)
+    stored = np.load(data)
+    images = torch.from_numpy(stored["test_images"]).permute(0, 3, 1, 2).to(getattr(torch, dtype)) / 255
+    size = json.loads((folder / "model.json").read_text())["only_batch"]
+    with torch.no_grad():
+        padded = torch.cat([images, images[: -len(images) % (size or len(images))]])
+        outputs = torch.cat([scope["model"](part) for part in padded.split(size or len(padded))])[: len(images)]
+    assert int((outputs.argmax(1).numpy() == stored["test_labels"]).sum()) == ran.result["test"]["correct"]
+    warnings = [event["message"] for event in ran.processes[0].of_kind("warning")]
+    assert warnings == ([f"model {model!r} has state that is no tensor and will not be saved: 1._extra_state"]
+                        if model == "torch_trials:extra" else [])
+
+
+def test_a_model_that_cannot_be_saved_is_refused_before_training(data, tmp_path):
+    (process,) = run(Job(model="torch_trials:sparse"), data, tmp_path, good=False).processes
+    assert process.code == 2
+    assert "cannot be saved: its tensor 'mask' is torch.float32 and torch.sparse_coo" in process.of_kind("error")[0][
+        "message"]
+    assert not process.of_kind("progress")
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])

@@ -70,6 +70,26 @@ def lazy(input_shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
 
 
+class Extra(nn.Linear):
+    """Has state that is no tensor."""
+
+    def get_extra_state(self) -> Any:
+        return {"note": "kept by the user"}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+def extra(input_shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Extra(64, classes))
+
+
+def sparse(input_shape: Shape, classes: int) -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    model.register_buffer("mask", torch.eye(3).to_sparse())
+    return model
+
+
 def lenet_for_28(input_shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(input_shape[0], 4, 5), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 12 * 12, classes)

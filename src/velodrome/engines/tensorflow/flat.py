@@ -6,7 +6,6 @@ same model works under every strategy, without Keras' variable wrappers.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome import files
+from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.layout import Layout
 from velodrome.offers.base import Strategy
 from velodrome.spec.job import Job
@@ -62,6 +61,8 @@ class FlatModel(ABC):
     pixel_form: str | None = None
     #: What the user should know about the model, as sentences.
     notes: tuple[str, ...] = ()
+    #: How the model is saved.
+    form = model_file.Form()
 
     def __init__(self, job: Job, model: keras.Model) -> None:
         self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)
@@ -131,24 +132,15 @@ class FlatModel(ABC):
             variable.assign(weights[first:last].reshape(shape))
             first = last
 
-    def _write(self, folder: Path, description: dict[str, Any]) -> None:
-        """Write the model and its description, `model.json`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        about = {"file": self._write_model(folder), "model": self.job.model, "model_args": self.job.model_args,
-                 "dtype": self.job.dtype, **description}
-        files.write_text(folder / "model.json", json.dumps(about, indent=2) + "\n", sync=False)
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        """Find out, in a folder below `folder`, in which form the model can be saved and loaded; what the user should
+        know about it, as sentences. A model of the zoo is known to be saved whole."""
+        return ()
 
-    def _write_model(self, folder: Path) -> str:
-        """Write the whole model or, if Keras cannot serialise the user's classes, its weights only; the file's name."""
-        try:
-            self.model.save(folder / "model.keras")
-        except OSError:
-            raise
-        except Exception:
-            (folder / "model.keras").unlink(missing_ok=True)
-            self.model.save_weights(folder / "model.weights.h5")
-            return "model.weights.h5"
-        return "model.keras"
+    def _about(self) -> dict[str, Any]:
+        """What a saved model records of the job."""
+        return {"engine": "tensorflow", "model": self.job.model, "model_args": self.job.model_args,
+                "dtype": self.job.dtype}
 
 
 def clip_by_norm(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:

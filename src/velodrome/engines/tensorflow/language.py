@@ -17,8 +17,10 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.data.text import Text
+from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
 from velodrome.models import keras_zoo
+from velodrome.models.recipe import VOCABULARY
 from velodrome.spec.job import Job
 
 
@@ -86,9 +88,12 @@ class LanguageNetwork(FlatModel):
         self._assign_weights(buffer)
         folder.mkdir(parents=True, exist_ok=True)
         words = json.dumps(self.vocabulary, ensure_ascii=False)
-        files.write_text(folder / "vocabulary.json", words + "\n", sync=False)
-        description = {"kind": "text", "dataset": self._name, "vocabulary": len(self.vocabulary), "outputs": "logits"}
-        self._write(folder, description)
+        files.write_text(folder / VOCABULARY, words + "\n", sync=False)
+        model_file.save(folder, self.model, self.form, self._about())
+
+    def _about(self) -> dict[str, Any]:
+        return {**super()._about(), "kind": "text", "dataset": self._name, "vocabulary": len(self.vocabulary),
+                "outputs": "logits"}
 
 
 def _lstm(

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Splits
+from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
@@ -58,6 +59,7 @@ class Network(FlatModel):
         self.statistics = list(self.model.non_trainable_variables)
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._penalised = bool(self.model.losses)
+        self._sample = images
         if is_own(job.model):
             self._found = Trial(job.model, model, self.shape, self.dtype).examine(
                 images, outputs, self.classes, smallest=sizes[-1],
@@ -166,10 +168,19 @@ class Network(FlatModel):
         self._assign_weights(buffer)
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)
-        self._write(folder, {
-            "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
-            "outputs": self._found.outputs,
-        })
+        model_file.save(folder, self.model, self.form, self._about())
+
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        if not is_own(self.job.model):
+            return ()
+        self.form, notes = model_file.choose_form(self.job.model, self.model, self._about(), self._sample, folder)
+        return notes
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            **super()._about(), "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
+            "outputs": self._found.outputs, "only_batch": self._found.only_batch,
+        }
 
 
 def _is_random_state(variable: keras.Variable) -> bool:

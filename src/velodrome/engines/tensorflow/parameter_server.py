@@ -140,6 +140,9 @@ class ParameterServer(Learner):
             variable.assign(value)
         self._iterations.assign(iterations)
 
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        return self._network.check_saving(folder)
+
     def save(self, folder: Path) -> None:
         weights, _ = self._weights.values()
         statistics = [variable.numpy() for variable in self._statistics]

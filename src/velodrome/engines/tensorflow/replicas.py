@@ -256,6 +256,9 @@ class Replicas(Learner):
             for variable, value in zip(held, self._network.statistics_for_rank(statistics, rank), strict=True):
                 variable.assign(value)
 
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        return self._network.check_saving(folder)
+
     def save(self, folder: Path) -> None:
         self._network.save(folder, self._weights.numpy(), self._saved_statistics())
 

@@ -162,6 +162,9 @@ class TorchLearner(Learner):
         self._optimizer.restored()
         self._epochs = int(state["epochs"])
 
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        return () if self._network.from_zoo else saved.check_saving(self._context.job.model, self._model)
+
     def save(self, folder: Path) -> None:
         job = self._context.job
         description = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.dtype}

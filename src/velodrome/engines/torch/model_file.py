@@ -9,31 +9,59 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as serialize
 from torch import nn
 
 from velodrome import files
-from velodrome.engines.torch import network
+from velodrome.engines.torch import network, trial
+from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
+from velodrome.models.recipe import DESCRIPTION, README, loading_recipe
 
 WEIGHTS = "model.safetensors"
-DESCRIPTION = "model.json"
 
 
-def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
-    """Write weights and description; the description last, so that a folder that has one is complete."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # Clones, because parameters are views of one buffer, which safetensors refuses.
-    weights = {
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's tensors by name. Clones, because parameters are views of one buffer, which safetensors refuses."""
+    return {
         name: value.detach().cpu().contiguous().clone()
         for name, value in model.state_dict().items()
         if isinstance(value, torch.Tensor)
     }
+
+
+def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
+    """Write the weights, how to load them, and what the model is: this last, so that a folder that tells it is
+    complete."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         with files.atomic_path(folder / WEIGHTS) as partial:
-            save_file(weights, partial)
+            save_file(weights_of(model), partial)
     except SafetensorError as error:
         raise OSError(f"cannot write {folder / WEIGHTS}: {error}") from error
-    files.write_text(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n", sync=False)
+    about = {**description, "file": WEIGHTS, "strict": not not_saved(model)}
+    files.write_text(folder / README, loading_recipe(about, folder.resolve()), sync=False)
+    files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+
+
+def not_saved(model: nn.Module) -> list[str]:
+    """Names in the model's state that are no tensors: what `get_extra_state` of the user's returns."""
+    return [name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)]
+
+
+def check_saving(name: str, model: nn.Module) -> tuple[str, ...]:
+    """Refuse a model with a tensor that cannot be saved; what the user should know about the rest, as sentences."""
+    for key, value in model.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            try:
+                serialize({key: value.detach().flatten()[:1].cpu().contiguous().clone()})
+            except Exception as error:
+                raise BadRequest(
+                    f"model {name!r} cannot be saved: its tensor {key!r} is {value.dtype} and {value.layout}, which "
+                    "safetensors cannot hold"
+                ) from error
+    left_out = ", ".join(not_saved(model))
+    return (f"model {name!r} has state that is no tensor and will not be saved: {left_out}",) if left_out else ()
 
 
 def load(folder: Path) -> nn.Module:
@@ -47,7 +75,8 @@ def load(folder: Path) -> nn.Module:
         return language.eval()
     model = network.make(about["model"], about["model_args"], tuple(about["input_shape"]), about["classes"])
     model = model.to(torch.float64 if about["dtype"] == "float64" else torch.float32)
-    with torch.no_grad():  # one call, because lazy layers take their shape from it
-        model.eval()(torch.zeros(1, *about["input_shape"], dtype=getattr(torch, about["dtype"])))
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    trial.initialise(about["model"], model, lambda: torch.zeros(
+        about.get("only_batch") or 1, *about["input_shape"], dtype=getattr(torch, about["dtype"])
+    ))
+    model.load_state_dict(load_file(folder / WEIGHTS), strict=about.get("strict", True))
     return model.eval()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.torch import trial
 from velodrome.engines.torch.pixels import converter
-from velodrome.engines.torch.softmax import LogitsModel, Outputs
+from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
@@ -50,8 +50,9 @@ class Network:
     pixels: PixelTransform | None = None
     #: What is called instead of the model, where the model does not return logits for every batch.
     adapter: LogitsModel | None = None
-    #: What the model returns in evaluation.
-    outputs: Outputs = "logits"
+    #: What a saved model records of it: what it returns in evaluation, the only batch it takes, whether a call gave it
+    #: its shapes.
+    saved_as: dict[str, Any] = field(default_factory=lambda: {"outputs": "logits", "only_batch": None, "lazy": False})
     #: What the user should know about the model, as sentences.
     notes: tuple[str, ...] = ()
 
@@ -120,7 +121,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         return convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
 
     sizes = _training_sizes(job, data)
-    trial.initialise(job.model, model, sample(sizes[0]))
+    lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]))
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
     found = trial.examine(
@@ -138,7 +139,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         adapter=None if plain else LogitsModel(
             model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch
         ),
-        outputs=found.evaluation,
+        saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy},
         notes=found.notes,
     )
 

@@ -61,12 +61,15 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
             model.train()
 
 
-def initialise(name: str, model: nn.Module, images: torch.Tensor) -> None:
-    """Give lazy layers, where there are some, their shape."""
-    if any(nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False, batch=len(images)):
-            model.eval()(images)
-        model.train()
+def initialise(name: str, model: nn.Module, sample: Callable[[], torch.Tensor]) -> bool:
+    """Give lazy layers their shape by a call with a sample; whether there are some."""
+    if not any(nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        return False
+    images = sample()
+    with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False, batch=len(images)):
+        model.eval()(images)
+    model.train()
+    return True
 
 
 def examine(

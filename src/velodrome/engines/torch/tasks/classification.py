@@ -108,7 +108,7 @@ class ClassificationTask(TorchTask):
         height, width, channels = data.input_shape
         return {
             "input_shape": [channels, height, width], "classes": data.classes, "dataset": data.name,
-            **self._pixels.description(),
+            **self._pixels.description(), **self._network.saved_as,
         }
 
 

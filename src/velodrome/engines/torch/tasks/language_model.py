@@ -12,13 +12,12 @@ import torch.nn.functional as functional
 from velodrome import files
 from velodrome.engines.torch.network import Network, build_text
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Stepper, TorchTask
+from velodrome.models.recipe import VOCABULARY
 from velodrome.models.torch_zoo import LstmState
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.text_schedule import TextSchedule, Words, evaluation_rows
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
-
-VOCABULARY = "vocabulary.json"
 
 
 class LanguageModelTask(TorchTask):

@@ -1,0 +1,182 @@
+"""A trained Keras model on disk: whole where Keras can read it back, else its weights; tried before training."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from velodrome import files
+from velodrome.errors import BadRequest
+from velodrome.models import generators
+from velodrome.models.own import builder_of, split_name
+from velodrome.models.recipe import DESCRIPTION, README, loading_recipe
+
+WHOLE, WEIGHTS = "model.keras", "model.weights.h5"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The file that a model is saved in, and what loading it takes."""
+
+    file: str = WHOLE
+    #: The user's classes and functions that the file refers to, as module:name, by their names in it.
+    custom_objects: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the file is free of Python code, which Keras loads only if it is told to.
+    safe_mode: bool = True
+
+
+def save(folder: Path, model: keras.Model, form: Form, about: Mapping[str, Any]) -> None:
+    """Write the model, how to load it, and what it is: this last, so that a folder that tells it is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(folder / form.file, model)
+    except Exception as error:
+        if form.file == WEIGHTS or isinstance(error, OSError):
+            raise
+        # The trial before training succeeded, and even so: the training is worth more than the form.
+        (folder / form.file).unlink(missing_ok=True)
+        form = Form(WEIGHTS)
+        _write(folder / WEIGHTS, model)
+    _describe(folder, form, about)
+
+
+def _write(file: Path, model: keras.Model) -> None:
+    if file.name == WHOLE:
+        model.compiled = False  # with what the user compiled it, it was not trained
+        model.save(file)
+    else:
+        model.save_weights(file)
+
+
+def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
+    described = {
+        **about, "file": form.file, "custom_objects": dict(form.custom_objects), "safe_mode": form.safe_mode,
+    }
+    files.write_text(folder / README, loading_recipe(described, folder.resolve()), sync=False)
+    files.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n", sync=False)
+
+
+def load(folder: Path) -> keras.Model:
+    """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
+    the description and added to its `offset`; a language model takes words and its LSTM state."""
+    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    if about["file"] == WHOLE:
+        objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}
+        return keras.saving.load_model(
+            folder / WHOLE, custom_objects=objects, compile=False, safe_mode=about.get("safe_mode", True)
+        )
+    before = keras.config.floatx()
+    try:
+        keras.config.set_floatx(about["dtype"])
+        shape = tuple(about["input_shape"])
+        model = builder_of(about["model"])(input_shape=shape, classes=about["classes"], **about["model_args"])
+        model(np.zeros((about.get("only_batch") or 1, *shape), about["dtype"]))  # creates the weights
+    finally:
+        keras.config.set_floatx(before)
+    model.load_weights(folder / WEIGHTS)
+    return model
+
+
+def choose_form(
+    name: str, model: keras.Model, about: Mapping[str, Any], images: tf.Tensor, folder: Path
+) -> tuple[Form, tuple[str, ...]]:
+    """The form in which a user's model can be saved and loaded, by trying it in a folder below `folder`; and what the
+    user should know about it, as sentences."""
+    whole, problem = _tried(model, about, images, folder, whole=True)
+    if whole is not None:
+        return whole, ()
+    weights, second = _tried(model, about, images, folder, whole=False)
+    written = f"its weights will be written to model/{WEIGHTS}"
+    if weights is not None:
+        return weights, (
+            f"Keras cannot save and load model {name!r} as a whole ({problem}): {written}, and model/{README} tells "
+            "how to load them",
+        )
+    return Form(WEIGHTS), (
+        f"model {name!r} could not be loaded after saving it, neither as a whole ({problem}) nor into a model that "
+        f"your function built again ({second}): {written} even so",
+    )
+
+
+def _tried(
+    model: keras.Model, about: Mapping[str, Any], images: tf.Tensor, folder: Path, *, whole: bool
+) -> tuple[Form | None, str]:
+    """The form, if a model that was saved in it and loaded again is the same; else why it is not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name, generators.preserved():
+        trial = Path(name)
+        try:
+            _write(trial / (WHOLE if whole else WEIGHTS), model)
+            form = _needs_of(trial / WHOLE, about["model"]) if whole else Form(WEIGHTS)
+            _describe(trial, form, about)
+            problem = _difference(model, load(trial), images)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
+                raise
+            problem = _first_sentence(error)
+    return (None, problem) if problem else (form, "")
+
+
+def _needs_of(file: Path, model: str) -> Form:
+    """What loading a whole model takes: found in its file."""
+    with zipfile.ZipFile(file) as archive:
+        config = json.loads(archive.read("config.json"))
+    objects, modules, safe = {}, [split_name(model)[0]], True
+    entries = [entry for entry in _entries(config) if "class_name" in entry]
+    for entry in entries:
+        kind, module = entry["class_name"], entry.get("module")
+        if kind == "__lambda__":
+            safe = False
+        elif kind != "function" and module and module.partition(".")[0] not in ("keras", "builtins"):
+            modules.append(module)
+            objects[entry.get("registered_name") or kind] = _importable(kind, [module])
+    for entry in entries:
+        if entry["class_name"] == "function" and isinstance(entry.get("config"), str):
+            objects[entry["config"]] = _importable(entry["config"].rpartition(">")[2], modules)
+    return Form(WHOLE, objects, safe)
+
+
+def _entries(config: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(config, dict):
+        yield config
+        config = list(config.values())
+    for entry in config if isinstance(config, list) else ():
+        yield from _entries(entry)
+
+
+def _importable(name: str, modules: list[str]) -> str:
+    """Where a class or function can be imported from, as module:name."""
+    for module in modules:
+        with suppress(BadRequest):
+            builder_of(f"{module}:{name}")
+            return f"{module}:{name}"
+    raise LookupError(f"{name!r} cannot be imported from module {' or '.join(map(repr, dict.fromkeys(modules)))}")
+
+
+def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> str | None:
+    """In what a loaded model differs from the one that was saved; None if it does not."""
+    ours, theirs = ([np.asarray(weight) for weight in each.weights] for each in (model, loaded))
+    if [weight.shape for weight in ours] != [weight.shape for weight in theirs]:
+        return "it has other weights after loading"
+    if not all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True)):
+        return "not all of its weights are restored"
+    with keras.StatelessScope():
+        before, again, after = (np.asarray(each(images, training=False)) for each in (model, model, loaded))
+    rounding = 1e-4 * float(np.abs(before).max())
+    random = not np.allclose(before, again, atol=rounding)  # a model that draws random numbers cannot be compared
+    return None if random or np.allclose(before, after, atol=rounding) else "it computes something else after loading"
+
+
+def _first_sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text.partition(". ")[0].rstrip(".")[:300]

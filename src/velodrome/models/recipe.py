@@ -1,0 +1,127 @@
+"""How to load a saved model, in words and in Python: the `README.md` beside every trained model. No framework here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from velodrome.offers.models import is_own
+
+README = "README.md"
+DESCRIPTION = "model.json"
+VOCABULARY = "vocabulary.json"
+MODEL_FILES = {
+    "model.keras": "the model with its weights, in Keras' own format",
+    "model.weights.h5": "the weights alone, of a Keras model that cannot be saved as a whole",
+    "model.safetensors": "the weights of a PyTorch model",
+    DESCRIPTION: "what the model is: how it was built, its inputs and its outputs",
+    VOCABULARY: "the words of a language model, in the order of their numbers",
+    README: "how to load the model",
+}
+_OUTPUTS = {
+    "logits": "logits, one number per class",
+    "softmax": "probabilities, one per class",
+    "probabilities": "probabilities, one per class",
+    "sigmoid": "one number from 0 to 1 per class, which do not add up to one",
+}
+
+
+def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:
+    """The text of `README.md`: `about` is what `model.json` holds."""
+    lines = _keras_lines(about, folder) if about["engine"] == "tensorflow" else _torch_lines(about, folder)
+    written = [about["file"], DESCRIPTION, README, *([VOCABULARY] if about.get("kind") == "text" else [])]
+    return "\n".join([
+        f"# Model `{about['model']}`, trained by Velodrome", "",
+        *_where_the_code_is(about),
+        "```python", *lines, "```", "",
+        *_inputs_and_outputs(about), "",
+        "| file | what it holds |", "|---|---|",
+        *(f"| `{name}` | {what} |" for name, what in MODEL_FILES.items() if name in written), "",
+    ])
+
+
+def _where_the_code_is(about: Mapping[str, Any]) -> list[str]:
+    """Which modules of the user must be importable."""
+    names = sorted({place.partition(":")[0] for place in _places(about)})
+    if not names:
+        return []
+    file = getattr(sys.modules.get(names[0]), "__file__", None)
+    root = Path(file).resolve().parents[names[0].count(".")] if file else None
+    from_root = f", which was imported from `{root}`" if root else ""
+    listed = " and ".join(f"`{name}`" for name in names)
+    return [f"Loading it needs {listed}{from_root}: run this there, or with that folder on `PYTHONPATH`.", ""]
+
+
+def _places(about: Mapping[str, Any]) -> list[str]:
+    """The user's functions and classes that loading calls, as module:name."""
+    if not is_own(about["model"]):
+        return []
+    if about["file"] == "model.keras":
+        return list(about["custom_objects"].values())
+    return [about["model"]]
+
+
+def _imports(about: Mapping[str, Any]) -> list[str]:
+    return [f"import {name}" for name in sorted({place.partition(":")[0] for place in _places(about)})]
+
+
+def _call(about: Mapping[str, Any]) -> str:
+    """The call of the user's function that builds the model."""
+    arguments = {"input_shape": tuple(about["input_shape"]), "classes": about["classes"], **about["model_args"]}
+    words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return f"{about['model'].replace(':', '.')}({words})"
+
+
+def _keras_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
+    path = repr(str(folder / about["file"]))
+    if about["file"] == "model.keras":
+        objects = ", ".join(f"{name!r}: {place.replace(':', '.')}" for name, place in about["custom_objects"].items())
+        options = [*([f"custom_objects={{{objects}}}"] if objects else []), "compile=False",
+                   *([] if about["safe_mode"] else ["safe_mode=False"])]
+        return ["import keras", *_imports(about), "", f"model = keras.saving.load_model({path}, {', '.join(options)})"]
+    shape = (about.get("only_batch") or 1, *about["input_shape"])
+    return [
+        "import keras", "import numpy as np", *_imports(about), "",
+        *([] if about["dtype"] == "float32" else [f"keras.config.set_floatx({about['dtype']!r})"]),
+        f"model = {_call(about)}",
+        f"model(np.zeros({shape}, {about['dtype']!r}))  # creates the weights",
+        f"model.load_weights({path})",
+    ]
+
+
+def _torch_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
+    if not is_own(about["model"]) or "input_shape" not in about:
+        return ["from pathlib import Path", "", "from velodrome.engines.torch.model_file import load", "",
+                f"model = load(Path({str(folder)!r}))"]
+    to_format = "" if about["dtype"] == "float32" else f".to(torch.{about['dtype']})"
+    shape = ", ".join(map(str, (about.get("only_batch") or 1, *about["input_shape"])))
+    strict = "" if about["strict"] else ", strict=False"
+    lazy = f"model.eval()(torch.zeros({shape}, dtype=torch.{about['dtype']}))  # gives lazy layers their shape"
+    return [
+        *(["import torch"] if to_format or about.get("lazy") else []), "from safetensors.torch import load_file", "",
+        *_imports(about), "",
+        f"model = {_call(about)}{to_format}",
+        *([lazy] if about.get("lazy") else []),
+        f"model.load_state_dict(load_file({str(folder / about['file'])!r}){strict})",
+        "model.eval()",
+    ]
+
+
+def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
+    if about.get("kind") == "text":
+        return [f"It takes rows of words, as their places in `{VOCABULARY}`, and the state of every row; it returns "
+                "logits of the words that follow, and the new state."]
+    if "outputs" not in about:  # of a task that describes its models itself
+        return []
+    offset = about.get("offset", 0)
+    plus = f" plus {offset}" if _nonzero(offset) else ""
+    shape = ", ".join(map(str, ("count", *about["input_shape"])))
+    batch = f", {about['only_batch']} at a time," if about.get("only_batch") else ""
+    return [f"It takes images ({shape}){batch} in {about['dtype']}: each byte (0 to 255) times {about['scale']}{plus}. "
+            f"It returns {_OUTPUTS[about['outputs']]}."]
+
+
+def _nonzero(offset: float | list[float]) -> bool:
+    return any(offset) if isinstance(offset, list) else bool(offset)
