@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
-from velodrome.cli import data_shard, data_show, data_verify
+from velodrome.cli import completion, data_shard, data_show, data_verify
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, show, verify and shard data sets.")
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset; also your own data.")
+    str,
+    typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset; also your own data.",
+                   autocompletion=completion.field("dataset")),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
@@ -13,13 +14,19 @@ from velodrome.printable import bytes_text
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the data set.", autocompletion=completion.field("dataset"))
+    ],
     to: Annotated[str, typer.Option("--to", metavar="URL", help="A folder, hdfs://host:port/path, webhdfs://… or "
                                     "s3://bucket/path.")],
     shards: Annotated[
         int, typer.Option("--shards", help="Files of the training part; the other parts in proportion.")
     ] = 16,
-    encoding: Annotated[str, typer.Option("--encoding", help="Images as png, jpeg (loses detail) or raw.")] = "png",
+    encoding: Annotated[
+        str,
+        typer.Option("--encoding", help="Images as png, jpeg (loses detail) or raw.",
+                     autocompletion=completion.one_of("png", "jpeg", "raw")),
+    ] = "png",
     part: Annotated[str, typer.Option("--part", help="Parts to write, separated by commas.")] = "train,validation,test",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the validation split.")] = 1,
     validation: Annotated[float, typer.Option("--validation", help="Fraction of the training set held out for "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
 from velodrome.errors import BadRequest
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from velodrome.data.base import BadData
 
 BadDataOption = Annotated[
-    str, typer.Option("--bad-data", help="Whether unusable examples are left out (skip) or an error (fail).")
+    str,
+    typer.Option("--bad-data", help="Whether unusable examples are left out (skip) or an error (fail).",
+                 autocompletion=completion.field("bad_data")),
 ]
 #: The terminal shows at most this many classes, the largest ones, and the sum of the others.
 _MOST_ROWS = 40
@@ -33,7 +36,9 @@ def checked(word: str) -> BadData:
 
 def command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset; also your own data.")
+        str,
+        typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset; also your own data.",
+                       autocompletion=completion.field("dataset")),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="PNG file to write; by default NAME.png.")] = None,
     columns: Annotated[int, typer.Option("--columns", help="Examples of each class.", min=1, max=50)] = 12,

@@ -6,12 +6,17 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json
 from velodrome.cli.output import say, say_json
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset.",
+                       autocompletion=completion.field("dataset")),
+    ],
     json: Json = False,
 ) -> None:
     """Verify the stored files of a data set against their checksums.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
 import typer
@@ -64,6 +66,15 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
+def _shell() -> AbstractContextManager[None]:
+    """What a shell needs that asks for completions."""
+    if os.environ.get("_VELODROME_COMPLETE") != "complete_bash":
+        return nullcontext()
+    from velodrome.cli.completion import bash_words
+
+    return bash_words()
+
+
 def main(words: list[str] | None = None) -> None:
     """Run a command; its exit code is 0, 1 for a failed run, 2 for an invalid request, 130 for Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -71,7 +82,8 @@ def main(words: list[str] | None = None) -> None:
     # A shell that starts us in the background may make us ignore SIGINT; whoever sends it wants us to end.
     signal.signal(signal.SIGINT, _Interrupt())
     try:
-        app(words, standalone_mode=True)
+        with _shell():
+            app(words, prog_name="velodrome", standalone_mode=True)
     except VelodromeError as error:
         sys.stdout.flush()
         complain(error)

@@ -13,17 +13,12 @@ import typer
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
+from velodrome.cli import completion
 from velodrome.errors import BadRequest
 from velodrome.spec.job import GROUPS, Job
 
 #: The panel of `--help` for options that belong to no field of a job.
 OUTPUT = "Output"
-
-
-def _launcher_names(incomplete: str) -> list[str]:
-    from velodrome.cluster.registry import LAUNCHERS
-
-    return [offer.name for offer in LAUNCHERS if offer.name.startswith(incomplete)]
 
 
 #: Where runs are stored by default.
@@ -34,7 +29,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Name of the run; by de
 On = Annotated[
     str,
     typer.Option(
-        "--on", metavar="NAME", autocompletion=_launcher_names, show_default=True, rich_help_panel="Distribution",
+        "--on", metavar="NAME", autocompletion=completion.launchers, show_default=True, rich_help_panel="Distribution",
         help="Where processes run: local (this machine), or debug (one process inside this command, for breakpoints).",
     ),
 ]
@@ -72,34 +67,6 @@ def _number(kind: type) -> Callable[[str], Any]:
     return parse
 
 
-def _choices(name: str, annotation: Any) -> list[str]:
-    """Values of a field for shell completion."""
-    if name == "dataset":
-        from velodrome.data import catalogue
-
-        return list(catalogue.names())
-    if name == "model":
-        from velodrome.offers.models import MODELS
-
-        return [model.name for model in MODELS]
-    if name in ("engine", "strategy"):
-        from velodrome.offers.registry import engines
-
-        found = engines()
-        return [e.name for e in found] if name == "engine" else sorted({s.name for e in found for s in e.strategies})
-    for part in (annotation, *get_args(annotation)):
-        if get_origin(part) is Literal:
-            return [str(choice) for choice in get_args(part)]
-    return []
-
-
-def _completion(name: str, annotation: Any) -> Callable[[str], list[str]]:
-    def complete(incomplete: str) -> list[str]:
-        return [choice for choice in _choices(name, annotation) if choice.startswith(incomplete)]
-
-    return complete
-
-
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
@@ -121,7 +88,7 @@ def _parameters() -> list[inspect.Parameter]:
             if kind in (int, float):
                 more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>"}
             elif kind is str:
-                more = {"autocompletion": _completion(name, field.annotation)}
+                more = {"autocompletion": completion.field(name)}
         option = typer.Option(flag, help=about, show_default=False, rich_help_panel=_GROUP_OF[name], **more)
         annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
         found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))

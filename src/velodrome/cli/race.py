@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import JobCommand, JobMirror, Json, On, Runs, command_on, with_job_options
 from velodrome.cli.output import complain, say_json
 
@@ -22,7 +23,8 @@ Name = Annotated[
 _PANEL = "Race"
 Vary = Annotated[
     list[str] | None,
-    typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL),
+    typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL,
+                 autocompletion=completion.vary),
 ]
 Repeat = Annotated[
     int | None, typer.Option("--repeat", help="Runs of each configuration. [default: 1]", rich_help_panel=_PANEL)
@@ -38,7 +40,7 @@ SkipUnavailable = Annotated[
 Naming = Annotated[
     str | None,
     typer.Option("--naming", help="How runs are named: plain, or published, as MWM001-33000d-artType-2i-128b-…",
-                 rich_help_panel=_PANEL),
+                 rich_help_panel=_PANEL, autocompletion=completion.one_of("plain", "published")),
 ]
 Warm = Annotated[
     bool,

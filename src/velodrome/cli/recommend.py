@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Runs
 from velodrome.cli.output import say, say_json
 
 
 def command(
-    race: Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.")],
+    race: Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.", autocompletion=completion.races)],
     objective: Annotated[
         str | None,
         typer.Option(
-            "--objective",
+            "--objective", autocompletion=completion.objectives,
             help="time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if the race has a "
             "target, else throughput.",
         ),
@@ -29,7 +30,8 @@ def command(
         float | None, typer.Option("--price-per-hour", help="Price of one instance for an hour.")
     ] = None,
     price_of: Annotated[
-        str, typer.Option("--price-of", help="What counts as an instance: process or host.")
+        str, typer.Option("--price-of", help="What counts as an instance: process or host.",
+                          autocompletion=completion.one_of("process", "host"))
     ] = "process",
     runs: Runs = Path("runs"),
     json: Json = False,

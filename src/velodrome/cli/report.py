@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Runs
 from velodrome.cli.output import say, say_json
 
-RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.")]
+RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.", autocompletion=completion.races)]
 Target = Annotated[
     str | None, typer.Option("--target", help="Target for time-to-accuracy; by default the race's own.")
 ]
@@ -20,11 +21,14 @@ def command(
     race: RaceName,
     runs: Runs = Path("runs"),
     out: Annotated[Path | None, typer.Option("--out", help="File to write; by default in the race's folder.")] = None,
-    form: Annotated[str, typer.Option("--format", help="html, markdown, csv or latex.")] = "html",
+    form: Annotated[
+        str, typer.Option("--format", help="html, markdown, csv or latex.", autocompletion=completion.report_formats)
+    ] = "html",
     figures: Annotated[Path | None, typer.Option("--figures", help="Folder for every figure as SVG and PNG.")] = None,
     objective: Annotated[
         str | None,
-        typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost."),
+        typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost.",
+                     autocompletion=completion.objectives),
     ] = None,
     target: Target = None,
     json: Json = False,

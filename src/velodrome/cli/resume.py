@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror, On, Runs
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
+                       autocompletion=completion.unfinished),
+    ],
     runs: Runs = Path("runs"),
     on: On = "local",
     mirror: Mirror = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from velodrome.cli import runs_compare, runs_keep
+from velodrome.cli import completion, runs_compare, runs_keep
 from velodrome.cli.options import Json, Runs, command_on
 from velodrome.cli.output import complain, say, say_json
 
@@ -22,7 +22,7 @@ def list_runs(
     status: Annotated[
         str | None,
         typer.Option("--status", help="Only what is running, finished, failed, interrupted or unreadable, or races "
-                     "that are incomplete or empty."),
+                     "that are incomplete or empty.", autocompletion=completion.statuses),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -79,7 +79,10 @@ def _text(value: float | None, form: str, before: str = "") -> str:
 
 @app.command("show")
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, of a race, or RACE/RUN.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Name of a run, of a race, or RACE/RUN.", autocompletion=completion.stored),
+    ],
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:

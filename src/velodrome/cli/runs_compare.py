@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Runs
 from velodrome.cli.output import complain, say_json
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    first: Annotated[str, typer.Argument(metavar="A", help="Name of a run, or RACE/RUN.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="Name of a run, or RACE/RUN.", autocompletion=completion.stored)
+    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.", autocompletion=completion.stored)],
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:

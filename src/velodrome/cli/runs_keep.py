@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Runs
 from velodrome.cli.output import complain, say, say_json
 from velodrome.printable import printable
@@ -14,7 +15,9 @@ from velodrome.printable import printable
 
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs, races or folders; by default everything.")
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs, races or folders; by default everything.",
+                       autocompletion=completion.stored),
     ] = None,
     runs: Runs = Path("runs"),
     json: Json = False,
@@ -48,7 +51,10 @@ def check(
 
 
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names of runs or races, or RACE/RUN.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Names of runs or races, or RACE/RUN.", autocompletion=completion.stored),
+    ],
     runs: Runs = Path("runs"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
@@ -79,13 +85,17 @@ def remove(
 
 
 def export(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run or race, or RACE/RUN.")],
+    name: Annotated[
+        str, typer.Argument(metavar="RUN", help="Name of a run or race, or RACE/RUN.", autocompletion=completion.stored)
+    ],
     runs: Runs = Path("runs"),
     out: Annotated[
         Path | None, typer.Option("--out", help="File to write; by default NAME.zip in the current folder.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="zip, tar.gz or csv (results only); by default from --out, else zip.")
+        str | None,
+        typer.Option("--format", help="zip, tar.gz or csv (results only); by default from --out, else zip.",
+                     autocompletion=completion.export_formats),
     ] = None,
     checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Include the checkpoints.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,

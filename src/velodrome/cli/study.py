@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from velodrome.cli import completion
 from velodrome.cli.data_show import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Runs, command_on
 from velodrome.cli.output import say, say_json
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
 
-StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.")]
+StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=completion.studies)]
 ScaleOption = Annotated[
-    str, typer.Option("--scale", help="smoke (minutes), small (half an hour on two cores) or full, as published.")
+    str,
+    typer.Option("--scale", help="smoke (minutes), small (half an hour on two cores) or full, as published.",
+                 autocompletion=completion.one_of("smoke", "small", "full")),
 ]
 DataSet = Annotated[
-    str | None, typer.Option("--dataset", help="Another data set in place of the published one; the output says so.")
+    str | None,
+    typer.Option("--dataset", help="Another data set in place of the published one; the output says so.",
+                 autocompletion=completion.field("dataset")),
 ]
 DataUrl = Annotated[
     str | None,
@@ -91,7 +96,9 @@ def run(
     data_url: DataUrl = None,
     bad_data: BadDataOption = "fail",
     naming: Annotated[
-        str | None, typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.")
+        str | None,
+        typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.",
+                     autocompletion=completion.one_of("plain", "published")),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
     on: On = "local",

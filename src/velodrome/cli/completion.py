@@ -1,0 +1,182 @@
+"""What the shell offers after TAB: values of options, and names of what is stored. Imports what it needs when asked."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+from velodrome.cli.output import say
+from velodrome.spec.job import Job
+
+Values = Callable[[typer.Context], Iterable[str]]
+Completion = Callable[[typer.Context, str], list[str]]
+#: Where bash divides words.
+_DIVIDERS = "=:"
+#: Examples for fields whose values cannot be listed.
+_EXAMPLES = {"workers": ("1,2", "1,2,4"), "servers": ("1", "1,2"), "batch_size": ("32,64", "32,64,128"),
+             "epochs": ("1", "1,5"), "learning_rate": ("0.1", "0.1,0.01")}
+
+
+def offer(values: Values) -> Completion:
+    """Complete a word with those of some values that it begins."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        return [value for value in values(ctx) if value.startswith(incomplete)]
+
+    return complete
+
+
+def one_of(*values: str) -> Completion:
+    return offer(lambda ctx: values)
+
+
+@contextmanager
+def bash_words() -> Iterator[None]:
+    """Let bash complete words with `=` and `:`: it divides them there, and completes what follows the last one."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    joined: list[str] = []
+    for place, word in enumerate(words[: int(os.environ.get("COMP_CWORD") or 0) + 1]):
+        if place and word and (word[0] in _DIVIDERS or words[place - 1][-1:] in tuple(_DIVIDERS)):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(joined), str(len(joined) - 1)
+    known = max(joined[-1].rfind(divider) for divider in _DIVIDERS) + 1
+    offered = io.StringIO()
+    try:
+        with redirect_stdout(offered):
+            yield
+    finally:
+        for line in offered.getvalue().splitlines():
+            say(line[known:])
+
+
+def choices(name: str, engine: str | None = None) -> list[str]:
+    """The values of a field of a job, as far as they can be listed; the strategies of one engine if it is given."""
+    if name == "dataset":
+        from velodrome.data import catalogue
+
+        return list(catalogue.names())
+    if name == "model":
+        from velodrome.offers.models import MODELS
+
+        return [model.name for model in MODELS]
+    if name in ("engine", "strategy"):
+        from velodrome.offers.registry import engines
+
+        if name == "engine":
+            return [one.name for one in engines()]
+        return sorted({s.name for one in engines() if engine in (None, one.name) for s in one.strategies})
+    annotation: Any = Job.model_fields[name].annotation
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is Literal:
+            return [str(choice) for choice in get_args(part)]
+    return ["true", "false"] if annotation is bool else []
+
+
+def field(name: str) -> Completion:
+    """Complete the value of a job's field."""
+    return offer(lambda ctx: choices(name, ctx.params.get("engine")))
+
+
+def vary(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete `field=value,value`."""
+    name, equals, values = incomplete.partition("=")
+    field = name.replace("-", "_")
+    if not equals:
+        names = [known for known in ("entry", *Job.model_fields) if known.startswith(field) and known != "model_args"]
+        # A shell ends a word that it completes; with several values to choose from it stops after the `=`.
+        if len(names) != 1:
+            return [f"{known}=" for known in names]
+        field, name = names[0], names[0]
+    if field != "entry" and field not in Job.model_fields:
+        return []
+    before, comma, _ = values.rpartition(",")
+    taken = set(before.split(",")) if comma else set()
+    offered = _entries() if field == "entry" else choices(field, ctx.params.get("engine"))
+    if not offered and not comma:
+        offered = [*_EXAMPLES.get(field, ())]
+    words = [f"{name}={before}{comma}{value}" for value in offered if value not in taken]
+    return [word for word in words if word.startswith(f"{name}={values}")]
+
+
+def _entries() -> list[str]:
+    from velodrome.offers.registry import engines
+
+    return [
+        f"{engine.name}/{strategy.name}{':1' if strategy.has_servers else ''}"
+        for engine in engines() for strategy in engine.strategies
+    ]
+
+
+def _runs_folder(ctx: typer.Context) -> Path:
+    return Path(ctx.params.get("runs") or "runs")
+
+
+def stored(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a run or race, and `RACE/RUN` after the slash."""
+    from velodrome.run.listing import scan
+
+    race, slash, _ = incomplete.rpartition("/")
+    held = scan(_runs_folder(ctx) / race) if slash else scan(_runs_folder(ctx))
+    return [name for one in held if (name := f"{race}{slash}{one.name}").startswith(incomplete)]
+
+
+def _unfinished(ctx: typer.Context) -> list[str]:
+    from velodrome.run.listing import glance, scan
+
+    runs = [one for one in scan(_runs_folder(ctx)) if one.kind == "run"]
+    return [one.name for one in runs if (glance(one.path)[0] or {}).get("status") != "finished"]
+
+
+def _races(ctx: typer.Context) -> list[str]:
+    from velodrome.run.listing import scan
+
+    return [one.name for one in scan(_runs_folder(ctx)) if one.kind == "race"]
+
+
+def _studies(ctx: typer.Context) -> list[str]:
+    from velodrome.studies.load import studies
+
+    return [*studies()]
+
+
+def _launchers(ctx: typer.Context) -> list[str]:
+    from velodrome.cluster.registry import LAUNCHERS
+
+    return [launcher.name for launcher in LAUNCHERS]
+
+
+def _statuses(ctx: typer.Context) -> Iterable[str]:
+    from velodrome.run.listing import STATUSES
+
+    return STATUSES
+
+
+def _objectives(ctx: typer.Context) -> Iterable[str]:
+    from velodrome.analysis.objective import OBJECTIVES
+
+    return OBJECTIVES
+
+
+def _report_formats(ctx: typer.Context) -> Iterable[str]:
+    from velodrome.reporting.write import FORMATS
+
+    return FORMATS
+
+
+def _export_formats(ctx: typer.Context) -> Iterable[str]:
+    from velodrome.run.export import FORMS
+
+    return FORMS
+
+
+unfinished, races, studies = offer(_unfinished), offer(_races), offer(_studies)
+launchers, statuses, objectives = offer(_launchers), offer(_statuses), offer(_objectives)
+report_formats, export_formats = offer(_report_formats), offer(_export_formats)
