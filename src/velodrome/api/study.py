@@ -145,7 +145,7 @@ def prepare(
         raise VelodromeError(f"nothing of {study.name} can run here yet")
     race = folder.stamped(plan.race)
     # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
-    entries = shuffled(race, expand(race))
+    entries = shuffled(expand(race))
     return PlannedStudy(plan, plan_entries(folder, race, entries, on=on, warm=True, may_grow=True))
 
 

@@ -137,17 +137,17 @@ def _contains(race: Race, other: Race) -> bool:
         return False
 
 
-def shuffled(race: Race, entries: Sequence[Entry]) -> list[Entry]:
+def shuffled(entries: Sequence[Entry]) -> list[Entry]:
     """The jobs of a race in the order they will run: repetition by repetition, each in a new random order.
 
     A repetition is a block: every configuration runs once in it, so that a machine that slows down affects all of them
     alike, and another repetition can be added at any time.
     """
-    raced = race.model_dump_json(include={"job", "vary"})
     found = []
     for repetition in sorted({entry.repetition for entry in entries}):
-        block = [entry for entry in entries if entry.repetition == repetition]
-        random.Random(f"{raced} {repetition}").shuffle(block)
+        block = sorted((entry for entry in entries if entry.repetition == repetition), key=lambda entry: entry.name)
+        # The order follows from what runs, however the race was written down.
+        random.Random(" ".join(f"{entry.name} {entry.job.seed}" for entry in block)).shuffle(block)
         found += block
     return found
 

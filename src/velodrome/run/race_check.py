@@ -79,7 +79,7 @@ def check_race(race: Race, launcher: Launcher, finished: Container[str] = ()) ->
             wrong.append(f"{entry.name}: {error}")
     lacking = {entry.name for held in unavailable.values() for entry in held}
     checked = CheckedRace(
-        tuple(entry for entry in shuffled(race, entries) if entry.name not in lacking),
+        tuple(entry for entry in shuffled(entries) if entry.name not in lacking),
         {reason: tuple(held) for reason, held in unavailable.items()},
         tuple(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items()),
     )
