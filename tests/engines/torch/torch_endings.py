@@ -75,6 +75,8 @@ def build(input_shape: Shape, classes: int, end: str) -> nn.Module:
         return Wrapped(Wrapped(nn.Sequential(nn.Flatten(), layer, nn.Softmax(dim=1))))
     if end == "scripted":
         return torch.jit.script(nn.Sequential(nn.Flatten(), layer, nn.Softmax(dim=1)))
+    if end == "compiled":
+        return torch.compile(nn.Sequential(nn.Flatten(), layer, nn.Softmax(dim=1)), backend="eager")
     if end == "softmax-then-linear":
         return nn.Sequential(nn.Flatten(), layer, nn.Softmax(dim=1), nn.Linear(classes, classes))
     return Ending(layer, ENDS[end])

@@ -82,7 +82,13 @@ def examine(
     is what helps a model that takes only some of `sizes`.
     """
     full, *smaller = sizes
+    # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
+    compiled, model = model, getattr(model, "_orig_mod", model)
     evaluation, training = (_outputs(name, model, sample(full), classes, training=mode) for mode in (False, True))
+    if compiled is not model:  # compiled code cannot be looked into
+        evaluation, training = (
+            "probabilities" if kind == "softmax" else kind for kind in (evaluation, training)
+        )
     normalised = any(isinstance(module, _BATCH_NORMALISATION) for module in model.modules())
     minimum = 2 if normalised else 1
     for size in smaller:
