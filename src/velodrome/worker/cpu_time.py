@@ -64,7 +64,18 @@ def _own_seconds() -> float:
     """CPU time of this process and of its children, those that ended included."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     ended = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    if not _has_children():
+        return ended
     return ended + sum(_process_seconds(child, with_ended=True) for child in _descendants(os.getpid()))
+
+
+def _has_children() -> bool:
+    """Whether there is a child that was not waited for; the question reaps none."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _process_seconds(process: psutil.Process | None, *, with_ended: bool = False) -> float:
