@@ -68,10 +68,40 @@ def test_own_data_with_a_broken_photograph_takes_part_when_asked_to_skip_it(
     words = ["study", "run", "aws-2023", "--dataset", f"path:{folder}?size=16x16", "--runs", runs]
     refused = velodrome(*words)
     assert (refused.code, "give --bad-data skip" in refused.err) == (1, True)
+    planned = velodrome(*words, "--dry-run")
+    assert (planned.code, planned.err) == (refused.code, refused.err)
     assert velodrome(*words, "--bad-data", "odd").code == 2
     told = velodrome(*words, "--bad-data", "skip", "--dry-run", "--json").json()
     assert not told["missing"]
     assert all("bad_data skip" in row["differs"] for row in told["configurations"])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("words", [
+    ("study", "run", "zipperle-2018", "--name", "taken"), ("race", "--dataset", "digits", "--name", "taken"),
+])
+def test_a_dry_run_refuses_the_name_of_another_race_as_the_run_does(velodrome, runs: Path, words) -> None:
+    (runs / "taken").mkdir(parents=True)
+    (runs / "taken" / "race.yaml").write_text("job: {dataset: kmnist}\n")
+    done = velodrome(*words, "--runs", runs, "--dry-run")
+    assert done.code == 2
+    assert "holds another race; choose another name" in done.err
+
+
+@pytest.mark.unit
+def test_a_race_is_refused_for_what_is_wrong_with_its_data_before_its_first_job(
+    velodrome, runs: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    folder = write_folders(tmp_path / "photos", each=80)
+    (folder / "ant" / "bad.png").write_bytes(b"")
+    words = ("race", "--dataset", f"path:{folder}", "--vary", "batch-size=16,32", "--runs", runs)
+    for more in ((), ("--dry-run",)):
+        done = velodrome(*words, *more)
+        assert done.code == 2
+        assert "images that cannot be read: 1 (ant/bad.png: empty file)" in done.err
+        assert not runs.exists()
+    assert velodrome(*words, "--dry-run", "--bad-data", "skip").code == 0
 
 
 @pytest.mark.integration

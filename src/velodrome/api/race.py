@@ -17,6 +17,7 @@ from velodrome.analysis.recommend import verdict
 from velodrome.cluster.preflight import crowded
 from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
 from velodrome.data import catalogue
+from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event
@@ -193,16 +194,17 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
 
 def plan_race(
     race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, warm: bool,
-    leave_out: Callable[[CheckedRace], bool] = lambda checked: False,
+    leave_out: Callable[[CheckedRace], bool] = lambda checked: False, on_download: Progress | None = None,
 ) -> PlannedRace:
-    """Check every job of a race and estimate how long it will take; starts nothing and writes nothing.
+    """Check every job of a race and estimate how long it will take; starts nothing and writes nothing to `runs`.
 
-    If some of the jobs cannot run here, `leave_out` is asked whether the others run without them.
+    If some of the jobs cannot run here, `leave_out` is asked whether the others run without them. `on_download` is
+    called while data is read.
     """
     folder = RaceFolder(Path(runs), name)
     race = folder.stamped(race)
     with open_launcher(on) as launcher:
-        checked = check_race(race, launcher, folder.finished())
+        checked = check_race(race, launcher, folder.finished(), on_download)
     if checked.unavailable and not (checked.entries and leave_out(checked)):
         checked.refuse_unavailable()
     planned = plan_entries(folder, race, checked.entries, on=on, warm=warm)
@@ -215,7 +217,8 @@ def plan_entries(
     folder: RaceFolder, race: Race, entries: Sequence[Entry], *, on: str = DEFAULT, warm: bool,
     may_grow: bool = False,
 ) -> PlannedRace:
-    """A plan for jobs that were checked already."""
+    """A plan for jobs that were checked already; refused if the folder holds another race."""
+    folder.refuse_other(race, grown=may_grow)
     finished = folder.finished()
     seconds, measured = {}, True
     for entry in entries:

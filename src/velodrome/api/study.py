@@ -12,7 +12,7 @@ from typing import Any
 from velodrome.analysis.compare import compare
 from velodrome.api.race import PlannedRace, plan_entries, run_missing
 from velodrome.cluster.registry import DEFAULT, launcher_named
-from velodrome.data.base import BadData
+from velodrome.data.base import BadData, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
@@ -22,7 +22,7 @@ from velodrome.run.race_jobs import RaceObserver
 from velodrome.spec.race_names import expand
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
-from velodrome.studies.plan import Choice, StudyPlan, fetch_data, glance_at_data, plan_study
+from velodrome.studies.plan import Choice, StudyPlan, check_data, fetch_data, plan_study
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -126,10 +126,12 @@ def prepare(
     dry_run: bool,
     on: str = DEFAULT,
     on_plan: Callable[[StudyPlan], None] | None = None,
+    on_download: Progress | None = None,
 ) -> PlannedStudy:
-    """Fit a study to this machine and plan its race; fetches data unless it is a dry run.
+    """Fit a study to this machine and plan its race; fetches data unless it is a dry run, which checks all else.
 
-    `on_plan` is called with what can run and what is missing, also when that is everything.
+    `on_plan` is called with what can run and what is missing, also when that is everything; `on_download` while data
+    is fetched and read.
     """
     launcher_named(on)  # refused before data is fetched
     study, size = study_named(name), scale_named(scale)
@@ -137,7 +139,7 @@ def prepare(
         raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
     folder = RaceFolder(Path(runs), race_name or f"{study.name}-{size}")
     written = folder.written()
-    plan = plan_study(study, size, choice, look=partial(glance_at_data if dry_run else fetch_data, choice),
+    plan = plan_study(study, size, choice, look=partial(check_data if dry_run else fetch_data, choice, on_download),
                       kept=written.fitted if written else None)
     if on_plan is not None:
         on_plan(plan)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,16 @@ class JobProgress:
         if self._download is not None:
             self._download.stop()
         self._bar.stop()
+
+
+@contextmanager
+def data_progress() -> Iterator[JobProgress]:
+    """The progress of data that is fetched or read: a bar from the first call of its `data` on."""
+    progress = JobProgress()
+    try:
+        yield progress
+    finally:
+        progress.end()
 
 
 def _announce(plan: Plan, run: OpenRun) -> str:

@@ -13,6 +13,7 @@ from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace, PlannedRace
+    from velodrome.cli.console import JobProgress
     from velodrome.run.race_check import CheckedRace
 
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
@@ -75,7 +76,7 @@ def command(
     """
     from velodrome.api.race import default_name, merge, plan_race, run_planned
     from velodrome.cli.board import Board
-    from velodrome.cli.console import error_console
+    from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
     from velodrome.cluster.registry import launcher_named
     from velodrome.data.cache.fetch import using_mirror
@@ -84,10 +85,10 @@ def command(
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = merge(file, fields, parse_vary(vary or []), repeat, naming)
-    with using_mirror(mirror):
+    with using_mirror(mirror), data_progress() as progress:
         planned = plan_race(
-            asked, name or default_name(file, asked), runs, on=on, warm=warm,
-            leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked)),
+            asked, name or default_name(file, asked), runs, on=on, warm=warm, on_download=progress.data,
+            leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
         )
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
@@ -123,12 +124,13 @@ def plan_text(planned: PlannedRace) -> str:
     return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
 
 
-def _agreed(checked: CheckedRace) -> bool:
+def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:
     """Ask whether to run what can run; no where nobody can be asked."""
     import sys
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
+    progress.end()
     for reason in checked.reasons:
         complain(reason)
     total = len(checked.entries) + len(checked.skipped)

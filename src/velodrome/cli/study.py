@@ -123,7 +123,7 @@ def run(
     from velodrome.api.race import run_missing
     from velodrome.api.study import conclude, prepare
     from velodrome.cli.board import Board
-    from velodrome.cli.console import error_console
+    from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.race import plan_text
     from velodrome.cli.study_tables import plan_lines
     from velodrome.cluster.registry import launcher_named
@@ -135,8 +135,10 @@ def run(
             error_console.print(line, soft_wrap=True, markup=False)
 
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    with using_mirror(mirror):
-        planned = prepare(name, scale, choice, runs, race_name, dry_run=dry_run, on=on, on_plan=show_plan)
+    with using_mirror(mirror), data_progress() as progress:
+        planned = prepare(
+            name, scale, choice, runs, race_name, dry_run=dry_run, on=on, on_plan=show_plan, on_download=progress.data
+        )
     error_console.print(plan_text(planned.race), soft_wrap=True)
     failures: dict[str, str] | None = None
     if not dry_run:

@@ -112,6 +112,13 @@ def is_here(name: str, *, bad_data: BadData = "fail") -> bool:
     return not isinstance(found, CachedSet) or found.is_here()
 
 
+def prepare_own(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
+    """Prepare the user's own data on this machine, so that all that is wrong with it is known before a start."""
+    scheme = name.partition(":")[0]
+    if scheme in ("path", "text") or (scheme == "shards" and is_here(name)) or is_function(name):
+        prepare(name, progress, bad_data=bad_data)
+
+
 def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
     found = data_set(name, bad_data)

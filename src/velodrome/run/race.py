@@ -53,23 +53,29 @@ class RaceFolder:
         except (OSError, ValueError):
             return None
 
-    def begin(self, race: Race, *, grown: bool = False) -> None:
-        """Write race.yaml; refuse another race under the same name.
+    def refuse_other(self, race: Race, *, grown: bool = False) -> bool:
+        """Refuse another race under the same name; whether the folder holds this one, with all its repetitions.
 
         The same race may have more repetitions than before, or fewer, which discards none. With `grown` it may have
         more jobs of any kind.
         """
-        text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
-        file = self.path / "race.yaml"
-        if file.exists():
+        if (self.path / "race.yaml").exists():
             written = self.written()
             repeated = written is not None and written.model_copy(update={"repeat": race.repeat}) == race
             if repeated and written is not None and race.repeat <= written.repeat:
-                return
+                return True
             if not repeated and not (grown and written is not None and _contains(race, written)):
                 raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
         if (self.path / "job.yaml").exists():
             raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
+        return False
+
+    def begin(self, race: Race, *, grown: bool = False) -> None:
+        """Write race.yaml, unless the folder holds it already; `refuse_other` says what may be there."""
+        if self.refuse_other(race, grown=grown):
+            return
+        text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
+        file = self.path / "race.yaml"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             files.write_text(file, text)

@@ -3,13 +3,16 @@ are listed with the reason, each reason once."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from velodrome.cluster import preflight
 from velodrome.cluster.launcher import Launcher
-from velodrome.errors import BadRequest, Unavailable
+from velodrome.data import catalogue
+from velodrome.data.base import Progress
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.run.race import shuffled
+from velodrome.spec.job import Job
 from velodrome.spec.race import Entry, Race, combinations, refusal
 from velodrome.spec.race_names import named
 
@@ -57,8 +60,19 @@ def _whose(entries: tuple[Entry, ...], total: int) -> str:
     return f"{len(entries)} of {total} jobs: {', '.join(names)}"
 
 
-def check_race(race: Race, launcher: Launcher, finished: Container[str] = ()) -> CheckedRace:
-    """Check every job of a race before anything starts; `BadRequest` with everything that is wrong with it.
+def _wrong_data(jobs: Iterable[Job], progress: Progress | None) -> Iterator[str]:
+    """What is wrong with the user's own data, a sentence for each data set."""
+    for dataset, bad_data in dict.fromkeys((job.dataset, job.bad_data) for job in jobs):
+        try:
+            catalogue.prepare_own(dataset, progress, bad_data=bad_data)
+        except VelodromeError as error:
+            yield str(error)
+
+
+def check_race(
+    race: Race, launcher: Launcher, finished: Container[str] = (), progress: Progress | None = None
+) -> CheckedRace:
+    """Check every job of a race and its data before anything starts; `BadRequest` with everything that is wrong.
 
     What is `finished` needs no packages, no memory and no data any more.
     """
@@ -77,6 +91,8 @@ def check_race(race: Race, launcher: Launcher, finished: Container[str] = ()) ->
                 unavailable.setdefault(reason, []).append(entry)
         except BadRequest as error:
             wrong.append(f"{entry.name}: {error}")
+    if not wrong:
+        wrong += _wrong_data((entry.job for entry in entries if entry.name not in finished), progress)
     lacking = {entry.name for held in unavailable.values() for entry in held}
     checked = CheckedRace(
         tuple(entry for entry in shuffled(entries) if entry.name not in lacking),

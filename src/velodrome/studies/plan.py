@@ -10,7 +10,7 @@ from typing import Any
 
 from velodrome.cluster import environments, preflight
 from velodrome.data import catalogue
-from velodrome.data.base import BadData
+from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
 from velodrome.offers import registry
@@ -117,21 +117,30 @@ def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -
 
 
 def glance_at_data(choice: Choice, name: str) -> str | None:
-    """Whether a data set is known; what has to be fetched is fetched when the study runs."""
+    """Why a data set cannot be used, as far as a quick look shows; what has to be fetched is fetched when it runs."""
     try:
         about = catalogue.describe(name, bad_data=choice.bad_data)
     except VelodromeError as error:
-        return str(error)
+        return f"{error}; or choose another data set with --dataset"
     if about.train is None and not catalogue.is_here(name, bad_data=choice.bad_data):
         return (f"data set {name} is not on this machine: `velodrome data prepare {name}` shows how to get it, or "
                 "choose another one with --dataset")
     return None
 
 
-def fetch_data(choice: Choice, name: str) -> str | None:
+def check_data(choice: Choice, progress: Progress | None, name: str) -> str | None:
+    """Why a data set cannot be used, without fetching any: the user's own data is read as for a run."""
+    try:
+        catalogue.prepare_own(name, progress, bad_data=choice.bad_data)
+    except VelodromeError as error:
+        return f"{error}; or choose another data set with --dataset"
+    return glance_at_data(choice, name)
+
+
+def fetch_data(choice: Choice, progress: Progress | None, name: str) -> str | None:
     """Fetch a data set; the reason if that is impossible."""
     try:
-        catalogue.prepare(name, bad_data=choice.bad_data)
+        catalogue.prepare(name, progress, bad_data=choice.bad_data)
     except VelodromeError as error:
         return f"{error}; or choose another data set with --dataset"
     return None
