@@ -11,6 +11,7 @@ from pathlib import Path
 from velodrome.cluster import environments
 from velodrome.data import catalogue
 from velodrome.data.base import Description
+from velodrome.data.own.standard_library import refuse_standard
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
@@ -59,6 +60,7 @@ def _check_own_module(job: Job) -> None:
         return
     # Only looked for, not imported: the controller never loads a framework.
     top = split_name(job.model)[0].partition(".")[0]
+    refuse_standard("--model", job.model, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
     found = here or environments.has_module(environments.interpreter_of(job.engine), top)
     if not found:

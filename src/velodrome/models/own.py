@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.data.own.standard_library import refuse_standard, refuse_standard_function
 from velodrome.errors import BadRequest, VelodromeError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -39,6 +40,7 @@ def split_name(model: str) -> tuple[str, str]:
 def builder_of(model: str) -> Callable[..., Any]:
     """Import the user's function. Errors inside the user's module pass through as they are."""
     module_name, function = split_name(model)
+    refuse_standard("--model", model, module_name)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -54,6 +56,7 @@ def builder_of(model: str) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         raise BadRequest(f"--model {model!r}: {function!r} is not a function")
+    refuse_standard_function("--model", model, found)
     builder: Callable[..., Any] = found
     return builder
 

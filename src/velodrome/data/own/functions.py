@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import random
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data.bad_data import Faults, refuse, summaries
 from velodrome.data.base import BadData, Description, Progress
+from velodrome.data.own.standard_library import refuse_standard, refuse_standard_function
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text
@@ -53,6 +55,7 @@ class FunctionSet:
         from importlib.machinery import PathFinder
 
         top = self.name.partition(":")[0].partition(".")[0]
+        refuse_standard("--dataset", self.name, top)
         if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
             raise _no_module(self.name, top)
 
@@ -117,6 +120,7 @@ def _no_module(name: str, module: str) -> BadRequest:
 
 def _function(name: str) -> Callable[[], Any]:
     module, _, function = name.partition(":")
+    refuse_standard("--dataset", name, module)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -132,7 +136,14 @@ def _function(name: str) -> Callable[[], Any]:
         found = getattr(found, part)
     if not callable(found):
         raise BadRequest(f"--dataset {name!r}: {function!r} is not a function")
+    refuse_standard_function("--dataset", name, found)
     called: Callable[[], Any] = found
+    try:
+        inspect.signature(called).bind()
+    except ValueError:
+        pass  # nothing is known of its arguments
+    except TypeError as error:
+        raise BadRequest(f"--dataset {name!r}: {function!r} is called without arguments: {error}") from None
     return called
 
 
