@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers
 
 Shape = tuple[int, int, int]
@@ -98,3 +100,21 @@ class Subclassed(keras.Model):
         for layer in self.first:
             inputs = layer(inputs)
         return self.dense(self.flatten(inputs))
+
+
+class Drawing(layers.Layer):
+    """Scales by a number that Python's generator gives when a graph is traced, and by one of its own in every step."""
+
+    def __init__(self, by_step: bool) -> None:
+        super().__init__()
+        self.generator = tf.random.Generator.from_seed(1) if by_step else None
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        factor = 1 + random.random()
+        if self.generator is not None and training:
+            factor += self.generator.uniform((), dtype=inputs.dtype)
+        return inputs * factor
+
+
+def drawing(input_shape: Shape, classes: int, by_step: bool = False) -> keras.Model:
+    return keras.Sequential([keras.Input(input_shape), layers.Flatten(), Drawing(by_step), layers.Dense(classes)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,37 @@ def test_resuming_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path) ->
     result = next(e for e in second.events() if e["kind"] == "result")
     assert [entry["epoch"] for entry in result["history"]] == [1, 2, 3, 4, 5, 6]
     assert result["steps"] == len(undisturbed.steps_seen)
+
+
+class Drawing(NumpyLearner):
+    """Draws in every call."""
+
+    def train(self, first: int, last: int) -> Counts:
+        self.weights += [random.random() + np.random.rand() for _ in range(first, last)][-1]
+        return super().train(first, last)
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_resumed_run_draws_what_an_undisturbed_one_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    """And a checkpoint of an earlier version, which has no states of generators, is resumed without them."""
+    monkeypatch.setattr(loop, "CHUNK_SECONDS", 1e-9)  # one step a call
+    whole = Drawing(Heard(tmp_path / "whole", epochs=3).context)
+    random.seed(1)
+    np.random.seed(1)
+    loop.run(whole.context, whole)
+    if earlier:
+        monkeypatch.setattr(Drawing, "gather", lambda self, data: [])
+    first = Drawing(Heard(tmp_path / "parts", epochs=2).context)
+    random.seed(1)
+    np.random.seed(1)
+    loop.run(first.context, first)
+    random.seed(2)
+    np.random.seed(2)
+    parts = Drawing(Heard(tmp_path / "parts", epochs=3, resume=True).context)
+    loop.run(parts.context, parts)
+    assert np.array_equal(parts.weights, whole.weights) is not earlier
 
 
 def test_a_resume_after_the_target_was_reached_trains_no_further(tmp_path: Path) -> None:

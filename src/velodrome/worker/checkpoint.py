@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from velodrome import files
 from velodrome.worker.learner import State
 
 KEEP = 2
+#: What the names of arrays with states of generators begin with; the rank follows.
+_GENERATORS = "generators."
 
 
 @dataclass(frozen=True)
@@ -23,14 +26,19 @@ class Checkpoint:
     state: State
     history: list[dict[str, Any]]
     steps: int
+    #: The states of the random number generators of each process, by rank; none in checkpoints of earlier versions.
+    generators: list[bytes] = field(default_factory=list)
 
 
-def write(folder: Path, epoch: int, state: State, history: list[dict[str, Any]], steps: int) -> Path:
+def write(
+    folder: Path, epoch: int, state: State, history: list[dict[str, Any]], steps: int, generators: Sequence[bytes] = ()
+) -> Path:
     """Write the checkpoint of an epoch and drop all but the newest few."""
     directory = folder / "checkpoints"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"epoch-{epoch:04d}.safetensors"
     arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in state.items()}
+    arrays |= {f"{_GENERATORS}{rank}": np.frombuffer(states, np.uint8) for rank, states in enumerate(generators)}
     try:
         with files.atomic_path(path, sync=True) as partial:
             save_file(arrays, partial, metadata={"history": json.dumps(history), "steps": str(steps)})
@@ -39,6 +47,10 @@ def write(folder: Path, epoch: int, state: State, history: list[dict[str, Any]],
     for old in _files(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
+
+
+def _rank(name: str) -> int:
+    return int(name.removeprefix(_GENERATORS))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -55,7 +67,9 @@ def latest(folder: Path) -> Checkpoint | None:
             with safe_open(path, framework="numpy") as stored:
                 metadata = stored.metadata()
                 state = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a mapping)
-            return Checkpoint(state, json.loads(metadata["history"]), int(metadata["steps"]))
+            names = sorted((name for name in state if name.startswith(_GENERATORS)), key=_rank)
+            generators = [state.pop(name).tobytes() for name in names]
+            return Checkpoint(state, json.loads(metadata["history"]), int(metadata["steps"]), generators)
         except (OSError, SafetensorError, KeyError, ValueError):
             continue
     return None

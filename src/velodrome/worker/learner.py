@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.models.generators import Generators, of_process
 from velodrome.tasks.counts import Counts
 
 State = dict[str, NDArray[np.generic]]
@@ -89,6 +90,15 @@ class Learner(ABC):
         """Find out, in a folder below `folder`, whether what `save` will write can be loaded; what the user should
         know about it, as sentences. Called once in the chief, before training."""
         return ()
+
+    def generators(self) -> Generators:
+        """The random number generators of this process that training may draw from."""
+        return of_process()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The data of all processes by rank, in each of them; called in lockstep. Only the chief's where others have no
+        learner."""
+        return [data]
 
     @abstractmethod
     def save(self, folder: Path) -> None:

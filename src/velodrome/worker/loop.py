@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from velodrome.errors import RunFailed
+from velodrome.models.generators import preserved, read_states, restore_states
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
@@ -35,8 +36,12 @@ def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
     job, task, events = context.job, context.task, context.events
     schedule_of = schedules(context)
-    for message in learner.check_saving(context.folder) if context.is_chief else ():
-        events.emit("warning", message=message)
+    generators = learner.generators()
+    if context.is_chief:
+        with preserved(generators):  # the other processes do not try it
+            messages = learner.check_saving(context.folder)
+        for message in messages:
+            events.emit("warning", message=message)
     target = Target.parse(job.target) if job.target else None
     per_epoch = schedule_of(1).steps
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
@@ -46,6 +51,8 @@ def run(context: Context, learner: Learner) -> None:
         learner.load(saved.state)
         history = saved.history
         context.status.steps = saved.steps
+        if context.rank < len(saved.generators):
+            restore_states(generators, saved.generators[context.rank])
 
     reached = bool(target and history and target.reached(task.recorded(history[-1], "validation")))
     for epoch in range(len(history) + 1, job.epochs + 1):
@@ -69,12 +76,18 @@ def run(context: Context, learner: Learner) -> None:
         history.append({"epoch": epoch, **task.history(train=train, validation=validation), "seconds": seconds,
                         "evaluate_seconds": evaluate_seconds})
         reached = target is not None and target.reached(task.measured(validation))
+        states: list[bytes] = []
+        if job.checkpoints:
+            with context.waiting():
+                states = learner.gather(read_states(generators))
         if context.is_chief:
             events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
                         steps=context.status.steps, train=train, validation=validation)
             if job.checkpoints:
                 with events.phase("save", epoch=epoch):
-                    path = checkpoint.write(context.folder, epoch, learner.state(), history, context.status.steps)
+                    path = checkpoint.write(
+                        context.folder, epoch, learner.state(), history, context.status.steps, states
+                    )
                 events.emit("checkpoint", epoch=epoch, file=path.name)
 
     with events.phase("evaluate", part="test"):

@@ -105,3 +105,18 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(
     resumed = train(**place, epochs=3, folder=tmp_path, resume=True)
     names = [name for name in whole.state if workers == 1 or not name.startswith("statistic")]
     assert largest_difference({n: whole.state[n] for n in names}, {n: resumed.state[n] for n in names}) < 1e-12
+
+
+def test_a_resumed_run_draws_what_an_undisturbed_one_draws(train: Any, tmp_path: Path) -> None:
+    place = {"strategy": "single", "model": "keras_nets:drawing", "model_args": {"by_step": True}}
+    whole = train(**place, epochs=3)
+    train(**place, epochs=2, folder=tmp_path)
+    resumed = train(**place, epochs=3, folder=tmp_path, resume=True)
+    assert largest_difference(whole.state, resumed.state) < 1e-12
+
+
+def test_a_model_that_draws_while_it_is_traced_has_the_same_numbers_in_every_graph(train: Any) -> None:
+    """`allreduce` has a graph for the first step of a call and one for the others."""
+    alone, together = (train(strategy=name, workers=workers, model="keras_nets:drawing")
+                       for name, workers in (("single", 1), ("allreduce", 2)))
+    assert largest_difference(alone.state, together.state) < 1e-9

@@ -13,6 +13,7 @@ from driver import Ran, largest_difference, run, write_data
 
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.spec.job import Job
+from velodrome.worker import checkpoint
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")
@@ -162,6 +163,29 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_pat
     parts = run(wanted, data, tmp_path / "parts", resume=True)
     assert largest_difference(whole.state, parts.state) == 0
     assert whole.result["test"] == parts.result["test"]
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
+def test_a_resumed_run_draws_what_an_undisturbed_one_draws(data, tmp_path, strategy):
+    """In each process: from Python's, NumPy's and PyTorch's generators and from those of the model."""
+    wanted = job(model="torch_nets:drawing", model_args={"by_rank": True}, strategy=strategy, steps=None, epochs=4,
+                 workers=1 if strategy == "single" else 2)  # fmt: skip
+    whole = run(wanted, data, tmp_path / "whole")
+    run(wanted.model_copy(update={"epochs": 2}), data, tmp_path / "parts")
+    parts = run(wanted, data, tmp_path / "parts", resume=True)
+    assert largest_difference(whole.state, parts.state) == 0
+    mine, theirs = (checkpoint.latest(tmp_path / name).generators for name in ("whole", "parts"))
+    assert mine == theirs
+    assert len(set(mine)) == wanted.workers, "the generators of each process are its own"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
+def test_workers_that_draw_the_same_numbers_end_with_the_weights_of_one(single, data, tmp_path, strategy):
+    """`allreduce` tries the model on a copy, which must draw nothing."""
+    wanted = job(model="torch_nets:drawing", validation=0, steps=12)
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 2}), data, tmp_path)
+    assert ran.result["implementation"]["path"] == ("shared-memory" if strategy == "allreduce" else None)
+    assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])

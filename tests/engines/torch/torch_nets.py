@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
+
+import numpy as np
 import torch
 from torch import nn
+
+#: A generator of the file, as some models have it.
+OF_FILE = np.random.default_rng(5)
 
 
 def logits(input_shape: tuple[int, int, int], classes: int, factor: float = 1.0) -> nn.Module:
@@ -142,3 +149,28 @@ class Caching(nn.Module):
 def caching(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     channels, height, width = input_shape
     return Caching(channels * height * width, classes)
+
+
+class Drawing(nn.Module):
+    """Scales each batch by numbers from every generator that there is; they differ by rank if so wanted."""
+
+    def __init__(self, pixels: int, classes: int, by_rank: bool) -> None:
+        super().__init__()
+        self.last = nn.Linear(pixels, classes)
+        rank = int(os.environ.get("RANK", "0")) if by_rank else 0
+        if rank:
+            random.seed(rank)
+            np.random.seed(rank)
+        self.own = [np.random.Generator(np.random.Philox(rank)), random.Random(rank), np.random.RandomState(rank)]
+        self.of_torch = torch.Generator().manual_seed(rank)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        drawn = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), OF_FILE.random()]
+        drawn += [self.own[0].normal(), self.own[1].random(), self.own[2].rand()]
+        drawn.append(float(torch.rand((), generator=self.of_torch)))
+        return self.last(images.flatten(1)) * (1 + 0.1 * sum(drawn))
+
+
+def drawing(input_shape: tuple[int, int, int], classes: int, by_rank: bool = False) -> nn.Module:
+    channels, height, width = input_shape
+    return Drawing(channels * height * width, classes, by_rank)

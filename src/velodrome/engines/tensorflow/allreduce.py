@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.flat import FlatModel
-from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.engines.tensorflow.replicas import Replicas, traced
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.engines.tensorflow.tensor_memory import writable_memory
 from velodrome.tasks.counts import Counts
@@ -44,9 +44,9 @@ class AllReduce(Replicas):
         self._step = tf.Variable(0, dtype=tf.int64)
         self._update = tf.Variable(0, dtype=tf.int64)
         flat = tf.TensorSpec(self._weights.shape, self._network.dtype)
-        self._start = tf.function(self._compute, autograph=False).get_concrete_function()
-        self._continue = tf.function(self._apply_and_compute, autograph=False).get_concrete_function(flat)
-        self._finish = tf.function(self._apply_summed, autograph=False).get_concrete_function(flat)
+        self._start = traced(self._compute)
+        self._continue = traced(self._apply_and_compute, flat)
+        self._finish = traced(self._apply_summed, flat)
         return None, self._trace_evaluation(), None
 
     def _compute(self) -> tf.Tensor:

@@ -6,7 +6,7 @@ of this process. The gradient is summed over all replicas once a step, as one bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,24 @@ from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
+from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.engines.tensorflow.tasks.base import task_of_job
+from velodrome.models.generators import Generators, preserved
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
+from velodrome.worker.gather import gather
 from velodrome.worker.learner import Learner, Part, State
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20
+
+
+def traced(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The graph of a function. A model that draws from Python's or NumPy's generators while it is traced draws the same
+    numbers in every graph, however many a strategy needs."""
+    with preserved():
+        return tf.function(function, autograph=False).get_concrete_function(*arguments)
 
 
 class Replicas(Learner):
@@ -73,18 +83,17 @@ class Replicas(Learner):
     def _functions(self) -> tuple[Any, Any, Any]:
         """The functions that train, evaluate and sum over processes, traced now so that later calls only compute."""
         number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
-        train = tf.function(self._train_steps, autograph=False)
-        total = tf.function(self._sum_over_processes, autograph=False)
+        vector = tf.TensorSpec([None], tf.float64)
         return (
-            train.get_concrete_function(number, number, number, spec),
+            traced(self._train_steps, number, number, number, spec),
             self._trace_evaluation(),
-            total.get_concrete_function(tf.TensorSpec([None], tf.float64)) if self._several_processes else None,
+            traced(self._sum_over_processes, vector) if self._several_processes else None,
         )
 
     def _trace_evaluation(self) -> Any:
         """The traced function that evaluates."""
         number, spec = tf.TensorSpec([], tf.int64), [self._feed.spec] * len(self._ranks)
-        return tf.function(self._count_steps, autograph=False).get_concrete_function(number, number, spec)
+        return traced(self._count_steps, number, number, spec)
 
     def _replica(self) -> int:
         """Which replica of this process is being traced."""
@@ -234,6 +243,14 @@ class Replicas(Learner):
 
     def total(self, counts: Counts) -> Counts:
         return self._network.counts(self._sum_over_ranks(counts.vector(self._network.counted)))
+
+    def generators(self) -> Generators:
+        return super().generators() | generators_of(self._network.model)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        if not self._several_processes:
+            return [data]
+        return gather(data, self._context.rank, self._world, self._sum_over_ranks)
 
     def state(self) -> State:
         unpack = self._network.layout.unpack

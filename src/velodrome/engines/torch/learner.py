@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.engines.torch import model_file as saved
+from velodrome.engines.torch.generators import generators_of
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
+from velodrome.models.generators import Generators
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
+from velodrome.worker.gather import gather
 from velodrome.worker.learner import Learner, Part, State
 
 
@@ -139,6 +143,16 @@ class TorchLearner(Learner):
         return Counts.of(vector, names)
 
     # -- state
+
+    def generators(self) -> Generators:
+        return super().generators() | generators_of(self._model)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        def total(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+            self._transport.all_reduce(vector)
+            return vector
+
+        return gather(data, self._transport.rank, self._transport.size, total)
 
     def state(self) -> State:
         model = {

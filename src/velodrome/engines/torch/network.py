@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,14 +64,15 @@ class Network:
         """Whether a forward pass in training changes no parameter: only then may processes share them."""
         if self.from_zoo:
             return True
+        before = [parameter.detach().clone() for parameter in self.model.parameters()]
         try:
-            tried = copy.deepcopy(self.model).train()
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                tried(self.sample)
+            with trial.untouched(self.model) as tried, torch.no_grad():
+                if tried is self.model:  # it cannot be copied, and a call may change more than tensors
+                    return False
+                tried.train()(self.sample)
+                return all(torch.equal(*pair) for pair in zip(before, tried.parameters(), strict=True))
         except Exception:
             return False
-        pairs = zip(self.model.parameters(), tried.parameters(), strict=True)
-        return all(torch.equal(before, after) for before, after in pairs)
 
 
 def seed_everything(seed: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from velodrome.engines.torch.generators import generators_of
 from velodrome.engines.torch.softmax import Outputs, SoftmaxInput
 from velodrome.errors import BadRequest
 from velodrome.models import generators, own
@@ -41,8 +42,7 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
 
     Random numbers that are drawn meanwhile are drawn again later.
     """
-    devices = {tensor.device for tensor in model.parameters() if tensor.is_cuda}
-    with generators.preserved(), torch.random.fork_rng(devices=list(devices)):
+    with generators.preserved(generators_of(model)):
         try:
             tried = copy.deepcopy(model)
         except Exception:  # a tensor with a history, a generator, an open file …
