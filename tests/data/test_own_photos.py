@@ -116,6 +116,12 @@ def test_an_archive_is_read_like_the_folder_it_holds(tmp_path, wrapped):
     assert packed.class_names == plain.class_names
 
 
+def nul_info():
+    info = zipfile.ZipInfo("ant/x.png")
+    info.filename = "ant/x\0y.png"
+    return info
+
+
 def link_info():
     info = zipfile.ZipInfo("ant/link.png")
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -128,7 +134,8 @@ def link_info():
         ("../../evil.png", b"x", "leads out of the archive"),
         ("/etc/evil.png", b"x", "leads out of the archive"),
         ("ant/../../evil.png", b"x", "leads out of the archive"),
-        ("ant\\..\\evil.png", b"x", "leads out of the archive"),
+        ("ant\\..\\evil.png", b"x", r"'ant\\..\\evil.png' in it has a backslash in its name"),
+        (nul_info(), b"x", r"'ant/x\\x00y.png' in it has a NUL character in its name"),
         (link_info(), b"/etc/passwd", "is a link"),
         ("ant/bomb.png", bytes(30 << 20), "swells from"),
     ],

@@ -35,6 +35,9 @@ def quick(monkeypatch):
         ("hdfs://namenode:9000", "no whole address"),
         ("hdfs://namenode:port/data", "'hdfs://namenode:port/data' is no address: Port"),
         ("s3:///path", "write it as s3://bucket/path"),
+        ("a\0b", r"'a\\x00b' is no address: it has a NUL character"),
+        ("hdfs://h\0/x", "it has a NUL character"),
+        ("~nobody-of-that-name/x", "there is no such user"),
     ],
 )
 def test_an_address_that_is_none_is_refused_with_the_way_out(url, words):

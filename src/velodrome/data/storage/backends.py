@@ -28,6 +28,8 @@ def split_url(url: str) -> tuple[str, str]:
     scheme, colon, rest = url.partition("://")
     if not url:
         raise BadRequest("'' is no address: give a folder, hdfs://host:port/path, webhdfs://… or s3://bucket/path")
+    if "\0" in url:
+        raise BadRequest(f"{url!r} is no address: it has a NUL character")
     if not colon:
         return "file", url
     scheme = scheme.lower()

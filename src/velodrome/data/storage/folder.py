@@ -19,7 +19,10 @@ class FolderStore(Store):
     """A folder of this machine."""
 
     def __init__(self, place: str) -> None:
-        self.folder: Path = Path(place).expanduser().absolute()
+        try:
+            self.folder: Path = Path(place).expanduser().absolute()
+        except RuntimeError:
+            raise BadRequest(f"{place!r} is no folder: there is no such user") from None
         self.url = str(self.folder)
 
     def list(self) -> list[File]:

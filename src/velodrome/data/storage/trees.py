@@ -179,7 +179,7 @@ class ZipTree:
             folders.update(str(above) for above in (name.parents if not info.is_dir() else (name, *name.parents)))
             if not info.is_dir():
                 if str(name) in self._infos:
-                    raise BadRequest(f"{str(path)!r} holds two files named {shown(name)!r}: pack it again")
+                    raise BadRequest(f"{str(path)!r} holds two files named '{shown(name)}': pack it again")
                 self._infos[str(name)] = info
         folders.discard(".")
         top = _only_top(self._infos, folders)
@@ -197,7 +197,11 @@ def _safe_name(info: zipfile.ZipInfo, archive: Path) -> str:
     name = info.filename
     parts = name.split("/")
     wrong = ""
-    if name.startswith("/") or "\\" in name or ":" in parts[0] or ".." in parts or "\0" in name:
+    if "\0" in info.orig_filename:  # Python cuts the name there
+        name, wrong = info.orig_filename, "has a NUL character in its name"
+    elif "\\" in name:
+        wrong = "has a backslash in its name, where some programs of Windows write it for the / between folders"
+    elif name.startswith("/") or ":" in parts[0] or ".." in parts:
         wrong = "leads out of the archive"
     elif stat.S_ISLNK(info.external_attr >> 16):
         wrong = "is a link"
@@ -206,7 +210,7 @@ def _safe_name(info: zipfile.ZipInfo, archive: Path) -> str:
     elif info.file_size > _SMALL and info.file_size > _SWELL * max(1, info.compress_size):
         wrong = f"swells from {info.compress_size:,} to {info.file_size:,} bytes"
     if wrong:
-        raise BadRequest(f"{str(archive)!r} is not read: {shown(name)!r} in it {wrong}; pack the images again")
+        raise BadRequest(f"{str(archive)!r} is not read: '{shown(name)}' in it {wrong}; pack the images again")
     return name
 
 
