@@ -19,6 +19,7 @@ from samples import ROOT, USER_PAGES, Block, blocks
 
 from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS
+from velodrome.run.check import check_run
 
 sys.path.insert(0, str(ROOT / "docs"))
 from reference_words import FOLDER
@@ -117,3 +118,5 @@ def _check_against_reference(run: Path) -> None:
     for event in events:
         known = {field.alias or name for name, field in MODELS[event["kind"]].model_fields.items()}
         assert event.keys() <= known, f"{event['kind']}: {event.keys() - known} are not in the reference"
+    checked = check_run(run)
+    assert checked.status != "finished" or not checked.problems, checked.problems
