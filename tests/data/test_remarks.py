@@ -13,7 +13,7 @@ from pictures import COLOURS, picture, write_folders
 
 from velodrome.data import catalogue
 from velodrome.data.cache import decoded
-from velodrome.data.remarks import fingerprints
+from velodrome.data.remarks import fingerprints, fingerprints_of_file
 from velodrome.data.sets import idx
 from velodrome.errors import BadRequest
 
@@ -34,7 +34,7 @@ def write_parts(top: Path, **each: range) -> Path:
     return top
 
 
-def test_fingerprints_tell_pictures_apart_by_every_pixel():
+def test_fingerprints_tell_pictures_apart_by_every_pixel(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (500, 4, 5, 3), dtype=np.uint8)
     images[7] = images[3]
     images[9] = images[3]
@@ -42,7 +42,8 @@ def test_fingerprints_tell_pictures_apart_by_every_pixel():
     prints = fingerprints(images)
     assert len(set(prints.tolist())) == 499
     assert prints[7] == prints[3] != prints[9]
-    assert np.array_equal(fingerprints(images, np.array([9, 3])), prints[[9, 3]])
+    np.save(tmp_path / "images.npy", images)
+    assert np.array_equal(fingerprints_of_file(tmp_path / "images.npy", np.array([9, 3])), prints[[9, 3]])
 
 
 def test_pictures_that_are_in_two_parts_are_counted(tmp_path, velodrome):

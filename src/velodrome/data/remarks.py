@@ -7,8 +7,10 @@ Pictures are compared by fingerprints of their pixels, which are made once and k
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,28 @@ Fingerprints = NDArray[np.uint64]
 _NAMED = 10
 
 
-def fingerprints(images: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> Fingerprints:
-    """A number for each image, or for those of some rows: equal for equal pixels, and otherwise different."""
-    order = range(images.shape[0]) if rows is None else rows.tolist()
-    sums = (hashlib.blake2b(np.ascontiguousarray(images[row]).data, digest_size=8).digest() for row in order)
+def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
+    """A number for each image: equal for equal pixels, and otherwise different."""
+    return _numbers(np.ascontiguousarray(images[row]).data for row in range(images.shape[0]))
+
+
+def fingerprints_of_file(path: Path, rows: NDArray[np.int64]) -> Fingerprints:
+    """The same for rows of an `.npy` file of bytes, which may be larger than memory."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, _ = read_header(file)
+        start, size = file.tell(), math.prod(shape[1:])
+
+        def image(row: int) -> bytes:
+            file.seek(start + row * size)
+            return file.read(size)
+
+        return _numbers(map(image, rows.tolist()))
+
+
+def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
+    sums = (hashlib.blake2b(pixels, digest_size=8).digest() for pixels in images)
     return np.frombuffer(b"".join(sums), np.uint64)
 
 

@@ -259,7 +259,7 @@ def write_arrays(
     """
     import numpy as np
 
-    from velodrome.data.remarks import fingerprints
+    from velodrome.data.remarks import fingerprints_of_file
 
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = large_enough(label, part, class_names, faults)
@@ -272,7 +272,7 @@ def write_arrays(
             f"data set {name!r} has {len(names)} classes that can be used, and training needs two"
             + (f": {wrong}" if wrong else "")
         )
-    prints = fingerprints(np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False), row)
+    prints = fingerprints_of_file(folder / "images.npy", row)
     for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
         np.save(folder / f"{file}.npy", array)
     return {
