@@ -80,9 +80,10 @@ def test_what_was_forked_from_a_template_is_found_and_ends_but_not_the_template(
     words = [sys.executable, "-c", FORKING, token, "x" * PADDING]
     started = subprocess.Popen(words, env=environment)
     try:
-        wait_until(lambda: len(cleaner.marked(token)) == 2)
-        lines = [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in cleaner.marked(token)]
-        assert lines == [b"python -m velodrome.worker --role worker --rank 1"] * 2
+        def titles() -> list[bytes]:
+            return [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in cleaner.marked(token)]
+
+        wait_until(lambda: titles() == [b"python -m velodrome.worker --role worker --rank 1"] * 2)
         assert cleaner.end_marked(token) == []
         assert started.poll() is None
     finally:
