@@ -31,7 +31,7 @@ class Form:
     file: str = WHOLE
     #: The user's classes and functions that the file refers to, as module:name, by their names in it.
     custom_objects: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the file is free of Python code, which Keras loads only if it is told to.
+    #: Whether the file is free of Python code, which Keras loads only with `safe_mode=False`.
     safe_mode: bool = True
 
 
