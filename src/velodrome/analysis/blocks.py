@@ -1,0 +1,184 @@
+"""Compares configurations by blocks: the logarithm of a value is its configuration's plus its block's plus noise.
+
+A block is a repetition of the race, in which every configuration ran once: whatever changed between repetitions falls
+out of the differences. Batches of races are computed at once, so that `benchmarks/verdicts.py` simulates with this
+code. `docs/reference/verdicts.md` explains the rule; the constants were chosen by that benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, fdtrc, polygamma, stdtrit
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+#: The chance that anything a race claims is wrong, however many configurations it has and however often one looks.
+ERROR_RATE = 0.05
+#: The first repetition after which anything is claimed.
+FIRST_LOOK = 3
+#: A value further than this many robust deviations from its configuration and block is a straggler: it is moved there.
+STRAGGLER = 3.0
+#: The largest share of a configuration's runs that may be stragglers; with more it is just noisy.
+MOST_STRAGGLERS = 0.2
+#: Differences of logarithms below this are not told apart by any clock: 0.1 %.
+RESOLUTION = 0.001
+#: Median absolute deviation to standard deviation, for normal noise.
+_DEVIATION = 1.4826
+#: Up to here every look has the same share of the error rate; later ones have less and less, without an end.
+_EVEN_LOOKS = 12
+#: The first looks of more than two configurations have less: there, noise of unequal size is hardest to see.
+_FIRST_SHARES = {3: 0.1, 4: 0.2, 5: 0.4, 6: 0.6, 7: 0.8}
+#: What makes up for looks and pairs that depend on one another, and so err less often than their sum.
+_LOOKS_TOGETHER, _PAIRS_TOGETHER = 2.6, 0.79
+#: A configuration whose noise exceeds that of the others, with this chance of seeming so only, is judged by itself.
+_NOISY = 0.04
+#: Standard errors by which the difference in noise between configurations is taken for larger than it seems.
+_DOUBT = 1.0
+#: Degrees of freedom that a noisy configuration takes over from the others.
+_ALONE = 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Differences of logarithms between all pairs, for a batch of races: (race, configuration, configuration)."""
+
+    estimate: Array
+    #: Standard error; infinite where two configurations share fewer than two blocks.
+    error: Array
+    freedom: Array
+    #: Which values were taken for stragglers: (race, configuration, block).
+    stragglers: Mask
+
+
+def fit(logarithms: Array, *, robust: bool = True) -> Fit:
+    """Compare the configurations of races; `logarithms` is (race, configuration, block), NaN where a run is missing.
+
+    Without `robust` every value counts as it is: a run that failed is no straggler.
+    """
+    present = ~np.isnan(logarithms)
+    values, stragglers = _winsorized(logarithms, present) if robust else (logarithms, np.zeros_like(present))
+    there = present.astype(float)
+    filled = np.where(present, values, 0.0)
+    across = there.swapaxes(1, 2)
+    common = there @ across
+    shared = np.maximum(common, 1)
+    totals = filled @ across
+    estimate = (totals - totals.swapaxes(1, 2)) / shared
+    squares = filled**2 @ across
+    scatter = squares + squares.swapaxes(1, 2) - 2 * filled @ filled.swapaxes(1, 2) - common * estimate**2
+    moved = stragglers.sum(2) / np.maximum(present.sum(2), 1)
+    # A moved value hides variance: that of the others is scaled up.
+    kept = 1 - np.maximum(moved[:, :, None], moved[:, None, :])
+    own, degrees = np.maximum(scatter, 0) / np.maximum(common - 1, 1) / kept**2, common - 1
+    if logarithms.shape[1] > 2:
+        own, degrees = _steadied(own, degrees, filled, present, stragglers)
+    error = np.where(common < 2, np.inf, np.sqrt(np.maximum(own, RESOLUTION**2) / shared))
+    return Fit(estimate, error, np.maximum(degrees, 1), stragglers)
+
+
+def _steadied(
+    own: Array, degrees: Array, filled: Array, present: Mask, stragglers: Mask
+) -> tuple[Array, Array]:
+    """The variance of each pair's difference, steadied by that of all pairs as far as their noise is alike.
+
+    Few blocks tell little about the noise of one pair. The noise of all pairs counts as some more degrees of freedom:
+    many if the configurations scatter alike, few if they do not, next to none for one that scatters more than the
+    others.
+    """
+    runs, there = present.sum(2), present.astype(float)
+    rest = _residuals(filled, there)
+    configurations = present.any(2).sum(1)
+    freedom = np.maximum(there.sum((1, 2)) - configurations - present.any(1).sum(1) + 1, 1)
+    moved = stragglers.sum((1, 2)) / np.maximum(there.sum((1, 2)), 1)
+    pooled = (rest**2).sum((1, 2)) / freedom / (1 - moved) ** 2
+    mine = np.maximum((runs - 1) * (1 - 1 / configurations[:, None]), 0.5)
+    sums = (rest**2).sum(2)
+    spread = np.maximum(sums / mine, 1e-300)
+    # How much more the configurations' variances differ than chance explains, in the way of empirical Bayes.
+    chance = polygamma(1, mine / 2)
+    logs = np.where(runs >= 2, np.log(spread) - digamma(mine / 2) + np.log(mine / 2), np.nan)
+    with np.errstate(all="ignore"):
+        count = np.maximum((runs >= 2).sum(1), 2)
+        mean = np.nansum(logs, axis=1) / count
+        excess = np.nansum((logs - mean[:, None]) ** 2, axis=1) / (count - 1) - chance.mean(1)
+    doubt = chance.mean(1) * np.sqrt(2 / np.maximum(configurations - 1, 1))
+    borrowed = np.broadcast_to(_degrees_of(excess + _DOUBT * doubt)[:, None, None], own.shape)
+    others = np.maximum(freedom[:, None] - mine, 0.5)
+    ratio = spread / np.maximum((sums.sum(1, keepdims=True) - sums) / others, 1e-300)
+    noisy = fdtrc(mine, others, ratio) < _NOISY
+    borrowed = np.where(noisy[:, :, None] | noisy[:, None, :], _ALONE, borrowed)
+    borrowed = np.minimum(borrowed, np.maximum(freedom[:, None, None] - degrees, 0))
+    total = np.maximum(borrowed + degrees, 1)
+    return (borrowed * 2 * pooled[:, None, None] + degrees * own) / total, total
+
+
+_GRID = np.exp(np.linspace(np.log(2.0), np.log(400.0), 300))
+_TRIGAMMA = polygamma(1, _GRID / 2)
+
+
+def _degrees_of(variance: Array) -> Array:
+    """The degrees of freedom of a scaled chi-square whose logarithm has this variance, between 2 and 400."""
+    return np.interp(-np.clip(variance, _TRIGAMMA[-1], _TRIGAMMA[0]), -_TRIGAMMA, _GRID)
+
+
+def _residuals(filled: Array, there: Array) -> Array:
+    """What configurations and blocks do not explain, by least squares; alternating means converge to it where runs are
+    missing."""
+    rest = filled * there
+    runs, members = np.maximum(there.sum(2, keepdims=True), 1), np.maximum(there.sum(1, keepdims=True), 1)
+    for _ in range(1 if there.all() else 12):
+        rest = (rest - rest.sum(2, keepdims=True) / runs) * there
+        rest = (rest - rest.sum(1, keepdims=True) / members) * there
+    return rest
+
+
+def _median(values: Array, axis: int) -> Array:
+    """Medians without missing values; 0 where all are missing."""
+    ranked = np.sort(values, axis=axis)
+    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
+    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, values.shape[axis] - 1)
+    middle = (np.take_along_axis(ranked, low, axis) + np.take_along_axis(ranked, high, axis)) / 2
+    return np.where(count > 0, middle, 0.0)
+
+
+def _winsorized(values: Array, present: Mask) -> tuple[Array, Mask]:
+    """The values with stragglers moved to the limit, and which they are."""
+    rest = values.copy()
+    for _ in range(3):  # median polish
+        rest = rest - _median(rest, 2)
+        rest = rest - _median(rest, 1)
+    runs = present.sum(2)
+    freedom = np.maximum(runs.sum(1) - present.any(2).sum(1) - present.any(1).sum(1) + 1, 1)
+    # The polish leaves about as many residuals at zero as it has fitted medians: they say nothing about the noise.
+    sizes = -np.sort(-np.where(present, np.abs(rest), -1.0).reshape(len(values), -1), axis=1)
+    middle = np.minimum((freedom - 1) // 2, sizes.shape[1] - 1)
+    limit = (STRAGGLER * _DEVIATION * sizes[np.arange(len(values)), middle])[:, None, None]
+    far = present & (np.abs(rest) > limit)
+    far &= (far.sum(2) <= MOST_STRAGGLERS * runs)[:, :, None]
+    return np.where(far, values - rest + np.sign(rest) * limit, values), far
+
+
+def share_of_look(look: int, first: Mapping[int, float] = MappingProxyType({})) -> float:
+    """The share of the error rate for the look after so many repetitions; the shares of all looks add up to one."""
+    if look < FIRST_LOOK:
+        return 0.0
+    even = sum(first.get(number, 1.0) for number in range(FIRST_LOOK, _EVEN_LOOKS + 1))
+    whole = even + _EVEN_LOOKS + 1
+    if look <= _EVEN_LOOKS:
+        return first.get(look, 1.0) / whole
+    return (_EVEN_LOOKS + 1) * _EVEN_LOOKS / (look * (look - 1)) / whole
+
+
+def margin(freedom: Array, look: int, rivals: Array | float, entered: int) -> Array:
+    """How many standard errors a difference must exceed to be claimed at this look, so many of those that entered being
+    left as rivals."""
+    pairs = np.maximum(rivals * (rivals - 1) / 2, 1) ** _PAIRS_TOGETHER
+    level = ERROR_RATE * _LOOKS_TOGETHER * share_of_look(look, _FIRST_SHARES if entered > 2 else {}) / pairs
+    found: Array = -stdtrit(freedom, level / 2) if look >= FIRST_LOOK else np.full_like(freedom, np.inf)
+    return found
