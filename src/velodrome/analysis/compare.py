@@ -5,12 +5,13 @@ Pure functions on plain data, no input or output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from velodrome.analysis.configuration import TASK, Baselines, Configuration, names_of, text_of, varied
 from velodrome.analysis.measures import BY_NAME, MEASURES, THROUGHPUT, TIME_TO_TARGET, Result, time_to_target
+from velodrome.analysis.repetition import Block, blocks_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 from velodrome.spec.job import Target
 
@@ -26,7 +27,9 @@ class Row:
     #: By the name of the measure; measures that no run has are absent.
     spreads: Mapping[str, Spread]
     #: Runs that ended without a result.
-    failed: int = 0
+    failures: tuple[Result, ...] = field(default=(), repr=False)
+    #: The repetitions of `results`, then those of `failures`.
+    blocks: tuple[Block, ...] = field(default=(), repr=False)
     #: Throughput over the same engine's `single` in the same race.
     speedup: Ratio | None = None
     #: Throughput over the strategy's own run with one worker.
@@ -39,6 +42,25 @@ class Row:
     @property
     def runs(self) -> int:
         return len(self.results)
+
+    @property
+    def failed(self) -> int:
+        return len(self.failures)
+
+    @property
+    def crashed(self) -> int:
+        """Runs that failed because of what they ran: an interrupted one may have done well."""
+        return sum(map(has_crashed, self.failures))
+
+    @property
+    def attempts(self) -> int:
+        """Runs that came to an end, finished or crashed."""
+        return self.runs + self.crashed
+
+    def by_block(self, read: Callable[[Result], float | None]) -> dict[Block, float]:
+        """What every finished run measured, by its repetition; runs without a value are absent."""
+        values = zip(self.blocks, map(read, self.results), strict=False)
+        return {block: value for block, value in values if value is not None}
 
     @property
     def workers(self) -> int:
@@ -107,6 +129,17 @@ def is_whole(result: Result) -> bool:
     return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
 
 
+#: Causes of a failure that have nothing to do with the configuration.
+_NOT_ITS_FAULT = frozenset({"interrupt", "controller", "disk", "request", "collect"})
+
+
+def has_crashed(result: Result) -> bool:
+    """Whether a run failed because of what it ran, and not because somebody ended it or the disk was full."""
+    if result["status"] != "failed":
+        return False
+    return (result.get("error") or {}).get("cause") not in _NOT_ITS_FAULT
+
+
 def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:
     found = {}
     for measure in MEASURES:
@@ -123,22 +156,43 @@ def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spre
     return found
 
 
-def compare(results: Iterable[Result], target: Target | None = None) -> list[Row]:
-    """A row for each configuration of finished runs, in the order of first appearance."""
-    groups: dict[str, list[Result]] = {}
-    failed: dict[str, int] = {}
+def _grouped(
+    results: Iterable[Result],
+) -> tuple[dict[str, Configuration], dict[str, list[Result]], dict[str, list[Result]]]:
+    """All configurations, their finished runs and those that did not finish, by key and in order of appearance."""
     configurations: dict[str, Configuration] = {}
+    finished: dict[str, list[Result]] = {}
+    failures: dict[str, list[Result]] = {}
     for result in results:
         configuration = Configuration.of(result)
         if is_whole(result):
-            configurations.setdefault(configuration.key, configuration)
-            groups.setdefault(configuration.key, []).append(result)
+            finished.setdefault(configuration.key, []).append(result)
         elif result["status"] != "running":
-            failed[configuration.key] = failed.get(configuration.key, 0) + 1
+            failures.setdefault(configuration.key, []).append(result)
+        else:
+            continue
+        configurations.setdefault(configuration.key, configuration)
+    return configurations, finished, failures
+
+
+def crashed_always(results: Iterable[Result]) -> dict[str, int]:
+    """How often each configuration crashed of which no run finished, by its name."""
+    configurations, finished, failures = _grouped(results)
     names = names_of(list(configurations.values()))
+    counts = {names[key]: sum(map(has_crashed, group)) for key, group in failures.items() if key not in finished}
+    return {name: count for name, count in counts.items() if count}
+
+
+def compare(results: Iterable[Result], target: Target | None = None) -> list[Row]:
+    """A row for each configuration of finished runs, in the order of first appearance."""
+    configurations, groups, failures = _grouped(results)
+    configurations = {key: configuration for key, configuration in configurations.items() if key in groups}
+    names = names_of(list(configurations.values()))
+    blocks = blocks_of({key: [*group, *failures.get(key, ())] for key, group in groups.items()})
     baselines = Baselines(configurations.values())
     rows = {
-        key: Row(configurations[key], names[key], tuple(group), _spreads(group, target), failed.get(key, 0))
+        key: Row(configurations[key], names[key], tuple(group), _spreads(group, target),
+                 tuple(failures.get(key, ())), blocks[key])
         for key, group in groups.items()
     }
 
