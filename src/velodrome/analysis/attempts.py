@@ -1,0 +1,161 @@
+"""What a success costs: the time or price of all runs, crashed and unsuccessful ones included, per success.
+
+Turns the runs of configurations into a contest for `analysis/decide.py`. Pure functions on plain data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from velodrome.analysis.blocks import FIRST_LOOK, Array, Fit, Mask, fit
+from velodrome.analysis.compare import Row, has_crashed
+from velodrome.analysis.decide import Contest
+from velodrome.analysis.measures import Result, instance_hours, instances, time_to_target
+from velodrome.analysis.repetition import Block
+from velodrome.spec.job import Target
+
+#: The least number of successes that is divided by when a run is left out.
+_LEAST = 0.5
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What each run of a configuration cost, by its repetition, and which of them succeeded."""
+
+    amounts: Mapping[Block, float]
+    succeeded: frozenset[Block]
+
+    @property
+    def tries(self) -> int:
+        return len(self.amounts)
+
+    @property
+    def successes(self) -> int:
+        return len(self.succeeded)
+
+    @property
+    def always(self) -> bool:
+        """Whether every run succeeded."""
+        return self.successes == self.tries
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether enough runs failed, and all of them, to leave the configuration out."""
+        return not self.successes and self.tries >= FIRST_LOOK
+
+    @property
+    def per_success(self) -> float | None:
+        """The expected cost of a success; None without one.
+
+        The geometric mean where every run succeeded, as everywhere; else all that was spent divided by the successes.
+        """
+        if not self.successes:
+            return None
+        values = self.amounts.values()
+        if self.always and min(values) > 0:
+            return math.exp(math.fsum(map(math.log, values)) / self.tries)
+        return math.fsum(values) / self.successes
+
+    @property
+    def count_text(self) -> str:
+        """`4 of 5 runs`."""
+        return f"{self.successes} of {self.tries} run{'' if self.tries == 1 else 's'}"
+
+    def sentence(self, target: str, amount: Callable[[float], str]) -> str:
+        """`reached accuracy>=0.97 in 4 of 5 runs, 12.3 s of training per success`."""
+        price = self.per_success
+        return f"reached {target} in {self.count_text}" + ("" if price is None else f", {amount(price)} per success")
+
+
+def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable[[Result], float]) -> Attempts:
+    """The attempts of a row: `cost` is that of a success, or None; `lost` that of any other run.
+
+    A run that was interrupted is no attempt.
+    """
+    amounts, succeeded = {}, set()
+    for place, (block, result) in enumerate(zip(row.blocks, (*row.results, *row.failures), strict=True)):
+        finished = place < row.runs
+        value = cost(result) if finished else None
+        if value is not None:
+            succeeded.add(block)
+        elif not finished and not has_crashed(result):
+            continue
+        amounts[block] = lost(result) if value is None else value
+    return Attempts(amounts, frozenset(succeeded))
+
+
+def times_to(row: Row, target: Target) -> Attempts:
+    """Training seconds to a target; a run that missed it costs all of its training, a crash all of its time."""
+
+    def lost(result: Result) -> float:
+        seconds = result.get("seconds") or {}
+        return float(seconds.get("total" if has_crashed(result) else "train") or 0.0)
+
+    return attempts_of(row, lambda result: time_to_target(result, target), lost)
+
+
+def prices_of(row: Row, target: Target | None, per: Literal["process", "host"], factor: float = 1.0) -> Attempts:
+    """Instance-hours, times a price, to a target or of a whole run."""
+
+    def cost(result: Result) -> float | None:
+        hours = instance_hours(result, target, per)
+        return None if hours is None else factor * hours
+
+    def lost(result: Result) -> float:
+        seconds = (result.get("seconds") or {}).get("total") or 0.0
+        return factor * instances(result, per) * float(seconds) / 3600
+
+    return attempts_of(row, cost, lost)
+
+
+def pseudo_values(amounts: Array, succeeded: Mask) -> Array:
+    """Jackknife pseudo-values of the logarithm of cost per success: their mean estimates it, their scatter its error.
+
+    The last axis are blocks, NaN where there was no attempt. Without a success all are NaN.
+    """
+    present = ~np.isnan(amounts)
+    tries = present.sum(-1, keepdims=True)
+    spent = np.nansum(amounts, axis=-1, keepdims=True)
+    successes = (succeeded & present).sum(-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = np.log(spent) - np.log(successes)
+        without = np.log(spent - amounts) - np.log(np.maximum(successes - succeeded, _LEAST))
+        values = tries * whole - (tries - 1) * without
+    values = np.where(tries > 1, values, np.where(present, whole, np.nan))
+    found: Array = np.where(np.isfinite(values), values, np.nan)
+    return found
+
+
+def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contest:
+    """A contest in cost per success, of which less is better.
+
+    As long as every run succeeded, the runs are compared as any others. Once one has not, each configuration is
+    represented by pseudo-values, none of them counts as a straggler, and what was claimed before a configuration first
+    failed is withdrawn: nobody knew then that it can.
+    """
+    blocks = sorted({block for entry in entries for block in entry.amounts})
+    amounts = np.array([[entry.amounts.get(block, np.nan) for block in blocks] for entry in entries])
+    missed = np.array([[block in entry.amounts and block not in entry.succeeded for block in blocks]
+                       for entry in entries], bool)
+    failing = missed.any(1)
+
+    def fit_at(look: int) -> Fit:
+        spent, lost = amounts[:, :look], missed[:, :look]
+        if (lost.any(1) != failing).any():
+            return _unknown(*spent.shape)
+        with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and looks before the first success
+            values = -pseudo_values(spent, ~lost) if failing.any() else -np.log(spent)
+            return fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
+
+    return Contest(len(entries), len(blocks), math.log1p(tolerance), fit_at)
+
+
+def _unknown(configurations: int, blocks: int) -> Fit:
+    """What is known where nothing may be claimed."""
+    square = (1, configurations, configurations)
+    return Fit(np.zeros(square), np.full(square, np.inf), np.ones(square), np.zeros((1, configurations, blocks), bool))

@@ -1,0 +1,131 @@
+"""Cost per success: made-up attempts whose answers are known, and simulated races of equal configurations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from synthetic_races import EXAMPLES, repeated, result
+from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, pseudo_values, times_to
+from velodrome.analysis.compare import compare
+from velodrome.analysis.decide import Standing, decide
+from velodrome.spec.job import Target
+
+pytestmark = pytest.mark.unit
+
+GOOD = Target.parse("accuracy>=0.9")
+
+
+def attempts(amounts: list[float], *misses: int) -> Attempts:
+    """So many runs, those with the given numbers without success."""
+    blocks = [(number, 0) for number in range(1, len(amounts) + 1)]
+    return Attempts(dict(zip(blocks, amounts, strict=True)),
+                    frozenset(block for block in blocks if block[0] not in misses))
+
+
+def judged(*entries: Attempts, tolerance: float = 0.05) -> Standing:
+    return decide(contest_of_attempts(entries, tolerance))
+
+
+def test_a_success_costs_what_all_runs_cost_together() -> None:
+    made = repeated([EXAMPLES / 3] * 5, [0.95, 0.95, 0.80, 0.95, 0.95], workers=2)
+    found = times_to(compare(made)[0], GOOD)
+    assert (found.successes, found.tries, found.always) == (4, 5, False)
+    assert found.per_success == pytest.approx(5 * 12.0 / 4)
+    assert found.sentence("accuracy>=0.9", lambda value: f"{value:.1f} s of training") == (
+        "reached accuracy>=0.9 in 4 of 5 runs, 15.0 s of training per success"
+    )
+
+
+def test_a_crash_costs_all_of_its_time_and_an_interrupted_run_nothing() -> None:
+    made = repeated([EXAMPLES / 3] * 3, workers=2)
+    crash = result("ddp", 2, status="failed", seed=4, seconds={"startup": 2.0, "train": 3.0, "total": 9.0})
+    stopped = result("ddp", 2, status="interrupted", seed=5, seconds={"startup": 2.0, "train": 3.0, "total": 9.0})
+    row = compare([*made, crash, stopped])[0]
+    found = times_to(row, GOOD)
+    assert (found.successes, found.tries) == (3, 4)
+    assert found.per_success == pytest.approx((3 * 12.0 + 9.0) / 3)
+    paid = prices_of(row, None, "process", 3600.0)
+    assert paid.per_success == pytest.approx(2 * (3 * made[0]["seconds"]["total"] + 9.0) / 3)
+    assert (paid.successes, paid.tries) == (3, 4)
+
+
+def test_without_a_failure_the_cost_is_the_geometric_mean() -> None:
+    assert attempts([1.0, 4.0]).per_success == pytest.approx(2.0)
+    assert attempts([1.0, 4.0], 1).per_success == pytest.approx(5.0)
+
+
+def test_a_configuration_without_a_success_has_no_cost_and_is_left_out_after_three_runs() -> None:
+    none = attempts([1.0] * 5, 1, 2, 3, 4, 5)
+    assert (none.per_success, none.hopeless) == (None, True)
+    assert none.sentence("accuracy>=0.97", str) == "reached accuracy>=0.97 in 0 of 5 runs"
+    assert not attempts([1.0, 1.0], 1, 2).hopeless
+    assert not attempts([1.0] * 5, 1, 2, 3, 4).hopeless
+
+
+def test_pseudo_values_are_those_of_the_jackknife() -> None:
+    spent, reached = [3.0, 4.0, 5.0, 7.0], [True, False, True, True]
+    found = pseudo_values(np.array([[*spent, np.nan]]), np.array([[*reached, False]]))[0]
+    whole = math.log(sum(spent) / 3)
+    for place, value in enumerate(found[:4]):
+        others = [amount for other, amount in enumerate(spent) if other != place]
+        left = sum(success for other, success in enumerate(reached) if other != place)
+        assert value == pytest.approx(4 * whole - 3 * math.log(sum(others) / left))
+    assert np.isnan(found[4])
+    assert np.isnan(pseudo_values(np.array([[1.0, 2.0]]), np.array([[False, False]]))).all()
+
+
+def test_their_scatter_is_the_error_of_the_cost_per_success() -> None:
+    draws = np.random.default_rng(1)
+    succeeded = draws.random((4_000, 20)) < 0.8
+    spent = np.exp(0.1 * draws.standard_normal(succeeded.shape))
+    true = np.log(spent.sum(1) / succeeded.sum(1)).std()
+    seen = pseudo_values(spent, succeeded)
+    assert np.median(seen.std(1, ddof=1) / math.sqrt(20)) == pytest.approx(true, rel=0.1)
+    assert seen.mean() == pytest.approx(math.log(spent.mean() / 0.8), abs=0.01)
+
+
+def test_one_unlucky_run_of_five_neither_excludes_nor_hides_a_configuration() -> None:
+    steady, unlucky = attempts([12.0, 12.1, 11.9, 12.0, 12.2]), attempts([4.0, 4.1, 3.9, 4.0, 4.1], 4)
+    standing = judged(steady, unlucky)
+    assert (standing.outcome, standing.leader) == ("open", 1), "it leads, and one failure does not put it out"
+    more = judged(attempts([12.0, 12.1, 11.9, 12.0, 12.2] * 3), attempts([4.0, 4.1, 3.9, 4.0, 4.1] * 3, 4))
+    assert (more.outcome, more.survivors) == ("one", (1,)), "more runs show that it wins in spite of its failure"
+    close = judged(attempts([4.4, 4.5, 4.3, 4.4, 4.5]), unlucky)
+    assert close.leader == 0, "the failure counts: 5.0 s per success"
+    assert close.outcome == "open"
+
+
+def test_runs_that_all_succeeded_are_compared_as_any_others() -> None:
+    standing = judged(attempts([10.0, 10.1, 9.9]), attempts([5.0, 5.1, 4.9]))
+    assert (standing.outcome, standing.survivors) == ("one", (1,))
+    assert math.exp(standing.lead(1, 0).estimate) == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_failure_is_no_straggler() -> None:
+    costly = attempts([5.0] * 9 + [60.0], 10)
+    assert judged(attempts([6.0] * 10), costly).outcome == "open"
+
+
+def test_a_failure_withdraws_what_was_claimed_before_it() -> None:
+    steady = [10.0, 10.1, 9.9, 10.0, 10.1]
+    assert [drop.look for drop in judged(attempts(steady), attempts([5.0, 5.1, 4.9, 5.0, 5.1])).drops] == [3]
+    assert not judged(attempts(steady), attempts([5.0, 5.1, 4.9, 5.0, 90.0], 5)).drops
+    before = judged(attempts(steady), attempts([50.0, 2.5, 2.4, 2.6, 2.5], 1))
+    assert before.outcome == "open"
+
+
+def test_equal_configurations_that_fail_now_and_then_are_seldom_told_apart() -> None:
+    draws, races, wrong = np.random.default_rng(7), 250, 0
+    for _ in range(races):
+        shared = 0.1 * draws.standard_normal(6)
+        entries = []
+        for _ in range(3):
+            spent = np.exp(shared + 0.1 * draws.standard_normal(6))
+            misses = 1 + np.flatnonzero(draws.random(6) > 0.8)
+            spent[misses - 1] *= 1.5
+            entries.append(attempts(spent.tolist(), *misses.tolist()))
+        wrong += bool(judged(*entries).drops)
+    assert wrong / races <= 0.05
