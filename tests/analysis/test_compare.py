@@ -78,6 +78,25 @@ def test_a_seed_is_a_repetition_and_any_other_field_of_the_job_a_configuration()
     assert Configuration.of(unit).task == Configuration.of(byte).task, "both are compared in one table"
 
 
+def test_runs_of_an_earlier_version_are_of_the_same_configuration() -> None:
+    job = {"dataset": "digits", "engine": "torch", "strategy": "ddp", "workers": 2, "batch_size": 64,
+           "batch_scope": "global", "learning_rate": 0.001}
+    older, newer = ({**result(workers=2, seed=seed), "job": {**job, **more}}
+                    for seed, more in ((1, {}), (2, {"sharding": "auto", "keep_going": False})))
+    begun = {**job, "job": {**job, "seed": 3}, "run": "ddp-3", "status": "interrupted"}
+    rows = compare([older, newer, begun])
+    assert [(row.runs, row.failed) for row in rows] == [(2, 1)]
+
+
+def test_no_two_configurations_have_the_same_name() -> None:
+    rates = [{**result(learning_rate=rate), "job": {"learning_rate": rate}} for rate in (0.1, 0.1 + 1e-9)]
+    assert [row.name for row in compare(rates)] == [
+        "torch/ddp with 1 worker, rate 0.1", "torch/ddp with 1 worker, rate 0.100000001",
+    ]
+    unnamed = [{**result(), "consistency": kind, "job": {"consistency": kind}} for kind in ("bsp", "ssp")]
+    assert [row.name for row in compare(unnamed)] == ["torch/ddp with 1 worker", "torch/ddp with 1 worker (2)"]
+
+
 def test_time_to_target_ends_with_the_epoch_that_reached_it() -> None:
     made = result(rate=EXAMPLES / 3, accuracy=0.8, epochs=4)
     assert time_to_target(made, Target.parse("accuracy>=0.5")) == pytest.approx(9.0)

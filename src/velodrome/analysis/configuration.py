@@ -6,12 +6,14 @@ Names configurations by what distinguishes them, and finds the baseline of each.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from velodrome.analysis.implementation import implementation_kind
+from velodrome.spec.job import Job
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
 NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})
@@ -47,9 +49,13 @@ class Configuration:
         """The configuration of a result; fields of its job are taken where the result carries one."""
         fields = {name: result[name] for name in _RESULT_FIELDS if name in result}
         fields["implementation"] = implementation_kind(result)
-        fields.update(result.get("job") or {})
+        if job := result.get("job") or {}:
+            # A job of an earlier version lacks fields that are newer: it ran with their defaults.
+            fields = {**fields, **job, **{name: value for name, value in _defaults() if name not in {*fields, *job}}}
         fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED}
-        return cls(_key(fields), fields)
+        # The consistency follows from the strategy, and a run that has no result yet does not record it.
+        followed = () if "consistency" in job else ("consistency",)
+        return cls(_key({name: value for name, value in fields.items() if name not in followed}), fields)
 
     @property
     def label(self) -> str:
@@ -69,6 +75,11 @@ class Configuration:
         return f"{self.fields['workers']} + {servers} ps" if servers else str(self.fields["workers"])
 
 
+@lru_cache(maxsize=1)
+def _defaults() -> tuple[tuple[str, Any], ...]:
+    return tuple(Job.model_validate({}).model_dump().items())
+
+
 def _key(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, default=str)
 
@@ -83,7 +94,10 @@ def text_of(value: Any) -> str:
         return ", ".join(f"{name}={item}" for name, item in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return "default" if value is None else str(value)
 
 
 def varied(configurations: Iterable[Configuration]) -> dict[str, list[Any]]:
@@ -128,6 +142,16 @@ def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
             if servers := member.fields.get("servers"):
                 parts[0] += f" and {servers} server{'' if servers == 1 else 's'}"
             found[member.key] = ", ".join([*parts, *words_of(member, differing)])
+    return _numbered(found)
+
+
+def _numbered(names: Mapping[str, str]) -> dict[str, str]:
+    """The same names, with numbers where two configurations differ in nothing that can be named."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for key, name in names.items():
+        seen[name] += 1
+        found[key] = name if seen[name] == 1 else f"{name} ({seen[name]})"
     return found
 
 
