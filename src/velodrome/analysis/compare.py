@@ -114,6 +114,7 @@ class Row:
             "batch_scope": fields.get("batch_scope"),
             "runs": self.runs,
             "failed": self.failed,
+            "crashed": self.crashed,
             **{measure.name: self.median(measure.name) for measure in MEASURES},
         }
         for name in ("speedup", "scaling", "efficiency"):
@@ -227,7 +228,7 @@ def best_of(rows: Sequence[Row], measure: str) -> float | None:
     """The best median of a column, or None if none is better than another."""
     better = BY_NAME[measure].better
     if measure == TIME_TO_TARGET.name:
-        rows = [row for row in rows if row.reached == row.runs]
+        rows = [row for row in rows if row.reached == row.attempts]
     values = [value for row in rows if (value := row.median(measure)) is not None]
     if better is None or len(set(values)) < 2:
         return None

@@ -70,7 +70,7 @@ def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
 
 def _about_runs(row: Row) -> str:
     loaded = sum(map(is_loaded, row.results))
-    parts = ((row.failed, "failed"), (loaded, "beside other programs"))
+    parts = ((row.crashed, "crashed"), (row.failed - row.crashed, "not finished"), (loaded, "beside other programs"))
     return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
@@ -79,8 +79,8 @@ def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
     if spread is None:
         return Cell(ABSENT)
     detail = f"{measure.text(spread.low)} – {measure.text(spread.high)}" if spread.count > 1 else ""
-    if measure.name == "time_to_target" and spread.count < row.runs:
-        detail = f"{spread.count} of {row.runs} runs"
+    if measure.name == "time_to_target" and spread.count < row.attempts:
+        detail = f"{spread.count} of {row.attempts} runs"
     return Cell(measure.text(spread.median), detail, spread.median == best, spread.median)
 
 
@@ -138,7 +138,7 @@ def results_table(rows: Sequence[Row]) -> Table:
     qualities = [measure.name for measure in qualities_of(rows)]
     several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
     reached = ""
-    if any(0 < row.reached < row.runs for row in rows):
+    if any(0 < row.reached < row.attempts for row in rows):
         reached = " If only some runs reached the target, the time to target is their median."
     return _table(
         "results", "Results",
@@ -254,7 +254,8 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
 
 def failures_table(failures: Sequence[Failure]) -> Table:
     return Table(
-        "failures", "Runs that did not finish", "They are excluded from every number above.",
+        "failures", "Runs that did not finish", "They are excluded from every number above, except that a "
+        "verdict by the time to a target or by cost counts what crashed runs took.",
         (Column("run", numeric=False), Column("status", numeric=False), Column("reason", numeric=False)),
         tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
     )
