@@ -1,4 +1,4 @@
-"""Intervals and sample sizes against independent references: scipy's own t-test, printed tables, simulation."""
+"""Intervals against independent references: scipy's own t-test, printed tables, simulation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from velodrome.analysis.statistics import (
-    MOST_RUNS,
-    Ratio,
-    Spread,
-    is_level,
-    more_runs,
-    ratio,
-    runs_per_sample,
-    t_quantile,
-)
+from velodrome.analysis.statistics import Ratio, Spread, ratio, t_quantile
 
 pytestmark = pytest.mark.unit
 
@@ -59,7 +50,6 @@ def test_one_run_gives_an_estimate_and_no_interval() -> None:
 
 def test_a_value_of_zero_has_no_ratio() -> None:
     assert ratio(Spread((0.0, 1.0)), Spread((1.0, 1.0))) is None
-    assert more_runs(Spread((0.0, 1.0)), Spread((1.0, 1.0))) == MOST_RUNS
 
 
 def test_counts_that_agree_to_the_last_example_still_have_a_width() -> None:
@@ -68,31 +58,6 @@ def test_counts_that_agree_to_the_last_example_still_have_a_width() -> None:
     assert not counted.above_one
     exact = ratio(Spread((2.0, 2.0)), Spread((1.0, 1.0)))
     assert exact == Ratio(2.0, 2.0, 2.0)
-
-
-@pytest.mark.parametrize(("effect", "runs"), [(0.5, 64), (0.8, 26), (1.0, 17)])
-def test_sample_sizes_are_those_of_cohens_tables(effect: float, runs: int) -> None:
-    assert runs_per_sample(effect) == runs
-
-
-def test_more_runs_are_few_for_a_large_difference_and_capped_for_a_small_one() -> None:
-    noisy = (100.0, 140.0)
-    assert more_runs(Spread(noisy), Spread((50.0, 70.0))) == 2
-    assert more_runs(Spread(noisy), Spread((95.0, 130.0))) == MOST_RUNS
-    assert more_runs(Spread((1.0,)), Spread((2.0,))) == 2
-    assert more_runs(Spread((2.0, 2.0)), Spread((1.0, 1.0))) == 1
-
-
-def test_two_that_hardly_differ_are_repeated_until_the_interval_shows_it() -> None:
-    first, second = (100.0, 103.0), (100.5, 103.5)
-    before = ratio(Spread(second), Spread(first))
-    assert before is not None
-    assert not is_level(before)
-    times = 2 + more_runs(Spread(first), Spread(second))
-    assert 2 < times < 2 + MOST_RUNS
-    after = ratio(Spread((second * times)[:times]), Spread((first * times)[:times]))
-    assert after is not None
-    assert is_level(after)
 
 
 def test_medians_and_ranges_are_of_the_values_and_the_centre_is_geometric() -> None:

@@ -1,19 +1,35 @@
-"""The table of duels says what is true of each pair, also where there is no ratio."""
+"""The table of pairs says what is settled between the recommended configuration and each other."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from synthetic_races import repeated
 from velodrome.analysis.compare import compare
 from velodrome.analysis.objective import ask
-from velodrome.reporting.tables import ABSENT, pairwise_table
+from velodrome.reporting.tables import pairwise_table
 
 pytestmark = pytest.mark.unit
 
 
-def test_a_value_of_zero_is_not_told_as_a_single_run() -> None:
-    rows = compare([*repeated([100] * 3, [0.9, 0.91, 0.92]), *repeated([100] * 3, [0.0, 0.1, 0.1], workers=2)])
-    table = pairwise_table(ask(rows, "accuracy"), "torch/ddp with 1 worker")
+def findings(results: list[dict[str, Any]], objective: str, best: str) -> list[list[str]]:
+    table = pairwise_table(ask(compare(results), objective), best)
     assert table is not None
-    assert [cell.text for cell in table.rows[0][2:]] == [ABSENT, "inconclusive: a value of zero has no ratio"]
+    return [[cell.text for cell in row[2:]] for row in table.rows]
+
+
+def test_accuracies_differ_in_points_also_where_one_is_zero() -> None:
+    results = [*repeated([100] * 3, [0.9, 0.91, 0.92]), *repeated([100] * 3, [0.0, 0.1, 0.1], workers=2)]
+    assert findings(results, "accuracy", "torch/ddp with 1 worker") == [["+84.3", "beaten after 3 repetitions"]]
+
+
+def test_each_pair_is_beaten_level_or_open_by_the_margins_of_the_verdict() -> None:
+    single, near = repeated([100, 101, 99], strategy="single"), repeated([100.5, 101.4, 99.6], workers=1)
+    results = [*single, *near, *repeated([60, 61, 59], workers=2)]
+    assert findings(results, "throughput", "torch/single with 1 worker") == [
+        ["1.00×", "level"], ["1.67×", "beaten by torch/ddp with 1 worker after 3 repetitions"],
+    ]
+    once = [*single[:1], *repeated([60], workers=2)]
+    assert findings(once, "throughput", "torch/single with 1 worker") == [["1.67×", "open: 2 more runs, about 3 min"]]

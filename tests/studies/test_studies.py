@@ -193,13 +193,14 @@ def test_repetitions_and_scale_reach_the_race() -> None:
 
 
 def rows_for(plan: StudyPlan, rates: Sequence[float], noise: Sequence[float] = (1.0,)) -> list[Row]:
-    """A made-up result for each of our jobs, once for each factor of noise."""
+    """A made-up result for each of our jobs, once for each factor of noise; every job has them in another order."""
     made = []
-    for job, rate in zip(plan.jobs, rates, strict=True):
+    for place, (job, rate) in enumerate(zip(plan.jobs, rates, strict=True)):
+        turn = place % len(noise)
         fields = {name: job[name] for name in ("engine", "strategy", "workers", "servers", "batch_size") if name in job}
         made += [
             result(rate=rate * factor, dataset=job["dataset"], model=job["model"], job=dict(job), seed=seed, **fields)
-            for seed, factor in enumerate(noise, start=1)
+            for seed, factor in enumerate([*noise[turn:], *noise[:turn]], start=1)
         ]
     return compare(made)
 

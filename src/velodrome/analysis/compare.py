@@ -11,6 +11,7 @@ from typing import Any
 
 from velodrome.analysis.configuration import TASK, Baselines, Configuration, names_of, text_of, varied
 from velodrome.analysis.measures import BY_NAME, MEASURES, THROUGHPUT, TIME_TO_TARGET, Result, time_to_target
+from velodrome.analysis.paired import paired_ratios
 from velodrome.analysis.repetition import Block, blocks_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 from velodrome.spec.job import Target
@@ -197,12 +198,18 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
         for key, group in groups.items()
     }
 
+    ratios = {
+        task: paired_ratios({row.configuration.key: row.by_block(THROUGHPUT.read) for row in members})
+        for task, members in _by_task(rows.values()).items()
+    }
+
     def over(row: Row, key: str | None) -> Ratio | None:
         if key is None:
             return None
         if key == row.configuration.key:
             return Ratio(1.0)
-        return ratio(row.spreads["examples_per_second"], rows[key].spreads["examples_per_second"])
+        found = ratios[row.configuration.task](row.configuration.key, key)
+        return found or ratio(row.spreads["examples_per_second"], rows[key].spreads["examples_per_second"])
 
     return [
         replace(
@@ -212,6 +219,13 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
         )
         for row in rows.values()
     ]
+
+
+def _by_task(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.configuration.task, []).append(row)
+    return found
 
 
 def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -71,6 +71,8 @@ class Standing:
     survivors: tuple[int, ...]
     drops: tuple[Drop, ...]
     looks: int
+    #: A difference below this is too small to matter.
+    tolerance: float
     #: All pairs: first minus second.
     _estimate: Array
     _reach: Array
@@ -118,13 +120,13 @@ def decide(contest: Contest) -> Standing:
         reach = _reach(found, look, alive, size)
         if look < FIRST_LOOK:
             continue
-        for drop in _beaten(estimate, reach, alive, look):
+        for drop in _beaten(estimate, reach, alive, look, contest.tolerance):
             drops.append(drop)
             alive[drop.loser] = False
     survivors = tuple(int(one) for one in np.flatnonzero(alive))
     outcome = _outcome(estimate, reach, survivors, contest.tolerance)
     more = _more(found, contest, survivors) if outcome == "open" and found is not None else None
-    return Standing(outcome, survivors, tuple(drops), contest.looks, estimate, reach, more)
+    return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate, reach, more)
 
 
 def _reach(found: Fit, look: int, alive: Mask, entered: int) -> Array:
@@ -134,9 +136,13 @@ def _reach(found: Fit, look: int, alive: Mask, entered: int) -> Array:
     return np.where(np.isnan(reach), np.inf, reach)
 
 
-def _beaten(estimate: Array, reach: Array, alive: Mask, look: int) -> Sequence[Drop]:
-    """Those that another survivor beats, each with the one that does so most clearly."""
-    low = np.where(alive[:, None] & alive[None, :], estimate - reach, -np.inf)
+def _beaten(estimate: Array, reach: Array, alive: Mask, look: int, tolerance: float) -> Sequence[Drop]:
+    """Those that another survivor beats, each with the one that does so most clearly.
+
+    A lead that is surely too small to matter beats nobody, however sure it is.
+    """
+    counts = alive[:, None] & alive[None, :] & (estimate + reach >= tolerance)
+    low = np.where(counts, estimate - reach, -np.inf)
     np.fill_diagonal(low, -np.inf)
     losers = np.flatnonzero((low > 0).any(0))
     if len(losers) == alive.sum():  # a circle, which only missing runs can make: nobody is out

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.foreign import foreign_note
-from velodrome.analysis.statistics import LEVEL, Ratio
+from velodrome.analysis.statistics import Ratio
 
 #: Without repetitions the noise is not known: an efficiency up to this may be noise.
 MOST_OF_ONE_RUN = 1.2
+#: Up to this, an efficiency above 100 % is no reason for doubt.
+_LEVEL = 1.05
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:
@@ -25,7 +27,7 @@ def is_too_good(place: Ratio) -> bool:
     """Whether an efficiency is above 100 % beyond noise: N workers do not do the work of more than N."""
     if not place.has_interval:
         return place.estimate > MOST_OF_ONE_RUN
-    return place.above_one and place.estimate > LEVEL
+    return place.above_one and place.estimate > _LEVEL
 
 
 def _excess(row: Row) -> tuple[Ratio, str] | None:

@@ -6,12 +6,19 @@ An objective turns rows into candidates; `recommend` decides among them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
+from velodrome.analysis.accuracy_contest import accuracy_contest
 from velodrome.analysis.compare import Row
-from velodrome.analysis.measures import QUALITIES, Measure, instance_hours
-from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.analysis.decide import Contest, Standing, contest_of, decide
+from velodrome.analysis.lead import Lead, Scale
+from velodrome.analysis.margins import TOLERANCE, Margins
+from velodrome.analysis.measures import BY_NAME, QUALITIES, Measure, Result, instance_hours, time_to_target
+from velodrome.analysis.paired import logarithms
+from velodrome.analysis.repetition import Block
+from velodrome.analysis.statistics import Spread
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Better, Metric
@@ -34,6 +41,8 @@ class Candidate:
 
     row: Row
     spread: Spread
+    #: What counts in the contest, by repetition.
+    blocks: Mapping[Block, float]
 
     @property
     def name(self) -> str:
@@ -63,9 +72,40 @@ class Question:
     #: What to do about it.
     way_out: str = ""
 
-    def advantage(self, first: Candidate, second: Candidate) -> Ratio | None:
-        """How many times better the first is, whichever way is better."""
-        return ratio(first.spread, second.spread) if self.better == "more" else ratio(second.spread, first.spread)
+    #: Differences below this are too small to matter: a share, or points of accuracy where those decide.
+    tolerance: float = TOLERANCE
+    scale: Scale = "ratio"
+    #: Every value counts as it is, stragglers too.
+    exact: bool = False
+    #: Where the contest is not in the candidates' blocks.
+    contest: Contest | None = None
+
+    @cached_property
+    def standing(self) -> Standing:
+        """How the contest of the candidates stands; it speaks of them by their number."""
+        return decide(self._contest())
+
+    def _contest(self) -> Contest:
+        if self.contest is not None:
+            return self.contest
+        logs = logarithms([candidate.blocks for candidate in self.candidates])
+        return contest_of(logs if self.better == "more" else -logs, self.tolerance, robust=not self.exact)
+
+    def lead(self, first: Candidate, second: Candidate) -> Lead:
+        """How much better the first is, whichever way is better."""
+        return Lead.of(self.standing.lead(self.number(first), self.number(second)), self.scale)
+
+    def number(self, candidate: Candidate) -> int:
+        """Where it stands among the candidates."""
+        return next(number for number, other in enumerate(self.candidates) if other is candidate)
+
+    @property
+    def survivors(self) -> list[Candidate]:
+        """The candidates that nobody has beaten, the one that seems best first."""
+        standing = self.standing
+        left = [self.candidates[number] for number in standing.survivors]
+        left.sort(key=lambda one: self.number(one) != standing.leader)
+        return left
 
 
 def objective_of(objective: str | None, target: str | None, own: str | None) -> str:
@@ -109,7 +149,8 @@ def accurate_enough(rows: Sequence[Row]) -> list[Row]:
 
 
 def _of_measure(rows: Sequence[Row], name: str) -> tuple[Candidate, ...]:
-    return tuple(Candidate(row, row.spreads[name]) for row in rows if name in row.spreads)
+    read = BY_NAME[name].read
+    return tuple(Candidate(row, row.spreads[name], row.by_block(read)) for row in rows if name in row.spreads)
 
 
 def _less_accurate(rows: Sequence[Row], kept: Sequence[Any]) -> str:
@@ -133,7 +174,7 @@ def _best_seen(rows: Sequence[Row], target: Target) -> str:
     return f"the best validation {target.metric} was {value:.4f}, by {name}"
 
 
-def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row], dict[str, str]]:
+def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row], dict[str, Any]]:
     """Rows that reached the target in every run; otherwise a note on how close they came."""
     kept = [row for row in rows if row.reached == row.runs]
     if kept:
@@ -146,7 +187,10 @@ def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row],
     }
 
 
-def ask(rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None) -> Question:
+def ask(
+    rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None,
+    margins: Margins = Margins(),  # noqa: B008 - frozen
+) -> Question:
     """Make an objective ready for these rows, which were compared with the same target."""
     if objective not in OBJECTIVES:
         raise BadRequest(f"--objective {objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
@@ -157,24 +201,39 @@ def ask(rows: Sequence[Row], objective: str, target: str | None = None, price: P
                 "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
             )
         kept, words = _reached(rows, parsed, target)
-        return Question(objective, _of_measure(kept, "time_to_target"), "less", lambda value: f"{value:,.2f} s",
-                        f"fastest to {target}", **words)
-    if objective == "accuracy":
-        quality = quality_of(rows)
-        return Question(
-            objective, _of_measure(rows, quality.name), quality.better or "more",
-            lambda value: f"{quality.heading} {quality.text(value)}",
-            metric_of(rows).praise,
+        candidates = tuple(
+            Candidate(row, row.spreads["time_to_target"], row.by_block(lambda result: time_to_target(result, parsed)))
+            for row in kept
         )
-    if objective == "throughput":
+        found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s", f"fastest to {target}",
+                         **words)
+    elif objective == "accuracy":
+        found = _accuracy(rows, margins)
+    elif objective == "throughput":
         kept = accurate_enough(rows)
-        return Question(objective, _of_measure(kept, "examples_per_second"), "more",
-                        lambda value: f"{value:,.0f} examples/s", "fastest", _less_accurate(rows, kept))
-    return _cost(rows, parsed, target, price or Price())
+        found = Question(objective, _of_measure(kept, "examples_per_second"), "more",
+                         lambda value: f"{value:,.0f} examples/s", "fastest", _less_accurate(rows, kept))
+    else:
+        found = _cost(rows, parsed, target, price or Price())
+    return found if found.scale == "points" else replace(found, tolerance=margins.tolerance)
+
+
+def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
+    quality, metric = quality_of(rows), metric_of(rows)
+    candidates = _of_measure(rows, quality.name)
+    found = Question(
+        "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
+        metric.praise,
+    )
+    if not metric.fraction:
+        return found
+    margin = metric.margin if margins.accuracy is None else margins.accuracy
+    contest = accuracy_contest([candidate.row for candidate in candidates], metric, margin)
+    return replace(found, contest=contest, scale="points", tolerance=margin)
 
 
 def _cost(rows: Sequence[Row], target: Target | None, text: str | None, price: Price) -> Question:
-    words: Mapping[str, str]
+    words: Mapping[str, Any]
     if target is not None and text is not None:
         kept, words = _reached(rows, target, text)
         praise = f"cheapest way to {text}"
@@ -183,12 +242,16 @@ def _cost(rows: Sequence[Row], target: Target | None, text: str | None, price: P
         words = {"aside": _less_accurate(rows, kept)}
         praise = "cheapest"
     factor = 1.0 if price.per_hour is None else price.per_hour
+
+    def cost(result: Result) -> float | None:
+        hours = instance_hours(result, target, price.per)
+        return None if hours is None else factor * hours
+
     candidates = []
     for row in kept:
-        hours = [instance_hours(result, target, price.per) for result in row.results]
-        values = [factor * value for value in hours if value is not None]
+        values = tuple(value for result in row.results if (value := cost(result)) is not None)
         if values:
-            candidates.append(Candidate(row, Spread(tuple(values))))
+            candidates.append(Candidate(row, Spread(values), row.by_block(cost)))
 
     def shown(value: float) -> str:
         return f"{value * 3600:,.1f} instance-seconds a run" if price.per_hour is None else f"{value:.4g} a run"

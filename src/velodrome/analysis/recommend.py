@@ -1,6 +1,6 @@
 """Recommends a configuration in three lines: verdict, why, next. The rules are in `docs/reference/numbers.md`.
 
-Pure functions from rows to sentences. "Beats" always means that the 95 % interval of the ratio lies above one.
+Pure functions from rows to sentences; which configuration beats which is decided in `analysis/decide.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any, Literal
 from velodrome.analysis.compare import Row, tasks_of
 from velodrome.analysis.doubts import doubts
 from velodrome.analysis.hosts import cores_of
+from velodrome.analysis.lead import Lead, in_list
+from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
-from velodrome.analysis.statistics import LEVEL, Ratio, is_level, more_runs
+from velodrome.analysis.settling import Settling, settling
 
-Decision = Literal["use", "do-not-distribute", "repeat", "level", "alone", "nothing"]
+Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 #: From this share of the ideal on, more workers are worth a try.
 GOOD_EFFICIENCY = 0.7
 _MORE_WORK = ("a larger model, data set or batch gives every message more work: race again with one of them before "
@@ -34,10 +36,14 @@ class Recommendation:
     next: str
     best: str | None = None
     rival: str | None = None
-    #: Best over rival, as "so many times better".
-    ratio: Ratio | None = None
-    #: Runs of each of the two that would tell them apart.
+    #: How much better the best is than the rival.
+    lead: Lead | None = None
+    #: Further repetitions that would probably settle an open question; None if none would within reason.
     more_runs: int | None = None
+    #: Whether distributing pays; None where that is open, or was not asked.
+    distribute: bool | None = None
+    #: What it would cost to settle an open question.
+    settle: Settling | None = None
     #: Why the figures behind it are not reliable; empty if they are.
     doubts: tuple[str, ...] = ()
 
@@ -50,23 +56,28 @@ class Recommendation:
         return f"Verdict: {self.verdict}", f"Why: {self.why}", f"Next: {self.next}"
 
     def as_json(self) -> dict[str, Any]:
-        found = {**vars(self), "doubts": list(self.doubts), "reliable": self.reliable,
-                 "ratio": self.ratio and self.ratio.estimate, "interval": None}
-        if self.ratio and self.ratio.has_interval:
-            found["interval"] = [self.ratio.low, self.ratio.high]
-        return found
+        lead = self.lead
+        ratio = lead if lead is not None and lead.scale == "ratio" else None
+        return {
+            "objective": self.objective, "decision": self.decision, "verdict": self.verdict, "why": self.why,
+            "next": self.next, "best": self.best, "rival": self.rival, "distribute": self.distribute,
+            "ratio": ratio and ratio.estimate, "points": lead.estimate if lead is not None and ratio is None else None,
+            "interval": None if lead is None or lead.low is None else [lead.low, lead.high],
+            "more_runs": self.more_runs, "settle": self.settle and self.settle.as_json(),
+            "doubts": list(self.doubts), "reliable": self.reliable,
+        }
 
 
 def recommend(
     rows: Sequence[Row], objective: str = "throughput", target: str | None = None, price: Price | None = None,
-    failed: int = 0,
+    failed: int = 0, margins: Margins = Margins(),  # noqa: B008 - frozen
 ) -> Recommendation:
     """Answer for rows compared with the same target; `failed` counts runs that gave no result."""
     if not rows:
         return Recommendation(objective, "nothing", "no run finished, so there is nothing to compare.",
                               f"{failed} runs failed." if failed else "the race has no finished run.",
                               "look at `velodrome runs list` and the logs, then run the same race again.")
-    question = ask(rows, objective, target, price)
+    question = ask(rows, objective, target, price, margins)
     if not question.candidates:
         reason = question.no_candidates or f"no run measured what {objective} needs"
         why = _aside(question, failed) or "every finished run was looked at."
@@ -92,11 +103,14 @@ def _marked(found: Recommendation, reasons: Sequence[str]) -> Recommendation:
     )
 
 
-def verdict(rows: Sequence[Row], target: str | None = None) -> str:
+def verdict(
+    rows: Sequence[Row], target: str | None = None, objective: str | None = None,
+    margins: Margins = Margins(),  # noqa: B008 - frozen
+) -> str:
     """One line for the end of a race with its own target, or one for each of its tasks."""
-    objective = objective_of(None, None, target)
+    objective = objective_of(objective, None, target)
     wanted = target_of(objective, None, target)
-    answers = {task: recommend(members, objective, wanted) for task, members in tasks_of(rows).items()}
+    answers = {task: recommend(members, objective, wanted, margins=margins) for task, members in tasks_of(rows).items()}
     return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items())
 
 
@@ -115,23 +129,12 @@ def _missing_baseline(question: Question) -> str:
 
 
 def _decide(question: Question) -> Recommendation:
-    pick = -1 if question.better == "more" else 1
-    ranked = sorted(question.candidates, key=lambda c: (pick * c.spread.centre, c.row.processes))
-    leader = ranked[0]
-    if len(ranked) == 1:
-        return _alone(question, leader)
-    plain = next((candidate for candidate in ranked if not candidate.distributed), None)
-    spread = next((candidate for candidate in ranked if candidate.distributed), None)
-    if plain is not None and spread is not None:
-        simple = _plainest(question, plain, ranked)
-        if leader is plain:
-            return _stay(question, simple, spread)
-        over = question.advantage(spread, simple)
-        if over is None or over.above_one or not is_level(over):
-            simple = plain
-        if (open_question := _unproven(question, spread, simple)) is not None:
-            return open_question
-    return _first(question, leader, ranked[1:], plain)
+    if len(question.candidates) == 1:
+        return _alone(question, question.candidates[0])
+    outcome = question.standing.outcome
+    if outcome == "open":
+        return _open(question)
+    return _level(question) if outcome == "level" else _use(question)
 
 
 def _alone(question: Question, leader: Candidate) -> Recommendation:
@@ -149,79 +152,85 @@ def _against_what(row: Row) -> str:
     return f"race it against {' and '.join(others) or 'another engine, batch size or model'}."
 
 
-def _plainest(question: Question, plain: Candidate, ranked: Sequence[Candidate]) -> Candidate:
-    """The best of those in one process, or their engine's `single` that is level with it."""
-    for other in [] if plain.row.single else ranked:
-        place = question.advantage(plain, other)
-        if other.row.single and place is not None and is_level(place):
-            return other
-    return plain
+def _best(question: Question, candidates: Sequence[Candidate]) -> Candidate | None:
+    """The one that seems best."""
+    pick = max if question.better == "more" else min
+    return pick(candidates, key=lambda candidate: candidate.spread.centre, default=None)
 
 
-def _stay(question: Question, plain: Candidate, spread: Candidate) -> Recommendation:
-    """One process leads: distributing must prove itself, so it is not worth it."""
-    place = question.advantage(plain, spread)
-    if place is None or not place.has_interval:
-        return _repeat(question, plain, spread, place)
-    proof, sure = "is", ""
-    if not place.above_one:
-        proof = "may be"
-        more = more_runs(plain.spread, spread.spread)
-        sure = f"to be sure, repeat these two {more} more time{'' if more == 1 else 's'}; "
-    return Recommendation(
-        question.objective, "do-not-distribute", f"do not distribute this: use {plain.name}.",
-        f"{_measured(question, plain)} {proof} {_times(place)} better than the best distributed one, "
-        f"{_measured(question, spread)}.",
-        f"{sure}{_MORE_WORK}", plain.name, spread.name, place,
-    )
+def _is_mixed(question: Question) -> bool:
+    """Whether some of the candidates were distributed and some were not."""
+    return len({candidate.distributed for candidate in question.candidates}) == 2
 
 
-def _unproven(question: Question, spread: Candidate, plain: Candidate) -> Recommendation | None:
-    """A distributed leader that does not beat one process: a gain too small is not worth it, any other is repeated."""
-    place = question.advantage(spread, plain)
-    if place is not None and place.above_one:
-        return None
-    if place is None or not is_level(place):
-        return _repeat(question, spread, plain, place)
-    return Recommendation(
-        question.objective, "do-not-distribute", f"do not distribute this: use {plain.name}.",
-        f"{_measured(question, spread)} is {_times(place)} better than {_measured(question, plain)}: surely less than "
-        f"{LEVEL - 1:.0%}.",
-        _MORE_WORK, plain.name, spread.name, place.inverted(),
-    )
-
-
-def _first(
-    question: Question, leader: Candidate, others: Sequence[Candidate], plain: Candidate | None
-) -> Recommendation:
-    places = [(other, question.advantage(leader, other)) for other in others]
-    rivals = [(other, place) for other, place in places if place is None or not place.above_one]
-    gain = ""
-    if plain is not None and leader.distributed and (over := question.advantage(leader, plain)) is not None:
-        gain = f", {_times(over)} better than {plain.name}"
-    if not rivals:
-        runner, place = places[0]
+def _use(question: Question) -> Recommendation:
+    """One is left: it has beaten all others."""
+    winner = question.survivors[0]
+    others = [candidate for candidate in question.candidates if candidate is not winner]
+    mixed = _is_mixed(question)
+    if mixed and not winner.distributed:
+        rival = _best(question, [candidate for candidate in others if candidate.distributed])
+        assert rival is not None
+        chosen = _single_instead(question, winner)
+        lead = question.lead(chosen, rival)
         return Recommendation(
-            question.objective, "use", f"use {leader.name}: the {question.praise} of {len(places) + 1} configurations.",
-            f"{_measured(question, leader)}{gain if runner is not plain else ''}, and {_times(place)} better than the "
-            f"next, {_measured(question, runner)}.",
-            _more_workers(question, leader), leader.name, runner.name, place,
+            question.objective, "do-not-distribute", f"do not distribute this: use {chosen.name}.",
+            f"{_measured(question, chosen)} is {lead.words} than the best distributed one, "
+            f"{_measured(question, rival)}.",
+            _MORE_WORK, chosen.name, rival.name, lead, distribute=False,
         )
-    for rival, place in rivals:
-        if place is None or not is_level(place):
-            return _repeat(question, leader, rival, place)
-    level = [leader, *(other for other, _ in rivals)]
-    simplest = min(level, key=lambda candidate: _effort(candidate.row))
-    # Every number is of the recommended one: against the leader, or the leader against the next.
-    rival, place = next((pair for pair in rivals if pair[0] is simplest), rivals[0])
-    assert place is not None
-    names = ", ".join(other.name for other in level if other is not simplest)
+    runner = _best(question, others)
+    assert runner is not None
+    lead = question.lead(winner, runner)
+    plain = _best(question, [candidate for candidate in others if not candidate.distributed])
+    gain = ""
+    if plain is not None and plain is not runner and winner.distributed:
+        gain = f", {question.lead(winner, plain).words} than {plain.name}"
     return Recommendation(
-        question.objective, "level", f"use {simplest.name}: level with {names}, and nothing is simpler.",
-        f"{_measured(question, leader)} against {_measured(question, rival)} is a ratio of {_times(place)}: surely "
-        f"less than {LEVEL - 1:.0%}.",
-        _more_workers(question, simplest), simplest.name, (rival if simplest is leader else leader).name,
-        place if simplest is leader else place.inverted(),
+        question.objective, "use",
+        f"use {winner.name}: the {question.praise} of {len(question.candidates)} configurations.",
+        f"{_measured(question, winner)}{gain}, and {lead.words} than the next, {_measured(question, runner)}.",
+        _more_workers(question, winner), winner.name, runner.name, lead, distribute=True if mixed else None,
+    )
+
+
+def _single_instead(question: Question, winner: Candidate) -> Candidate:
+    """Its engine's `single` in place of a strategy with one worker, unless that gains enough to matter."""
+    for other in question.candidates:
+        same_engine = other.row.configuration.fields["engine"] == winner.row.configuration.fields["engine"]
+        if other.row.single and same_engine and not winner.row.single:
+            lead = question.lead(winner, other)
+            if other.row.batch_size == winner.row.batch_size and not _matters(question, lead):
+                return other
+    return winner
+
+
+def _matters(question: Question, lead: Lead) -> bool:
+    """Whether a lead is surely larger than the tolerance."""
+    least = 100 * question.tolerance if lead.scale == "points" else 1 + question.tolerance
+    return lead.low is not None and lead.low > least
+
+
+def _level(question: Question) -> Recommendation:
+    """Those that are left are surely closer to one another than matters: the plainest is recommended."""
+    left = question.survivors
+    chosen = min(left, key=lambda candidate: _effort(candidate.row))
+    rival = left[0] if chosen is not left[0] else _best(question, left[1:])
+    assert rival is not None
+    names = in_list([candidate.name for candidate in left if candidate is not chosen])
+    lead = question.lead(chosen, rival)
+    why = (f"{_measured(question, chosen)} against {_measured(question, rival)}: {lead.size} apart, surely less than "
+           f"{_tolerance(question)}.")
+    if _is_mixed(question) and not chosen.distributed:
+        beside = "" if not any(candidate.distributed for candidate in left) else f"; it is level with {names}"
+        return Recommendation(
+            question.objective, "level", f"do not distribute this: use {chosen.name}{beside}.", why, _MORE_WORK,
+            chosen.name, rival.name, lead, distribute=False,
+        )
+    return Recommendation(
+        question.objective, "level", f"use {chosen.name}: level with {names}, and nothing is simpler.", why,
+        _more_workers(question, chosen), chosen.name, rival.name, lead,
+        distribute=True if _is_mixed(question) else None,
     )
 
 
@@ -230,25 +239,54 @@ def _effort(row: Row) -> tuple[int, int, bool]:
     return row.processes, row.workers, not row.single
 
 
-def _repeat(question: Question, first: Candidate, second: Candidate, place: Ratio | None) -> Recommendation:
-    more = more_runs(first.spread, second.spread)
-    times = "once" if more == 1 else f"{more} times"
-    why = f"{_measured(question, first)} against {_measured(question, second)}"
-    if place is None:
-        why += "; a value of zero has no ratio."
-    elif not place.has_interval:
-        fewest = min((first, second), key=lambda candidate: candidate.spread.count)
-        why += f": {place.estimate:.2f}×, but {fewest.name} ran once, and one run gives no interval."
+def _open(question: Question) -> Recommendation:
+    """Several are left, and more runs are needed to tell them apart."""
+    left = question.survivors
+    leader = left[0]
+    rival = _best(question, left[1:])
+    assert rival is not None
+    settle = settling(question)
+    lead = question.lead(leader, rival)
+    why = f"{_measured(question, leader)} against {_measured(question, rival)}: {_unsure(lead, leader, rival)}."
+    plain = [candidate for candidate in left if not candidate.distributed]
+    names = in_list([candidate.name for candidate in left])
+    among = f"which of {names} is best is open"
+    distribute: bool | None = None
+    best = leader
+    if not _is_mixed(question):
+        verdict = f"open: {leader.name} leads {_rest(left)}, but not beyond doubt."
+    elif len(plain) == len(left):
+        distribute, best = False, min(plain, key=lambda candidate: _effort(candidate.row))
+        verdict = f"do not distribute this; {among}."
+    elif not plain:
+        distribute, verdict = True, f"distributing pays; {among}."
     else:
-        why += f" is a ratio of {_times(place)}, which does not exclude 1."
-    total = max(first.spread.count, second.spread.count) + more
+        best = min(plain, key=lambda candidate: _effort(candidate.row))
+        ahead = f"{leader.name} leads, but not beyond doubt" if leader.distributed else f"{leader.name} leads"
+        verdict = f"distributing is not shown to pay: by default use {best.name} ({ahead})."
+    other = rival if best is leader else leader
     return Recommendation(
-        question.objective, "repeat",
-        f"not enough runs to tell: {first.name} leads {second.name}; repeat these two {more} more "
-        f"time{'' if more == 1 else 's'}.",
-        why, f"run each of the two {times} more (a race of them with --repeat {total}), then ask again.",
-        first.name, second.name, place, more,
+        question.objective, "open", verdict, why, settle.sentence, best.name, other.name, question.lead(best, other),
+        settle.repetitions, distribute=distribute, settle=settle,
     )
+
+
+def _rest(left: Sequence[Candidate]) -> str:
+    return left[1].name if len(left) == 2 else f"{len(left) - 1} others"
+
+
+def _unsure(lead: Lead, leader: Candidate, rival: Candidate) -> str:
+    fewest = min(leader.spread.count, rival.spread.count)
+    if lead.low is None:
+        runs = "one run" if fewest == 1 else f"{fewest} runs"
+        return f"{lead.size} apart, but {runs} of each cannot tell whether that is chance"
+    if not lead.span:
+        return f"{lead.size} apart, but the runs differ too much among themselves to tell"
+    return f"{lead.size} apart, but with these runs it may be anything {lead.span}"
+
+
+def _tolerance(question: Question) -> str:
+    return f"{100 * question.tolerance:g} {'points' if question.scale == 'points' else '%'}"
 
 
 def _more_workers(question: Question, leader: Candidate) -> str:
@@ -293,11 +331,3 @@ def _measured(question: Question, candidate: Candidate) -> str:
     runs = "1 run" if spread.count == 1 else f"{spread.count} runs"
     # The mean that ratios are of: a reader who divides two of these finds the ratio.
     return f"{question.text(spread.centre)} for {candidate.name} ({'' if spread.count == 1 else 'mean of '}{runs})"
-
-
-def _times(place: Ratio | None) -> str:
-    if place is None:
-        return "an unknown number of times"
-    if place.low is None or place.high is None:
-        return f"{place.estimate:.2f}× (no interval: one run)"
-    return f"{place.estimate:.2f}× (95 %: {place.low:.2f}–{place.high:.2f})"

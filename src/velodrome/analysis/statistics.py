@@ -11,11 +11,6 @@ from functools import lru_cache
 from statistics import fmean, median, variance
 
 CONFIDENCE = 0.95
-POWER = 0.8
-#: The largest number of additional runs that is proposed at a time.
-MOST_RUNS = 10
-#: A gain that is surely below this is too small to matter.
-LEVEL = 1.05
 
 
 @dataclass(frozen=True)
@@ -110,42 +105,3 @@ def ratio(above: Spread, below: Spread) -> Ratio | None:
     # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.
     reach = min(100.0, t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(spread))
     return Ratio(math.exp(difference), math.exp(difference - reach), math.exp(difference + reach))
-
-
-def runs_per_sample(effect: float, limit: int = 10_000) -> int:
-    """Runs that each of two samples needs to show, in four of five trials, a difference of `effect` deviations."""
-    if effect <= 0:
-        return limit
-    for count in range(2, limit):
-        freedom = 2 * count - 2
-        needed = t_quantile((1 + CONFIDENCE) / 2, freedom) + t_quantile(POWER, freedom)
-        if count >= 2 * (needed / effect) ** 2:
-            return count
-    return limit
-
-
-def is_level(place: Ratio) -> bool:
-    """Whether even the far end of the interval is a gain too small to matter."""
-    return place.high is not None and place.high < LEVEL
-
-
-def more_runs(first: Spread, second: Spread) -> int:
-    """How many more runs of both would settle it, never more than is sensible to ask for at a time.
-
-    Settled means that the difference seen so far is shown, or that the interval has shrunk to a level one.
-    """
-    have = min(first.count, second.count)
-    if have < 2:
-        return 3 - have
-    if first.low <= 0 or second.low <= 0:
-        return MOST_RUNS
-    deviation = math.sqrt((first.log_variance + second.log_variance) / 2)
-    difference = abs(math.log(first.centre) - math.log(second.centre))
-    if deviation == 0:
-        return 1
-    needed = runs_per_sample(difference / deviation, have + MOST_RUNS)
-    room = math.log(LEVEL) - difference
-    for count in range(have + 1, needed):
-        if t_quantile((1 + CONFIDENCE) / 2, 2 * count - 2) * deviation * math.sqrt(2 / count) < room:
-            return count - have
-    return min(MOST_RUNS, max(1, needed - have))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.compare import compare, tasks_of
+from velodrome.analysis.margins import parse_margins
 from velodrome.analysis.objective import Price, objective_of, target_of
 from velodrome.analysis.recommend import recommend as judge
 from velodrome.errors import BadRequest
@@ -22,11 +23,15 @@ def recommend(
     target: str | None = None,
     price_per_hour: float | None = None,
     price_of: str = "process",
+    tolerance: str | float | None = None,
+    accuracy_margin: str | float | None = None,
 ) -> dict[str, Any]:
     """Recommend a configuration of a race; the object that ``velodrome recommend --json`` prints.
 
-    ``verdict``, ``why`` and ``next`` are sentences; ``decision``, ``best``, ``rival``, ``ratio``, ``interval`` and
-    ``more_runs`` are the same as data. A race of several data sets or models has a list of these in ``tasks``.
+    ``verdict``, ``why`` and ``next`` are sentences; ``decision`` (``use``, ``do-not-distribute``, ``level``, ``open``,
+    ``alone`` or ``nothing``), ``distribute``, ``best``, ``rival``, ``ratio`` or ``points``, ``interval``, and what it
+    would cost to ``settle`` an open question are the same as data.
+    A race of several data sets or models has a list of these in ``tasks``.
 
     Args:
         race: name of a race, or path of its folder.
@@ -36,18 +41,21 @@ def recommend(
         target: such as ``accuracy>=0.97``; by default the race's own for time-to-accuracy.
         price_per_hour: price of one instance for an hour.
         price_of: what an instance is, ``process`` or ``host``.
+        tolerance: differences below this are level, as ``"5%"`` or 0.05.
+        accuracy_margin: how much less accurate a faster configuration may be.
     """
     if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
         raise BadRequest(f"--price-per-hour '{price_per_hour:g}': a price is more than 0")
     if price_of not in ("process", "host"):
         raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
+    margins = parse_margins(tolerance, accuracy_margin)
     record = load_race(Path(runs), race)
     chosen = objective_of(objective, checked_target(target), record.target)
     wanted = target_of(chosen, target, record.target)
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
     answers = {
-        task: judge(members, chosen, wanted, price, failed=record.failed_among(members)).as_json()
+        task: judge(members, chosen, wanted, price, record.failed_among(members), margins).as_json()
         for task, members in tasks_of(rows).items()
     }
     if list(answers) == [""]:

@@ -184,3 +184,12 @@ def relative(path: str) -> Path:
     """A path as short as it can be typed from here: relative to the current folder if it is below."""
     here = Path.cwd()
     return Path(path).relative_to(here) if Path(path).is_relative_to(here) else Path(path)
+
+
+Tolerance = Annotated[
+    str | None, typer.Option("--tolerance", help="Leads that are surely below this share are level [5%].")
+]
+AccuracyMargin = Annotated[
+    str | None,
+    typer.Option("--accuracy-margin", help="How much less accurate a faster configuration may be [0.01]."),
+]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Runs
+from velodrome.cli.options import AccuracyMargin, Json, Runs, Tolerance
 from velodrome.cli.output import say, say_json
 
 
@@ -33,6 +33,8 @@ def command(
         str, typer.Option("--price-of", help="What counts as an instance: process or host.",
                           autocompletion=completion.one_of("process", "host"))
     ] = "process",
+    tolerance: Tolerance = None,
+    accuracy_margin: AccuracyMargin = None,
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:
@@ -48,7 +50,8 @@ def command(
     from velodrome.api.recommend import recommend
 
     found = recommend(
-        race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of
+        race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of,
+        tolerance=tolerance, accuracy_margin=accuracy_margin,
     )
     if json:
         say_json(found)

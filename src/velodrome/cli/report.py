@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Runs
+from velodrome.cli.options import AccuracyMargin, Json, Runs, Tolerance
 from velodrome.cli.output import say, say_json
 
 RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.", autocompletion=completion.races)]
@@ -31,6 +31,8 @@ def command(
                      autocompletion=completion.objectives),
     ] = None,
     target: Target = None,
+    tolerance: Tolerance = None,
+    accuracy_margin: AccuracyMargin = None,
     json: Json = False,
 ) -> None:
     """Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.
@@ -47,7 +49,8 @@ def command(
     from velodrome.cli.options import relative
 
     written = report(
-        race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target
+        race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target,
+        tolerance=tolerance, accuracy_margin=accuracy_margin,
     )
     if json:
         say_json(written)

@@ -13,6 +13,7 @@ from velodrome.analysis.configuration import text_of, varied
 from velodrome.analysis.doubts import doubts
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
+from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.reporting import confusion, curves, tables, usage
@@ -66,7 +67,10 @@ class Report:
         return tuple(table for table in (self.main, *self.pairwise, *self.more, self.failures) if table is not None)
 
 
-def make_report(record: RaceRecord, objective: str | None = None, target: str | None = None) -> Report:
+def make_report(
+    record: RaceRecord, objective: str | None = None, target: str | None = None,
+    margins: Margins = Margins(),  # noqa: B008 - frozen
+) -> Report:
     """Analyse a race; without an objective, time to its target if it has one, else throughput."""
     chosen = objective_of(objective, target, record.target)
     wanted = {name: target_of(name, target, record.target) for name in (chosen, *OBJECTIVES)}
@@ -75,11 +79,12 @@ def make_report(record: RaceRecord, objective: str | None = None, target: str | 
     names = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
     answers, pairwise = [], []
     for task, members in tasks_of(rows).items():
-        answer = recommend(members, chosen, wanted[chosen], failed=record.failed_among(members))
-        others = [recommend(members, name, wanted[name]) for name in names]
+        answer = recommend(members, chosen, wanted[chosen], failed=record.failed_among(members), margins=margins)
+        others = [recommend(members, name, wanted[name], margins=margins) for name in names]
         answers.append(Answer(task, answer, tuple(others) if members else ()))
         if answer.best:
-            table = tables.pairwise_table(ask(members, chosen, wanted[chosen]), answer.best, len(answers))
+            question = ask(members, chosen, wanted[chosen], margins=margins)
+            table = tables.pairwise_table(question, answer.best, len(answers))
             pairwise += [table] if table is not None else []
     series = {row.name: _series(row) for row in rows}
     return Report(

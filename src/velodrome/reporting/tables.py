@@ -9,8 +9,9 @@ from velodrome.analysis.compare import Row, bests_of, tasks_of
 from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
-from velodrome.analysis.objective import Question, qualities_of
-from velodrome.analysis.statistics import Ratio, is_level, more_runs
+from velodrome.analysis.objective import Candidate, Question, qualities_of
+from velodrome.analysis.settling import settling
+from velodrome.analysis.statistics import Ratio
 from velodrome.reporting.load import Failure
 from velodrome.reporting.series import Extent, RunSeries, name_of, totals
 
@@ -224,32 +225,35 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
     for other in question.candidates:
         if other is leader:
             continue
-        place = question.advantage(leader, other)
-        if place is None:
-            finding = "inconclusive: a value of zero has no ratio"
-        elif not place.has_interval:
-            finding = "inconclusive: a single run has no interval"
-        elif place.above_one:
-            finding = "beaten"
-        elif place.below_one:
-            finding = "better"
-        else:
-            more = more_runs(leader.spread, other.spread)
-            finding = "equivalent" if is_level(place) else f"inconclusive: {more} more runs of both may decide"
+        lead = question.lead(leader, other)
         body.append((
             Cell(other.name), Cell(question.text(other.spread.centre), value=other.spread.centre),
-            Cell(ABSENT) if place is None
-            else Cell(f"{place.estimate:.2f}×", interval_text(place), value=place.estimate),
-            Cell(finding),
+            Cell(lead.short, lead.interval, value=lead.estimate), Cell(_finding(question, leader, other)),
         ))
+    apart = "how many points" if question.scale == "points" else "how many times"
     return Table(
         "pairwise" if number == 1 else f"pairwise-{number}", f"{best} compared with the others",
-        f"By {question.objective}: how many times better the recommended configuration is, with the 95 % interval of "
-        "the ratio (Welch's t on logarithms). A configuration is beaten only if the interval lies above 1.",
-        (Column("configuration", numeric=False), Column("geometric mean"), Column("ratio"),
-         Column("verdict", numeric=False)),
+        f"By {question.objective}: {apart} better the recommended configuration is, with the range in which the true "
+        "difference lies. The ranges allow for all configurations and for looking after every repetition: the chance "
+        "that anything said to be beaten is not worse is 5 % for the whole race.",
+        (Column("configuration", numeric=False), Column("mean"), Column("lead"), Column("verdict", numeric=False)),
         tuple(body),
     )
+
+
+def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
+    """What is settled between the recommended configuration and another."""
+    number = question.number(other)
+    drop = question.standing.beaten(number)
+    if drop is not None:
+        by = question.candidates[drop.winner]
+        return "beaten" + ("" if by is leader else f" by {by.name}") + f" after {drop.look} repetitions"
+    pair = question.standing.lead(question.number(leader), number)
+    if pair.within(question.standing.tolerance):
+        return "level"
+    if question.standing.outcome != "open":
+        return "better" if pair.high < 0 else "not settled"
+    return f"open: {settling(question).cost(other.name)}"
 
 
 def failures_table(failures: Sequence[Failure]) -> Table:

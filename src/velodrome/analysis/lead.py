@@ -1,0 +1,133 @@
+"""How far one configuration is ahead of another, in words: numbers rounded so that they read well and never mislead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from velodrome.analysis.decide import Range
+
+Scale = Literal["ratio", "points"]
+#: From this ratio on, "so many times" reads better than a percentage.
+_TIMES = 2.0
+#: Ranges beyond this say nothing.
+_NOTHING = 10.0
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How much better the first is than the second, and the range it surely lies in, rivals and looks allowed for.
+
+    As a ratio, of which 1 is equal, or in percentage points, of which 0 is.
+    """
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+    scale: Scale = "ratio"
+
+    @classmethod
+    def of(cls, found: Range, scale: Scale) -> Lead:
+        def shown(value: float) -> float:
+            return 100 * value if scale == "points" else math.exp(max(-100.0, min(100.0, value)))
+
+        if not found.finite:
+            return cls(shown(found.estimate), scale=scale)
+        return cls(shown(found.estimate), shown(found.low), shown(found.high), scale)
+
+    @property
+    def equal(self) -> float:
+        return 1.0 if self.scale == "ratio" else 0.0
+
+    @property
+    def shown(self) -> bool:
+        """Whether the first is better beyond doubt."""
+        return self.low is not None and self.low > self.equal
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the second is."""
+        return self.high is not None and self.high < self.equal
+
+    def inverted(self) -> Lead:
+        """The same for the second over the first."""
+        def turned(value: float) -> float:
+            return -value if self.scale == "points" else 1 / value
+
+        low, high = (None if end is None else turned(end) for end in (self.high, self.low))
+        return Lead(turned(self.estimate), low, high, self.scale)
+
+    @property
+    def words(self) -> str:
+        """`62 % better (at least 38 %)`, `2.4 times better (at least 2.1 times)`; the least only where it is shown."""
+        low = self.low if self.shown else None
+        if self.scale == "points":
+            unit = "point" if f"{self.estimate:.1f}" == "1.0" else "points"
+            least = f" (at least {low:.1f})" if low is not None else ""
+            return f"{self.estimate:.1f} {unit} better{least}"
+        if self.estimate >= _TIMES:
+            least = f" (at least {_number(low)} times)" if low is not None else ""
+            return f"{_number(self.estimate)} times better{least}"
+        least = f" (at least {_percent(low - 1)})" if low is not None else ""
+        return f"{_percent(self.estimate - 1)} better{least}"
+
+    @property
+    def short(self) -> str:
+        """`1.62×`, or `+0.8` points."""
+        return f"{self.estimate:+.1f}" if self.scale == "points" else f"{self.estimate:.2f}×"
+
+    @property
+    def interval(self) -> str:
+        """`[1.38, 1.90]`; empty if it says nothing."""
+        if self.low is None or self.high is None:
+            return ""
+        if self.scale == "points":
+            return f"[{self.low:+.1f}, {self.high:+.1f}]"
+        low = f"{self.low:.2f}" if self.low >= 0.01 else "0"
+        return f"[{low}, {self.high:.2f}]" if self.high < 100 else f"[{low}, >100]"
+
+    @property
+    def size(self) -> str:
+        """`3 %`, `2.4 times`, `0.3 points`: how far apart they seem, whoever is ahead."""
+        if self.scale == "points":
+            return f"{abs(self.estimate):.1f} points"
+        apart = max(self.estimate, 1 / self.estimate)
+        return f"{_number(apart)} times" if apart >= _TIMES else _percent(apart - 1)
+
+    @property
+    def span(self) -> str:
+        """`from 4 % worse to 11 % better`: where a lead that is not shown may lie; empty if nothing is known."""
+        if self.low is None or self.high is None:
+            return ""
+        if self.scale == "ratio" and (self.high > _NOTHING or self.low < 1 / _NOTHING):
+            return ""
+        return f"from {self._end(self.low)} to {self._end(self.high)}"
+
+    def _end(self, value: float) -> str:
+        if self.scale == "points":
+            return f"{abs(value):.1f} points {'better' if value >= 0 else 'worse'}"
+        if value >= _TIMES:
+            return f"{_number(value)} times better"
+        if value <= 1 / _TIMES:
+            return f"{_number(1 / value)} times worse"
+        return f"{_percent(abs(value - 1))} {'better' if value >= 1 else 'worse'}"
+
+
+def _percent(share: float) -> str:
+    """A small share with the digits it needs: `0.4 %`, `3 %`, `62 %`."""
+    number = 100 * share
+    return f"{number:.1f} %" if abs(number) < 2 else f"{number:.0f} %"
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return "over 1000"
+    return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
+
+
+def in_list(names: Sequence[str], most: int = 4) -> str:
+    """`a`, `a and b`, `a, b and c`; longer lists are cut."""
+    shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -1,0 +1,45 @@
+"""Ratios between the configurations of a race, paired by repetition, with plain 95 % intervals for tables.
+
+Verdicts use wider ranges, which allow for all rivals and looks: `analysis/decide.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from velodrome.analysis.blocks import Array, fit
+from velodrome.analysis.repetition import Block
+from velodrome.analysis.statistics import CONFIDENCE, Ratio, t_quantile
+
+
+def logarithms(values: Sequence[Mapping[Block, float]]) -> Array:
+    """A table of (configuration, block), in the order of both; NaN where a value is missing or not positive."""
+    blocks = sorted({block for found in values for block in found})
+    table = np.array([[found.get(block, math.nan) for block in blocks] for found in values], dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(table)
+    return np.where(np.isfinite(logs), logs, math.nan)
+
+
+def paired_ratios(values: Mapping[str, Mapping[Block, float]]) -> Callable[[str, str], Ratio | None]:
+    """A function from two names to the ratio of the first over the second; None if they share no two repetitions."""
+    places = {name: place for place, name in enumerate(values)}
+    logs = logarithms(list(values.values()))
+    found = fit(logs[None]) if logs.shape[1] > 1 else None
+
+    def over(first: str, second: str) -> Ratio | None:
+        if found is None:
+            return None
+        pair = 0, places[first], places[second]
+        error = float(found.error[pair])
+        if not math.isfinite(error):
+            return None
+        estimate = float(found.estimate[pair])
+        # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.
+        reach = min(100.0, error * t_quantile((1 + CONFIDENCE) / 2, float(found.freedom[pair])))
+        return Ratio(math.exp(estimate), math.exp(estimate - reach), math.exp(estimate + reach))
+
+    return over
