@@ -30,7 +30,7 @@ def test_runs_beside_other_programs_are_one() -> None:
 def test_an_efficiency_above_one_hundred_per_cent_is_suspect() -> None:
     (reason,) = doubts(compare([*SINGLE, *repeated([500, 510, 490], workers=2)]))
     assert reason.startswith("torch/ddp with 2 workers is 5.0 times as fast as its engine's single run, an efficiency "
-                             "of 250%: more than 100 % is suspect")
+                             "of 250 %: more than 100 % is suspect")
     (alone,) = doubts(compare([*repeated([100, 101, 99]), *repeated([500, 510, 490], workers=2)]))
     assert "as fast as its own run with one worker" in alone
 

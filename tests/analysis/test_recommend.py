@@ -144,7 +144,7 @@ def test_a_race_without_distribution_is_told_so() -> None:
 def test_poor_efficiency_asks_for_a_larger_batch() -> None:
     answer = ask([*SINGLE, *repeated([120, 121, 119], workers=2)])
     assert answer.decision == "use"
-    assert "60% of the ideal" in answer.next
+    assert "60 % of the ideal" in answer.next
     assert "larger batch" in answer.next
 
 
@@ -155,7 +155,7 @@ def test_what_has_lost_is_not_proposed_again() -> None:
     assert answer.best == "torch/ddp with 2 workers"
     assert answer.next.startswith("torch/ddp with 4 workers did no better here: a larger model")
     slow = ask([*SINGLE, *sizes[1], *repeated([120, 121, 119], workers=2)])
-    assert "try a larger batch: 2 workers reach 60%" in slow.next
+    assert "try a larger batch: 2 workers reach 60 %" in slow.next
     server = {"strategy": "parameter-server", "engine": "tensorflow", "servers": 1}
     one = ask([*repeated([100, 101, 99], workers=1, **server), *repeated([50, 51, 52], workers=2, **server)])
     assert one.next.startswith("tensorflow/parameter-server with 2 workers did no better here")
@@ -168,10 +168,10 @@ def test_what_has_lost_is_not_proposed_again() -> None:
 @pytest.mark.parametrize(
     ("cores", "proposal"),
     [
-        pytest.param(16, "try 4 workers: 2 still reach 95% of the ideal.", id="twice as many"),
-        pytest.param(3, "try 3 workers: 2 still reach 95% of the ideal.", id="as many as there are cores"),
-        pytest.param(2, "this is as many workers as 2 cores can carry (2 still reach 95% of the ideal): more need more "
-                     "machines.", id="no core is left"),
+        pytest.param(16, "try 4 workers: 2 still reach 95 % of the ideal.", id="twice as many"),
+        pytest.param(3, "try 3 workers: 2 still reach 95 % of the ideal.", id="as many as there are cores"),
+        pytest.param(2, "this is as many workers as 2 cores can carry (2 still reach 95 % of the ideal): more need "
+                     "more machines.", id="no core is left"),
     ],
 )
 def test_no_more_workers_are_proposed_than_there_are_cores(cores: int, proposal: str) -> None:
@@ -215,7 +215,7 @@ def test_a_configuration_that_may_not_win_does_not_make_a_verdict_unreliable() -
 def test_a_verdict_on_an_efficiency_above_one_hundred_per_cent_is_marked() -> None:
     answer = ask([*SINGLE, *repeated([500, 510, 490], workers=2)])
     assert answer.verdict.startswith("not reliable: use torch/ddp with 2 workers")
-    assert "an efficiency of 250%: more than 100 % is suspect" in answer.why
+    assert "an efficiency of 250 %: more than 100 % is suspect" in answer.why
 
 
 def test_among_many_level_ones_every_number_is_of_the_recommended() -> None:

@@ -43,5 +43,5 @@ def _excess(row: Row) -> tuple[Ratio, str] | None:
 
 def _too_good(row: Row, place: Ratio, baseline: str) -> str:
     return (f"{row.name} is {place.estimate * row.workers:.1f} times as fast as {baseline}, an efficiency of "
-            f"{place.estimate:.0%}: more than 100 % is suspect, most likely something slowed the baseline; repeat both "
-            "on an idle machine")
+            f"{100 * place.estimate:.0f} %: more than 100 % is suspect, most likely something slowed the baseline; "
+            "repeat both on an idle machine")

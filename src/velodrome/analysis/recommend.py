@@ -313,13 +313,13 @@ def _more_workers(question: Question, leader: Candidate) -> str:
     if place.estimate >= GOOD_EFFICIENCY:
         return _larger(row.workers, place.estimate, cores)
     fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
-    return (f"try a larger batch{fewer}: {row.workers} workers reach {place.estimate:.0%} of the ideal, so much of "
-            "what they cost is waiting and messages.")
+    return (f"try a larger batch{fewer}: {row.workers} workers reach {100 * place.estimate:.0f} % of the ideal, so "
+            "much of what they cost is waiting and messages.")
 
 
 def _larger(workers: int, efficiency: float, cores: int | None) -> str:
     """The next number of workers, never more than there are cores."""
-    reached = f"{workers} still reach {efficiency:.0%} of the ideal"
+    reached = f"{workers} still reach {100 * efficiency:.0f} % of the ideal"
     if cores is None or cores > workers:
         return f"try {2 * workers if cores is None else min(2 * workers, cores)} workers: {reached}."
     where = "one core" if cores == 1 else f"{cores} cores"

@@ -53,7 +53,7 @@ class Metric:
     @property
     def margin_text(self) -> str:
         """`0.01 of the best accuracy`."""
-        margin = f"{self.margin:.0%}" if self.relative_margin else f"{self.margin}"
+        margin = f"{100 * self.margin:g} %" if self.relative_margin else f"{self.margin}"
         return f"{margin} of the best {self.name}"
 
     def limit(self, best: float) -> float:
