@@ -75,7 +75,7 @@ def fit(logarithms: Array, *, robust: bool = True) -> Fit:
     moved = stragglers.sum(2) / np.maximum(present.sum(2), 1)
     # A moved value hides variance: that of the others is scaled up.
     kept = 1 - np.maximum(moved[:, :, None], moved[:, None, :])
-    own, degrees = np.maximum(scatter, 0) / np.maximum(common - 1, 1) / kept**2, common - 1
+    own, degrees = np.maximum(scatter, 0) / np.maximum(common - 1, 1) / kept, common - 1
     if logarithms.shape[1] > 2:
         own, degrees = _steadied(own, degrees, filled, present, stragglers)
     error = np.where(common < 2, np.inf, np.sqrt(np.maximum(own, RESOLUTION**2) / shared))
@@ -96,7 +96,7 @@ def _steadied(
     configurations = present.any(2).sum(1)
     freedom = np.maximum(there.sum((1, 2)) - configurations - present.any(1).sum(1) + 1, 1)
     moved = stragglers.sum((1, 2)) / np.maximum(there.sum((1, 2)), 1)
-    pooled = (rest**2).sum((1, 2)) / freedom / (1 - moved) ** 2
+    pooled = (rest**2).sum((1, 2)) / freedom / (1 - moved)
     mine = np.maximum((runs - 1) * (1 - 1 / configurations[:, None]), 0.5)
     sums = (rest**2).sum(2)
     spread = np.maximum(sums / mine, 1e-300)

@@ -110,58 +110,56 @@ def contest_of(logarithms: Array, tolerance: float, *, robust: bool = True) -> C
 def decide(contest: Contest) -> Standing:
     """Replay all looks of a contest."""
     size = contest.size
-    alive = np.ones(size, bool)
+    alive = np.ones((1, size), bool)
     drops: list[Drop] = []
-    estimate, reach = np.zeros((size, size)), np.full((size, size), np.inf)
+    estimate, reach = np.zeros((1, size, size)), np.full((1, size, size), np.inf)
     found = None
     for look in range(1, contest.looks + 1):
         found = contest.fit_at(look)
-        estimate = found.estimate[0]
-        reach = _reach(found, look, alive, size)
-        if look < FIRST_LOOK:
-            continue
-        for drop in _beaten(estimate, reach, alive, look, contest.tolerance):
-            drops.append(drop)
-            alive[drop.loser] = False
-    survivors = tuple(int(one) for one in np.flatnonzero(alive))
-    outcome = _outcome(estimate, reach, survivors, contest.tolerance)
-    more = _more(found, contest, survivors) if outcome == "open" and found is not None else None
-    return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate, reach, more)
-
-
-def _reach(found: Fit, look: int, alive: Mask, entered: int) -> Array:
-    wide = margin(found.freedom[0], look, float(alive.sum()), entered)
-    with np.errstate(invalid="ignore"):
-        reach = wide * found.error[0]
-    return np.where(np.isnan(reach), np.inf, reach)
-
-
-def _beaten(estimate: Array, reach: Array, alive: Mask, look: int, tolerance: float) -> Sequence[Drop]:
-    """Those that another survivor beats, each with the one that does so most clearly.
-
-    A lead that is surely too small to matter beats nobody, however sure it is.
-    """
-    counts = alive[:, None] & alive[None, :] & (estimate + reach >= tolerance)
-    low = np.where(counts, estimate - reach, -np.inf)
-    np.fill_diagonal(low, -np.inf)
-    losers = np.flatnonzero((low > 0).any(0))
-    if len(losers) == alive.sum():  # a circle, which only missing runs can make: nobody is out
-        return []
-    found = []
-    for loser in losers:
-        winner = int(low[:, loser].argmax())
-        seen, off = float(estimate[winner, loser]), float(reach[winner, loser])
-        found.append(Drop(int(loser), winner, look, Range(seen, seen - off, seen + off)))
-    return found
-
-
-def _outcome(estimate: Array, reach: Array, survivors: Sequence[int], tolerance: float) -> Outcome:
+        estimate = found.estimate
+        reach, ahead = step(found, look, alive, contest.tolerance)
+        for loser in np.flatnonzero(out(ahead)[0]):
+            winner = int(ahead[0, :, loser].argmax())
+            seen, off = float(estimate[0, winner, loser]), float(reach[0, winner, loser])
+            drops.append(Drop(int(loser), winner, look, Range(seen, seen - off, seen + off)))
+        alive &= ~out(ahead)
+    survivors = tuple(int(one) for one in np.flatnonzero(alive[0]))
+    outcome: Outcome = "open"
     if len(survivors) == 1:
-        return "one"
-    left = np.ix_(survivors, survivors)
-    off = np.abs(estimate[left]) + reach[left]
-    np.fill_diagonal(off, 0.0)
-    return "level" if (off < tolerance).all() else "open"
+        outcome = "one"
+    elif all_level(estimate, reach, alive, contest.tolerance)[0]:
+        outcome = "level"
+    more = _more(found, contest, survivors) if outcome == "open" and found is not None else None
+    return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
+
+
+def step(found: Fit, look: int, alive: Mask, tolerance: float) -> tuple[Array, Array]:
+    """One look at a batch of races: how far each difference may be off, and by how much each is surely ahead of each.
+
+    Both are (race, configuration, configuration), `alive` is (race, configuration). Only survivors are ahead of one
+    another, and not by a lead that is surely too small to matter. Where everyone would be out, which only missing runs
+    can cause, nobody is.
+    """
+    entered = alive.shape[1]
+    wide = margin(found.freedom, look, alive.sum(1)[:, None, None].astype(float), entered)
+    with np.errstate(invalid="ignore"):
+        reach = wide * found.error
+    reach = np.where(np.isnan(reach), np.inf, reach)
+    compared = alive[:, :, None] & alive[:, None, :] & ~np.eye(entered, dtype=bool)
+    ahead = np.where(compared & (found.estimate + reach >= tolerance), found.estimate - reach, -np.inf)
+    nobody = (out(ahead) == alive).all(1)
+    return reach, np.where(nobody[:, None, None], -np.inf, ahead)
+
+
+def out(ahead: Array) -> Mask:
+    """Whom another surely beats: (race, configuration)."""
+    return np.asarray((ahead > 0).any(1))
+
+
+def all_level(estimate: Array, reach: Array, alive: Mask, tolerance: float) -> Mask:
+    """In which races all differences between survivors are surely too small to matter."""
+    compared = alive[:, :, None] & alive[:, None, :] & ~np.eye(alive.shape[1], dtype=bool)
+    return np.asarray((~compared | (np.abs(estimate) + reach < tolerance)).all((1, 2)))
 
 
 def _more(found: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:

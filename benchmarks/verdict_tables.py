@@ -1,0 +1,172 @@
+"""What the figures of `verdicts.py` amount to: tables for the docs, and the bars that verdicts have to clear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+Figure = dict[str, Any]
+
+#: What a race may claim wrongly, how much of the time plain 95 % intervals contain the truth, and how often eight
+#: configurations are told apart.
+MOST_FALSE, COVERED, LEAST_RIGHT = 0.05, (0.93, 0.97), 0.95
+#: Run-seconds of races that stop when they are sure, as a share of those of a grid.
+MOST_SECONDS = 0.25
+#: Cells in which races are sure less often than this are not compared with grids: neither finds the best.
+_SETTLED = 0.5
+
+
+def bars(figures: Sequence[Figure]) -> list[str]:
+    """One line for each bar: what was required, what was measured, and whether it holds."""
+    found = []
+    if null := [figure for figure in figures if figure["undecided"]]:
+        worst = max(null, key=lambda figure: figure["until_sure"]["false"])
+        found.append(
+            _bar("false claims of races without a best, followed to the end", worst["until_sure"]["false"],
+                 worst["until_sure"]["false"] <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", worst["cell"])
+        )  # fmt: skip
+        once = max(null, key=lambda figure: _worst_once(figure))
+        found.append(
+            _bar("false claims of races without a best, looked at once", _worst_once(once),
+                 _worst_once(once) <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", once["cell"])
+        )  # fmt: skip
+        for side, choose in (("lowest", min), ("highest", max)):
+            value, where = choose((value, figure["cell"]) for figure in null for value in figure["coverage"].values())
+            needed = f"{_percent(COVERED[0])} to {_percent(COVERED[1])}"
+            found.append(
+                _bar(f"{side} coverage of 95 % intervals", value, COVERED[0] <= value <= COVERED[1], needed, where)
+            )
+    for figure in figures:
+        if figure["situation"] == "undisturbed" and (capped := figure.get("capped")):
+            claim = f"right within {capped['most_runs']} runs"
+            needed = f"at least {_percent(LEAST_RIGHT)}"
+            found.append(_bar(claim, capped["right"], capped["right"] >= LEAST_RIGHT, needed, figure["cell"]))
+            needed = f"at most {_percent(MOST_FALSE)}"
+            found.append(_bar("wrong", capped["false"], capped["false"] <= MOST_FALSE, needed, figure["cell"]))
+    for claim, ratios in savings(figures).items():
+        if ratios:
+            middle, needed = median(ratios), f"at most {_percent(MOST_SECONDS)}"
+            where = f"median of {len(ratios)} cells"
+            found.append(_bar(f"run-seconds against {claim}", middle, middle <= MOST_SECONDS, needed, where))
+    return found
+
+
+def _bar(claim: str, value: float, holds: bool, needed: str, where: str) -> str:
+    return f"{claim}: {_percent(value)} ({needed}), {where}: {'holds' if holds else 'DOES NOT HOLD'}"
+
+
+def _worst_once(figure: Figure) -> float:
+    return max(float(fixed["false"]) for fixed in figure["fixed"].values())
+
+
+PLANNED, KNOWING = "a grid that serves all cells", "a grid made for the cell"
+
+
+def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
+    """Run-seconds of races that stop when they are sure, divided by those of grids of equal error, cell by cell.
+
+    A grid that knows noise and lead before its first run has as many repetitions as being right as often takes in that
+    cell. One that does not has the number that is enough in every cell of its size.
+    """
+    settled = [figure for figure in figures if "grid" in figure and figure["until_sure"]["right"] >= _SETTLED]
+    found: dict[str, list[float]] = {PLANNED: [], KNOWING: []}
+    for size in _sizes(settled):
+        group = [figure for figure in settled if figure["size"] == size]
+        needed = [_repetitions(figure["grid"]["right"], figure["until_sure"]["right"]) for figure in group]
+        for figure, enough in zip(group, needed, strict=True):
+            share = figure["until_sure"]["seconds"] / figure["grid"]["repetition"]
+            found[PLANNED].append(share / max(needed))
+            found[KNOWING].append(share / enough)
+    return found
+
+
+def _repetitions(curve: dict[str, float], right: float) -> float:
+    """Repetitions after which a grid is right as often, between those that were simulated; at most the last of them."""
+    before, reached = 0.0, 0.0
+    for count, share in curve.items():
+        if share >= right:
+            return before + (float(count) - before) * (right - reached) / max(share - reached, 1e-9)
+        before, reached = float(count), max(share, reached)
+    return before
+
+
+def pages(figures: Sequence[Figure]) -> dict[str, str]:
+    """The tables of the docs, by the name of their place."""
+    null = [figure for figure in figures if figure["undecided"]]
+    told = [figure for figure in figures if not figure["undecided"] and figure["situation"] == "undisturbed"]
+    return {
+        "false claims": _false(null),
+        "coverage": _coverage(null),
+        "right": _right([figure for figure in told if not figure["ladder"]]),
+        "disturbed": _disturbed([figure for figure in figures if "capped" in figure]),
+        "bars": "\n".join(f"- {line[0].upper()}{line[1:]}." for line in bars(figures)),
+    }
+
+
+def _false(null: Sequence[Figure]) -> str:
+    """Situations by sizes; the worst of all noises."""
+    sizes = _sizes(null)
+    rows = [["followed to the end", *(f"{size} configurations" for size in sizes)]]
+    for situation in dict.fromkeys(figure["situation"] for figure in null):
+        rows.append([situation, *(
+            _percent(max((figure["until_sure"]["false"] for figure in null
+                          if (figure["situation"], figure["size"]) == (situation, size)), default=None))
+            for size in sizes
+        )])  # fmt: skip
+    for count in null[0]["fixed"] if null else ():
+        rows.append([f"{count} repetitions, worst situation", *(
+            _percent(max(figure["fixed"][count]["false"] for figure in null if figure["size"] == size))
+            for size in sizes
+        )])  # fmt: skip
+    return _table(rows)
+
+
+def _coverage(null: Sequence[Figure]) -> str:
+    counts = list(null[0]["coverage"]) if null else []
+    rows = [["95 % interval of a pair", *(f"{count} repetitions" for count in counts)]]
+    for situation in dict.fromkeys(figure["situation"] for figure in null):
+        group = [figure["coverage"] for figure in null if figure["situation"] == situation]
+        spans = [[covered[count] for covered in group] for count in counts]
+        rows.append([situation, *(f"{100 * min(span):.1f} to {100 * max(span):.1f} %" for span in spans)])
+    return _table(rows)
+
+
+def _right(told: Sequence[Figure]) -> str:
+    sizes = _sizes(told)
+    rows = [["lead", "noise", *(f"{size} configurations" for size in sizes)]]
+    for lead in sorted({figure["lead"] for figure in told}):
+        for noise in sorted({figure["noise"] for figure in told}):
+            by_size = {figure["size"]: figure["until_sure"] for figure in told
+                       if (figure["lead"], figure["noise"]) == (lead, noise)}  # fmt: skip
+            rows.append([_percent(lead, 0), _percent(noise, 0), *(_ending(by_size.get(size)) for size in sizes)])
+    return _table(rows)
+
+
+def _ending(sure: Figure | None) -> str:
+    if sure is None:
+        return "–"
+    level = f", level {_percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
+    return f"{_percent(sure['right'], 0)}{level}; {sure['runs']:.0f} runs"
+
+
+def _disturbed(capped: Sequence[Figure]) -> str:
+    rows = [["8 configurations, lead 10 %, noise 5 %", "right", "wrong", "open", "runs"]]
+    for figure in capped:
+        ends = figure["capped"]
+        numbers = [_percent(ends[name]) for name in ("right", "false", "open")]
+        rows.append([figure["situation"], *numbers, f"{ends['runs']:.0f}"])
+    return _table(rows)
+
+
+def _sizes(figures: Iterable[Figure]) -> list[int]:
+    return sorted({figure["size"] for figure in figures})
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -1,0 +1,164 @@
+"""How often verdicts are wrong, right and open, in simulated races with known answers, and how many runs they take.
+
+    .venv/bin/python benchmarks/verdicts.py --races 10000 --json verdicts.json --write-docs
+
+Every race is judged by the product's own rule, after every repetition (`simulated.py`). Nothing is trained: a thousand
+races of eight configurations take a few seconds. Figures of earlier calls are used with `--figures FILE…`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simulated import STRAGGLER_SHARE, Ends, World, coverage, grid_curve, simulated
+from verdict_picture import draw_picture
+from verdict_tables import bars, pages
+
+from velodrome.analysis.blocks import ERROR_RATE
+
+SIZES = (2, 3, 4, 8, 16)
+NOISES = (0.02, 0.05, 0.15)
+LEADS = (0.03, 0.1, 0.3)
+#: Repetitions after which a race is looked at once, and after which one that is not sure is given up.
+FIXED, LAST = (3, 5, 10), 30
+#: Repetitions of the grids that are compared.
+GRIDS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60)
+#: Runs within which eight configurations have to be told apart at a lead of 10 % and noise of 5 %.
+MOST_RUNS = 110
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "verdicts.md"
+PICTURE = PAGE.parents[1] / "images" / "race-until-sure.svg"
+
+#: What disturbs races, by name.
+SITUATIONS: dict[str, Callable[[World], World]] = {
+    "undisturbed": lambda world: world,
+    "drift 5 %": lambda world: replace(world, drift=0.05),
+    "drift 20 %": lambda world: replace(world, drift=0.2),
+    "stragglers": lambda world: replace(world, stragglers=STRAGGLER_SHARE),
+    "drift 20 % and stragglers": lambda world: replace(world, drift=0.2, stragglers=STRAGGLER_SHARE),
+    "one with 2× the noise": lambda world: replace(world, noisy=1, times=2.0),
+    "one with 3× the noise": lambda world: replace(world, noisy=1, times=3.0),
+    "half with 2× the noise": lambda world: replace(world, noisy=world.size // 2, times=2.0),
+    "missing runs": lambda world: replace(world, missing=0.1),
+    "shared by repetition": lambda world: replace(world, shared=0.1),
+}
+TIED = "two equal, the others 30 % behind"
+
+
+@dataclass(frozen=True)
+class Cell:
+    situation: str
+    world: World
+
+    @property
+    def name(self) -> str:
+        world = self.world
+        lead = f"lead={100 * world.lead:.0f}" + (" ladder" if world.ladder else "")
+        return f"K={world.size} noise={100 * world.noise:.0f} {lead} {self.situation}"
+
+
+def cells() -> Iterator[Cell]:
+    """Races without a single best in all situations, and races with one."""
+    for size in SIZES:
+        for situation, disturb in SITUATIONS.items():
+            for noise in NOISES:
+                yield Cell(situation, disturb(World(size, noise)))
+        for noise in NOISES if size > 2 else ():
+            yield Cell(TIED, World(size, noise, 0.3, best=2))
+        for noise in NOISES:
+            for lead in LEADS:
+                yield Cell("undisturbed", World(size, noise, lead))
+                if size > 2:
+                    yield Cell("undisturbed", World(size, noise, lead, ladder=True))
+        for situation, disturb in SITUATIONS.items():
+            if situation != "undisturbed":
+                yield Cell(situation, disturb(World(size, 0.05, 0.1)))
+
+
+def shares(ends: Ends) -> dict[str, float]:
+    """The figures of races that ended in these ways."""
+    return {
+        "false": float(ends.false.mean()), "right": float(ends.right.mean()), "level": float(ends.level.mean()),
+        "wrong_level": float(ends.wrong_level.mean()), "open": float(ends.open.mean()),
+        "repetitions": float(ends.repetitions.mean()), "runs": float(ends.runs.mean()),
+        "seconds": float(ends.seconds.mean()),
+    }  # fmt: skip
+
+
+def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
+    """All figures of a cell. Where false claims are not near the promised rate, fewer races are enough."""
+    world, few = cell.world, max(races // 5, min(races, 100))
+    mixed = zlib.crc32(f"{seed} {cell.name}".encode())
+    ends, count = simulated(world, mixed, few, LAST, until_sure=True), few
+    if few < races and ends.false.mean() > 0.6 * ERROR_RATE:
+        ends, count = simulated(world, mixed, races, LAST, until_sure=True), races
+    found: dict[str, Any] = {
+        "cell": cell.name, "situation": cell.situation, **asdict(world), "undecided": world.undecided,
+        "races": count, "until_sure": shares(ends),
+        "fixed": {
+            str(number): shares(simulated(world, mixed, few, number, until_sure=False)) for number in FIXED
+        },
+    }  # fmt: skip
+    if world.undecided:
+        found["coverage"] = {str(number): coverage(world, mixed, races, number) for number in FIXED}
+    elif cell.situation == "undisturbed":
+        curve, repetition = grid_curve(world, mixed + 1, max(races // 10, 100), GRIDS)
+        found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
+    if (world.size, world.noise, world.lead, world.ladder) == (8, 0.05, 0.1, False):
+        ends = simulated(world, mixed, races, 2 * LAST, until_sure=True, most_runs=MOST_RUNS)
+        found["capped"] = {"most_runs": MOST_RUNS, "races": races, **shares(ends)}
+    return found
+
+
+def write_page(page: Path, figures: list[dict[str, Any]]) -> None:
+    """Replace what stands between the markers of the page."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in pages(figures).items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise SystemExit(f"{page} has no place for {name!r}")
+        text = before + begin + "\n" + lines + "\n\n" + end + after
+    page.write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--races", type=int, default=2000, help="races per cell; a fifth where it is clear [2000]")
+    parser.add_argument("--cells", default="", help="only cells with all of these words, such as 'K=8 lead=0'")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all races [1]")
+    parser.add_argument("--figures", type=Path, nargs="+", default=[], help="files of earlier calls")
+    parser.add_argument("--json", type=Path, help="file for all figures, rewritten after every cell")
+    parser.add_argument("--write-docs", action="store_true", help="write the tables and the picture of the docs")
+    options = parser.parse_args()
+    figures = [figure for file in options.figures for figure in json.loads(file.read_text())]
+    known = {figure["cell"] for figure in figures}
+    chosen = [cell for cell in cells() if all(word in cell.name.split() for word in options.cells.split())]
+    began = time.perf_counter()
+    for cell in chosen:
+        if cell.name in known:
+            continue
+        figures.append(found := measure(cell, options.races, options.seed))
+        sure = found["until_sure"]
+        words = [f"{name} {100 * sure[name]:.1f} %" for name in ("false", "right", "level", "open")]
+        print(f"{cell.name:58} {', '.join(words)}, {sure['runs']:.0f} runs", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(f"{time.perf_counter() - began:.0f} s")
+    print(*bars(figures), sep="\n")
+    if options.write_docs:
+        write_page(PAGE, figures)
+        draw_picture(PICTURE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

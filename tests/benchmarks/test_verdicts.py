@@ -1,0 +1,99 @@
+"""The simulation of verdicts judges as the product does, and its tables fit the page of the docs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from velodrome.analysis.decide import contest_of, decide
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+@pytest.mark.parametrize("until_sure", [True, False], ids=["until sure", "all repetitions"])
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"size": 2, "noise": 0.05, "lead": 0.05},
+        {"size": 3, "noise": 0.05, "lead": 0.1, "missing": 0.15},
+        {"size": 5, "noise": 0.05, "lead": 0.1, "stragglers": 0.1, "drift": 0.2},
+        {"size": 6, "noise": 0.05, "lead": 0.08, "missing": 0.1, "noisy": 1, "times": 3.0, "ladder": True},
+        {"size": 4, "noise": 0.01, "shared": 0.1},
+    ],
+    ids=["two", "missing", "stragglers", "ladder", "level"],
+)
+def test_a_simulated_race_ends_as_the_rule_decides(world, until_sure):
+    from simulated import TOLERANCE, World, follow
+
+    truth = World(**world)
+    apart = truth.speeds()[:, None] - truth.speeds()[None, :]
+    ends, values = follow(truth, np.random.default_rng(3), 40, 9, until_sure=until_sure)
+    outcomes = set()
+    for race, blocks in enumerate(values):
+        standing = decide(contest_of(blocks[:, : int(ends.repetitions[race])], TOLERANCE))
+        outcomes.add(standing.outcome)
+        assert set(standing.survivors) == set(np.flatnonzero(ends.survivors[race]))
+        assert ends.false[race] == any(apart[drop.winner, drop.loser] <= 0 for drop in standing.drops)
+        assert ends.level[race] == (standing.outcome == "level")
+        assert ends.right[race] == (standing.survivors == (0,) and not truth.undecided)
+    assert outcomes - {"open"}, "nothing was decided, so nothing was compared"
+
+
+def test_a_race_until_sure_ends_when_it_is_decided_and_lets_nobody_run_who_is_out():
+    from simulated import World, follow
+
+    ends, values = follow(World(4, 0.05, 0.15), np.random.default_rng(1), 50, 20, until_sure=True)
+    assert ends.right.mean() > 0.9
+    assert ends.runs.mean() < 4 * ends.repetitions.mean()
+    assert (~np.isnan(values)).sum() == ends.runs.sum()
+
+
+def test_drift_is_what_was_asked_for_and_runs_of_a_repetition_have_a_random_order():
+    from simulated import DRIFT_PERIOD, World, grid
+
+    values = np.exp(-grid(World(4, 0.0, drift=0.2), np.random.default_rng(1), 500, DRIFT_PERIOD + 1))
+    assert values[:, :, DRIFT_PERIOD].min(1) == pytest.approx(np.full(500, 1.2))
+    assert np.ptp(values.mean(0), axis=0) == pytest.approx(np.zeros(DRIFT_PERIOD + 1), abs=0.005)
+
+
+def test_the_page_has_a_place_for_every_table_and_keeps_the_rest(tmp_path, monkeypatch):
+    import verdicts
+
+    words = ["--races", "40", "--cells", "K=8 noise=5", "--json", f"{tmp_path}/f"]
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", *words])
+    monkeypatch.setattr(verdicts, "GRIDS", (2, 5))
+    assert verdicts.main() == 0
+    figures = json.loads((tmp_path / "f").read_text())
+    assert len(figures) == sum({"K=8", "noise=5"} <= set(cell.name.split()) for cell in verdicts.cells())
+    page = tmp_path / "verdicts.md"
+    page.write_text(verdicts.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    verdicts.write_page(page, figures)
+    written = page.read_text(encoding="utf-8")
+    assert written.splitlines()[0] == verdicts.PAGE.read_text(encoding="utf-8").splitlines()[0]
+    for table in verdicts.pages(figures).values():
+        assert table in written
+    verdicts.write_page(page, figures)
+    assert page.read_text(encoding="utf-8") == written
+
+
+def test_a_grid_of_equal_error_has_the_repetitions_at_which_it_is_right_as_often():
+    from verdict_tables import KNOWING, PLANNED, savings
+
+    def figure(right, seconds, curve):
+        return {"size": 2, "until_sure": {"right": right, "seconds": seconds},
+                "grid": {"repetition": 2.0, "right": dict(zip(("5", "10", "20"), curve, strict=True))}}
+
+    easy, hard = figure(0.9, 8.0, (0.8, 1.0, 1.0)), figure(0.7, 20.0, (0.1, 0.4, 0.9))
+    found = savings([easy, hard, figure(0.1, 30.0, (0.0, 0.0, 0.2))])
+    assert found[KNOWING] == pytest.approx([8 / (2 * 7.5), 20 / (2 * 16)])
+    assert found[PLANNED] == pytest.approx([8 / (2 * 16), 20 / (2 * 16)])
