@@ -16,6 +16,7 @@ from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
+from velodrome.analysis.stragglers import straggler_note
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.figures import Picture
 from velodrome.reporting.load import RaceRecord
@@ -182,6 +183,7 @@ def _machine(about: dict[str, Any]) -> str:
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
     notes = [f"{reason[0].upper()}{reason[1:]}." for reason in doubts(rows)]
+    notes += [f"{note}." for note in [straggler_note(rows)] if note]
     if rows and min(row.runs for row in rows) < 2:
         once = sum(row.runs < 2 for row in rows)
         who = "Every configuration" if once == len(rows) else f"{once} of {len(rows)} configurations"
