@@ -34,9 +34,7 @@ def test_a_success_costs_what_all_runs_cost_together() -> None:
     found = times_to(compare(made)[0], GOOD)
     assert (found.successes, found.tries, found.always) == (4, 5, False)
     assert found.per_success == pytest.approx(5 * 12.0 / 4)
-    assert found.sentence("accuracy>=0.9", lambda value: f"{value:.1f} s of training") == (
-        "reached accuracy>=0.9 in 4 of 5 runs, 15.0 s of training per success"
-    )
+    assert found.count_text == "4 of 5 runs"
 
 
 def test_a_crash_costs_all_of_its_time_and_an_interrupted_run_nothing() -> None:
@@ -55,14 +53,6 @@ def test_a_crash_costs_all_of_its_time_and_an_interrupted_run_nothing() -> None:
 def test_without_a_failure_the_cost_is_the_geometric_mean() -> None:
     assert attempts([1.0, 4.0]).per_success == pytest.approx(2.0)
     assert attempts([1.0, 4.0], 1).per_success == pytest.approx(5.0)
-
-
-def test_a_configuration_without_a_success_has_no_cost_and_is_left_out_after_three_runs() -> None:
-    none = attempts([1.0] * 5, 1, 2, 3, 4, 5)
-    assert (none.per_success, none.hopeless) == (None, True)
-    assert none.sentence("accuracy>=0.97", str) == "reached accuracy>=0.97 in 0 of 5 runs"
-    assert not attempts([1.0, 1.0], 1, 2).hopeless
-    assert not attempts([1.0] * 5, 1, 2, 3, 4).hopeless
 
 
 def test_pseudo_values_are_those_of_the_jackknife() -> None:

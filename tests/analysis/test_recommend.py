@@ -239,14 +239,6 @@ def test_a_target_that_nobody_reached_is_told_with_the_nearest() -> None:
     assert "more epochs" in answer.next
 
 
-def test_only_those_that_always_reach_the_target_may_win_by_time() -> None:
-    fast = repeated([400, 402, 398], [0.95, 0.95, 0.90], workers=2)
-    answer = ask([*SINGLE, *fast, *repeated([200, 202, 198], strategy="allreduce", workers=2)], "time-to-accuracy",
-                 "accuracy>=0.94")
-    assert answer.best == "torch/allreduce with 2 workers"
-    assert "torch/ddp with 2 workers in 2 of 3 runs" in answer.why
-
-
 def test_a_faster_but_less_accurate_strategy_does_not_win_by_throughput_or_cost() -> None:
     results = [*SINGLE, *repeated([400, 402, 398], workers=2, accuracy=0.90),
                *repeated([200, 202, 198], strategy="allreduce", workers=2)]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from velodrome.analysis.blocks import FIRST_LOOK, Array, Fit, Mask, fit
+from velodrome.analysis.blocks import Array, Fit, Mask, fit
 from velodrome.analysis.compare import Row, has_crashed
 from velodrome.analysis.decide import Contest
 from velodrome.analysis.measures import Result, instance_hours, instances, time_to_target
@@ -44,11 +44,6 @@ class Attempts:
         return self.successes == self.tries
 
     @property
-    def hopeless(self) -> bool:
-        """Whether enough runs failed, and all of them, to leave the configuration out."""
-        return not self.successes and self.tries >= FIRST_LOOK
-
-    @property
     def per_success(self) -> float | None:
         """The expected cost of a success; None without one.
 
@@ -65,11 +60,6 @@ class Attempts:
     def count_text(self) -> str:
         """`4 of 5 runs`."""
         return f"{self.successes} of {self.tries} run{'' if self.tries == 1 else 's'}"
-
-    def sentence(self, target: str, amount: Callable[[float], str]) -> str:
-        """`reached accuracy>=0.97 in 4 of 5 runs, 12.3 s of training per success`."""
-        price = self.per_success
-        return f"reached {target} in {self.count_text}" + ("" if price is None else f", {amount(price)} per success")
 
 
 def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable[[Result], float]) -> Attempts:

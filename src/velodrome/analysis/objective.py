@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from velodrome.analysis.accuracy_contest import accuracy_contest
+from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.analysis.compare import Row
 from velodrome.analysis.decide import Contest, Standing, contest_of, decide
 from velodrome.analysis.lead import Lead, Scale
 from velodrome.analysis.margins import TOLERANCE, Margins
-from velodrome.analysis.measures import BY_NAME, QUALITIES, Measure, Result, instance_hours, time_to_target
+from velodrome.analysis.measures import BY_NAME, QUALITIES, Measure
 from velodrome.analysis.paired import logarithms
 from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import Spread
@@ -43,10 +44,28 @@ class Candidate:
     spread: Spread
     #: What counts in the contest, by repetition.
     blocks: Mapping[Block, float]
+    #: All runs with what they cost, where a success is what counts.
+    attempts: Attempts | None = None
 
     @property
     def name(self) -> str:
         return self.row.name
+
+    @property
+    def value(self) -> float:
+        """The mean that leads are of: a reader who divides two of these finds the lead."""
+        price = self.attempts.per_success if self.attempts is not None else None
+        return self.spread.centre if price is None else price
+
+    @property
+    def count(self) -> int:
+        """Runs that count."""
+        return self.spread.count if self.attempts is None else self.attempts.tries
+
+    @property
+    def missed(self) -> bool:
+        """Whether some of its runs were no success."""
+        return self.attempts is not None and not self.attempts.always
 
     @property
     def distributed(self) -> bool:
@@ -79,6 +98,8 @@ class Question:
     exact: bool = False
     #: Where the contest is not in the candidates' blocks.
     contest: Contest | None = None
+    #: What a run did that counts as a success: `reached accuracy>=0.97`.
+    success: str = "finished"
 
     @cached_property
     def standing(self) -> Standing:
@@ -94,6 +115,15 @@ class Question:
     def lead(self, first: Candidate, second: Candidate) -> Lead:
         """How much better the first is, whichever way is better."""
         return Lead.of(self.standing.lead(self.number(first), self.number(second)), self.scale)
+
+    def successes(self, candidate: Candidate) -> str:
+        """`reached accuracy>=0.97 in 4 of 5 runs`; empty where no success is asked for."""
+        return "" if candidate.attempts is None else f"{self.success} in {candidate.attempts.count_text}"
+
+    def per_success(self, candidate: Candidate) -> str:
+        """`12.30 s of training per success`."""
+        training = " of training" if self.objective == "time-to-accuracy" else ""
+        return f"{self.text(candidate.value).removesuffix(' a run')}{training} per success"
 
     def number(self, candidate: Candidate) -> int:
         """Where it stands among the candidates."""
@@ -174,17 +204,29 @@ def _best_seen(rows: Sequence[Row], target: Target) -> str:
     return f"the best validation {target.metric} was {value:.4f}, by {name}"
 
 
-def _reached(rows: Sequence[Row], target: Target, text: str) -> tuple[list[Row], dict[str, Any]]:
-    """Rows that reached the target in every run; otherwise a note on how close they came."""
-    kept = [row for row in rows if row.reached == row.runs]
-    if kept:
-        missed = [f"{row.name} in {row.reached} of {row.runs} runs" for row in rows if row.reached < row.runs]
-        some = f"{len(missed)} of {len(rows)} configurations did not always reach {text}"
-        return kept, {"aside": f"{some}: {missed[0]}{', and others' if missed[1:] else ''}" if missed else ""}
-    return [], {
-        "no_candidates": f"no configuration reached {text} in all of its runs; {_best_seen(rows, target)}",
-        "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
-    }
+def _per_success(
+    rows: Sequence[Row], tried: Callable[[Row], Attempts], target: Target | None, text: str | None, tolerance: float
+) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
+    """Candidates by what a success costs them, their contest, and words on those that had none."""
+    found = [(row, tried(row)) for row in rows]
+    candidates = tuple(
+        Candidate(row, Spread(tuple(values.values())), values, attempts) for row, attempts in found
+        if (values := {block: attempts.amounts[block] for block in sorted(attempts.succeeded)})
+    )
+    words: dict[str, Any] = {} if text is None else {"success": f"reached {text}"}
+    if not candidates and target is not None:
+        return (), words | {
+            "no_candidates": f"no configuration reached {text}; {_best_seen(rows, target)}",
+            "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
+        }
+    if any(candidate.missed for candidate in candidates):
+        tries = [candidate.attempts for candidate in candidates if candidate.attempts is not None]
+        words["contest"] = contest_of_attempts(tries, tolerance)
+    never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
+    if never and text is not None:
+        words["aside"] = (f"{len(never)} of {len(rows)} configurations set aside: {never[0]}"
+                          f"{', and others in none either' if never[1:] else ''}")
+    return candidates, words
 
 
 def ask(
@@ -200,11 +242,7 @@ def ask(
             raise BadRequest(
                 "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
             )
-        kept, words = _reached(rows, parsed, target)
-        candidates = tuple(
-            Candidate(row, row.spreads["time_to_target"], row.by_block(lambda result: time_to_target(result, parsed)))
-            for row in kept
-        )
+        candidates, words = _per_success(rows, lambda row: times_to(row, parsed), parsed, target, margins.tolerance)
         found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s", f"fastest to {target}",
                          **words)
     elif objective == "accuracy":
@@ -214,7 +252,7 @@ def ask(
         found = Question(objective, _of_measure(kept, "examples_per_second"), "more",
                          lambda value: f"{value:,.0f} examples/s", "fastest", _less_accurate(rows, kept))
     else:
-        found = _cost(rows, parsed, target, price or Price())
+        found = _cost(rows, parsed, target, price or Price(), margins)
     return found if found.scale == "points" else replace(found, tolerance=margins.tolerance)
 
 
@@ -232,28 +270,19 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
     return replace(found, contest=contest, scale="points", tolerance=margin)
 
 
-def _cost(rows: Sequence[Row], target: Target | None, text: str | None, price: Price) -> Question:
-    words: Mapping[str, Any]
-    if target is not None and text is not None:
-        kept, words = _reached(rows, target, text)
-        praise = f"cheapest way to {text}"
-    else:
-        kept = accurate_enough(rows)
-        words = {"aside": _less_accurate(rows, kept)}
-        praise = "cheapest"
+def _cost(
+    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins
+) -> Question:
+    kept = rows if target is not None else accurate_enough(rows)
     factor = 1.0 if price.per_hour is None else price.per_hour
-
-    def cost(result: Result) -> float | None:
-        hours = instance_hours(result, target, price.per)
-        return None if hours is None else factor * hours
-
-    candidates = []
-    for row in kept:
-        values = tuple(value for result in row.results if (value := cost(result)) is not None)
-        if values:
-            candidates.append(Candidate(row, Spread(values), row.by_block(cost)))
+    candidates, words = _per_success(
+        kept, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
+    )
+    if target is None:
+        words["aside"] = _less_accurate(rows, kept)
 
     def shown(value: float) -> str:
         return f"{value * 3600:,.1f} instance-seconds a run" if price.per_hour is None else f"{value:.4g} a run"
 
-    return Question("cost", tuple(candidates), "less", shown, praise, **words)
+    praise = "cheapest" if target is None else f"cheapest way to {text}"
+    return Question("cost", candidates, "less", shown, praise, **words)

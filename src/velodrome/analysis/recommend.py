@@ -155,7 +155,7 @@ def _against_what(row: Row) -> str:
 def _best(question: Question, candidates: Sequence[Candidate]) -> Candidate | None:
     """The one that seems best."""
     pick = max if question.better == "more" else min
-    return pick(candidates, key=lambda candidate: candidate.spread.centre, default=None)
+    return pick(candidates, key=lambda candidate: candidate.value, default=None)
 
 
 def _is_mixed(question: Question) -> bool:
@@ -276,7 +276,7 @@ def _rest(left: Sequence[Candidate]) -> str:
 
 
 def _unsure(lead: Lead, leader: Candidate, rival: Candidate) -> str:
-    fewest = min(leader.spread.count, rival.spread.count)
+    fewest = min(leader.count, rival.count)
     if lead.low is None:
         runs = "one run" if fewest == 1 else f"{fewest} runs"
         return f"{lead.size} apart, but {runs} of each cannot tell whether that is chance"
@@ -327,7 +327,9 @@ def _larger(workers: int, efficiency: float, cores: int | None) -> str:
 
 
 def _measured(question: Question, candidate: Candidate) -> str:
-    spread = candidate.spread
-    runs = "1 run" if spread.count == 1 else f"{spread.count} runs"
-    # The mean that ratios are of: a reader who divides two of these finds the ratio.
-    return f"{question.text(spread.centre)} for {candidate.name} ({'' if spread.count == 1 else 'mean of '}{runs})"
+    if candidate.missed:
+        return f"{question.per_success(candidate)} for {candidate.name} ({question.successes(candidate)})"
+    count = candidate.count
+    # The mean that leads are of: a reader who divides two of these finds the lead.
+    runs = "1 run" if count == 1 else f"mean of {count} runs"
+    return f"{question.text(candidate.value)} for {candidate.name} ({runs})"

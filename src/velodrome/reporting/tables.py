@@ -227,7 +227,7 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
             continue
         lead = question.lead(leader, other)
         body.append((
-            Cell(other.name), Cell(question.text(other.spread.centre), value=other.spread.centre),
+            Cell(other.name), _mean(question, other),
             Cell(lead.short, lead.interval, value=lead.estimate), Cell(_finding(question, leader, other)),
         ))
     apart = "how many points" if question.scale == "points" else "how many times"
@@ -239,6 +239,13 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
         (Column("configuration", numeric=False), Column("mean"), Column("lead"), Column("verdict", numeric=False)),
         tuple(body),
     )
+
+
+def _mean(question: Question, candidate: Candidate) -> Cell:
+    """What a candidate measured, and in how many of its runs it was successful if not in all."""
+    if candidate.missed:
+        return Cell(question.per_success(candidate), question.successes(candidate), value=candidate.value)
+    return Cell(question.text(candidate.value), value=candidate.value)
 
 
 def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
