@@ -80,7 +80,6 @@ def straggler_note(rows: Sequence[Row]) -> str:
     total = sum(row.runs for row in rows)
     worst = sorted(found, key=lambda one: -abs(math.log(one.factor)))
     names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
-    were = "1 of" if len(found) == 1 else f"{len(found)} of"
-    plural = "run was a straggler" if len(found) == 1 else "runs were stragglers"
-    return (f"{were} {total} {plural} ({100 * len(found) / total:.0f} %): {names}. They count in ratios and verdicts "
-            "only up to a limit")
+    what, who = ("was a straggler", "It counts") if len(found) == 1 else ("were stragglers", "They count")
+    return (f"{len(found)} of {total} runs {what} ({100 * len(found) / total:.0f} %): {names}. {who} in ratios and "
+            "verdicts only up to a limit")
