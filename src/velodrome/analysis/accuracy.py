@@ -216,6 +216,22 @@ def scores_of(results: Sequence[Mapping[str, Any]], metric: str, fraction: bool)
         value = test.get(metric)
         if isinstance(value, int | float) and math.isfinite(value):
             seed = result.get("seed")
-            found.append(Score(seed if isinstance(seed, int) else -1 - place, float(value),
-                               int(test.get("total") or 0) if fraction else 0))
+            seed = seed if isinstance(seed, int) else -1 - place
+            total = int(test.get("total") or 0) if fraction else 0
+            correct = _correct(test.get("answers"), total)
+            found.append(Score(seed, float(value), total, correct, str(test.get("fingerprint") or "")))
     return found
+
+
+def _correct(answers: Any, total: int) -> Correct | None:
+    """The recorded answers; None for runs of versions that did not record them, and for damaged ones."""
+    if not isinstance(answers, str) or not total:
+        return None
+    import numpy as np
+
+    from velodrome.tasks.answers import decode
+
+    try:
+        return decode(answers, total).astype(np.float64)
+    except ValueError:
+        return None
