@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from synthetic_races import repeated
 from velodrome.analysis.accuracy import Difference, Score, difference
+from velodrome.analysis.pair import compare_pair
 
 pytestmark = pytest.mark.unit
 
@@ -146,3 +148,19 @@ def test_few_extra_runs_of_one_side_are_left_out_to_pair_the_others() -> None:
 def test_the_interval_widens_with_the_confidence() -> None:
     found = Difference(0.01, 0.002, 9.0)
     assert found.interval(0.99)[0] < found.interval(0.95)[0] < 0.01 < found.interval(0.95)[1]
+
+
+@pytest.mark.parametrize(("correct", "told"), [
+    ((353, 352), "test accuracy: no significant difference (A − B is 0.3 points, 95 % interval −"),
+    ((353, 300), "test accuracy: a beats b by 14.8 points (95 % interval 1"),
+    ((300, 353), "test accuracy: b beats a by 14.8 points (95 % interval −1"),
+])
+def test_two_runs_are_compared_in_points(correct: tuple[int, int], told: str) -> None:
+    made = []
+    for count, workers in zip(correct, (1, 2), strict=True):
+        runs = repeated([100.0] * 3, accuracy=count / 359, workers=workers)
+        for run in runs:
+            run["test"] |= {"correct": count, "total": 359}
+        made.append(runs)
+    sentences = compare_pair(("a", made[0]), ("b", made[1])).sentences()
+    assert sentences[0].startswith(told), sentences

@@ -34,6 +34,19 @@ def test_report_writes_other_forms_and_figures_and_tells_scripts_where(velodrome
     assert done["recommendations"][0]["objective"] == "accuracy"
 
 
+@pytest.mark.parametrize("command", ["recommend", "report"])
+def test_how_much_accuracy_may_be_given_up_can_be_chosen(velodrome, runs, command) -> None:
+    fast = repeated([180, 182, 178], [0.90, 0.901, 0.902], workers=2)
+    write_race(runs, [*repeated([100, 102, 98], [0.95, 0.951, 0.952], strategy="single"), *fast])
+
+    def best(*words: str) -> str:
+        found = velodrome(command, "made", "--runs", runs, "--json", *words).json()
+        return found.get("recommendations", [found])[0]["best"]
+
+    assert best() == "torch/single with 1 worker"
+    assert best("--accuracy-margin", "0.1") == "torch/ddp with 2 workers"
+
+
 def test_recommend_answers_in_three_lines(velodrome, race, runs) -> None:
     lines = velodrome("recommend", "made", "--runs", runs).out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Verdict", "Why", "Next"]
@@ -92,6 +105,8 @@ def test_recommend_answers_for_every_data_set(velodrome, runs) -> None:
         (["report", "absent"], "absent"),
         (["report", "made", "--format", "docx"], "docx"),
         (["report", "made", "--objective", "speed"], "speed"),
+        (["report", "made", "--accuracy-margin", "1"], "for example 0.01"),
+        (["recommend", "made", "--accuracy-margin", "-1"], "for example 0.01"),
     ],
 )
 def test_a_bad_request_is_one_sentence_and_exit_code_2(velodrome, race, runs, words, shown) -> None:

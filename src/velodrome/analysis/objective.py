@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from velodrome.analysis.accuracy_contest import accuracy_contest
+from velodrome.analysis.accuracy_guard import Guarded, guard
 from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.analysis.compare import Row
 from velodrome.analysis.decide import Contest, Standing, contest_of, decide
@@ -166,28 +167,15 @@ def metric_of(rows: Sequence[Row]) -> Metric:
     return metric
 
 
-def accurate_enough(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose best run comes within the margin of the best median: one unlucky run excludes no configuration."""
+def accurate_enough(rows: Sequence[Row], margin: float | None = None) -> Guarded:
+    """Rows that may win by speed or cost, with those that may not; `margin` replaces that of the task's metric."""
     metric = metric_of(rows)
-    more = metric.better == "more"
-    found = {row.name: row.spreads[metric.name] for row in rows if metric.name in row.spreads}
-    if not found:
-        return list(rows)
-    limit = metric.limit((max if more else min)(spread.median for spread in found.values()))
-    best = {name: spread.high if more else spread.low for name, spread in found.items()}
-    return [row for row in rows if row.name in found and metric.as_good(best[row.name], limit)]
+    return guard(rows, metric if margin is None else replace(metric, margin=margin))
 
 
 def _of_measure(rows: Sequence[Row], name: str) -> tuple[Candidate, ...]:
     read = BY_NAME[name].read
     return tuple(Candidate(row, row.spreads[name], row.by_block(read)) for row in rows if name in row.spreads)
-
-
-def _less_accurate(rows: Sequence[Row], kept: Sequence[Any]) -> str:
-    count = len(rows) - len(kept)
-    if not count:
-        return ""
-    return f"{count} of {len(rows)} configurations set aside: no run within {metric_of(rows).margin_text}"
 
 
 def _best_seen(rows: Sequence[Row], target: Target) -> str:
@@ -248,9 +236,9 @@ def ask(
     elif objective == "accuracy":
         found = _accuracy(rows, margins)
     elif objective == "throughput":
-        kept = accurate_enough(rows)
-        found = Question(objective, _of_measure(kept, "examples_per_second"), "more",
-                         lambda value: f"{value:,.0f} examples/s", "fastest", _less_accurate(rows, kept))
+        accurate = accurate_enough(rows, margins.accuracy)
+        found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
+                         lambda value: f"{value:,.0f} examples/s", "fastest", accurate.note)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins)
     return found if found.scale == "points" else replace(found, tolerance=margins.tolerance)
@@ -273,13 +261,13 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
 def _cost(
     rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins
 ) -> Question:
-    kept = rows if target is not None else accurate_enough(rows)
+    accurate = accurate_enough(rows, margins.accuracy) if target is None else Guarded(tuple(rows), len(rows))
     factor = 1.0 if price.per_hour is None else price.per_hour
     candidates, words = _per_success(
-        kept, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
+        accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
     )
     if target is None:
-        words["aside"] = _less_accurate(rows, kept)
+        words["aside"] = accurate.note
 
     def shown(value: float) -> str:
         return f"{value * 3600:,.1f} instance-seconds a run" if price.per_hour is None else f"{value:.4g} a run"

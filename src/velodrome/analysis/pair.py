@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from velodrome.analysis.accuracy import difference, scores_of
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.measures import MEASURES, QUALITIES, Measure, Result
 from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.tasks.base import Metric
 
 #: Measures that are judged.
 _JUDGED = (*(measure.name for measure in QUALITIES), "examples_per_second", "train_seconds", "total_seconds")
@@ -56,12 +58,26 @@ class Pair:
         place, measure = line.ratio, line.measure
         if measure.name not in _JUDGED or place is None or not place.has_interval:
             return None
+        if measure.metric is not None and measure.metric.fraction:
+            return self._points(measure, measure.metric)
         between = f"ratio {place.estimate:.3f}, 95 % interval {place.low:.3f} to {place.high:.3f}"
         if not place.above_one and not place.below_one:
             return f"{measure.heading}: no significant difference ({between})."
         wins = place.above_one if measure.better == "more" else place.below_one
         first, second = self.names if wins else reversed(self.names)
         return f"{measure.heading}: {first} beats {second} ({between})."
+
+    def _points(self, measure: Measure, metric: Metric) -> str:
+        """A fraction of the test examples is compared in points: seeds and a finite test set both leave doubt."""
+        found = difference(*(scores_of(side, metric.name, metric.fraction) for side in self.results))
+        low, high = (100 * end for end in found.interval())
+        between = f"95 % interval {low:.1f} to {high:.1f}".replace("-", "−")
+        if low <= 0 <= high:
+            apart = f"{100 * found.estimate:.1f}".replace("-", "−")
+            return f"{measure.heading}: no significant difference (A − B is {apart} points, {between})."
+        first, second = self.names if (low > 0) == (metric.better == "more") else reversed(self.names)
+        apart = f"{100 * abs(found.estimate):.1f}"
+        return f"{measure.heading}: {first} beats {second} by {apart} points ({between})."
 
     def as_json(self) -> dict[str, Any]:
         return {
