@@ -164,16 +164,18 @@ def all_level(estimate: Array, reach: Array, alive: Mask, tolerance: float) -> M
 
 def _more(found: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:
     """Further repetitions after which every survivor would be out or level, were the differences and noise as seen."""
-    if contest.looks < 2 or not np.isfinite(found.error[0][np.ix_(survivors, survivors)]).all():
-        return max(1, FIRST_LOOK - contest.looks)
     left = np.ix_(survivors, survivors)
+    errors = found.error[0][left].copy()
+    np.fill_diagonal(errors, 0.0)
+    if contest.looks < 2 or not np.isfinite(errors).all():
+        return max(1, FIRST_LOOK - contest.looks)
     seen = np.abs(found.estimate[0][left])
     best = int(found.estimate[0][left].sum(1).argmax())
     for more in range(1, MOST_MORE + 1):
         look = contest.looks + more
         if look < FIRST_LOOK:
             continue
-        error = found.error[0][left] * math.sqrt(contest.looks / look)
+        error = errors * math.sqrt(contest.looks / look)
         freedom = found.freedom[0][left] * (look - 1) / max(1, contest.looks - 1)
         reach = margin(freedom, look, float(len(survivors)), contest.size) * error
         level = seen + reach < contest.tolerance

@@ -23,6 +23,12 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     return [*([note] if note else []), *(_too_good(row, *found) for row in rows if (found := _excess(row)))]
 
 
+def as_sentence(reason: str) -> str:
+    """A reason with its capital, unless it begins with the name of a configuration, and with its full stop."""
+    first = reason.split(" ", 1)[0]
+    return f"{reason if '/' in first else reason[0].upper() + reason[1:]}."
+
+
 def is_too_good(place: Ratio) -> bool:
     """Whether an efficiency is above 100 % beyond noise: N workers do not do the work of more than N."""
     if not place.has_interval:

@@ -92,8 +92,10 @@ class Lead:
     def size(self) -> str:
         """`3 %`, `2.4 times`, `0.3 points`: how far apart they seem, whoever is ahead."""
         if self.scale == "points":
-            return f"{abs(self.estimate):.1f} points"
+            return f"{abs(self.estimate):.1f} points" if abs(self.estimate) >= 0.05 else "less than 0.1 points"
         apart = max(self.estimate, 1 / self.estimate)
+        if apart - 1 < 0.0005:
+            return "less than 0.1 %"
         return f"{_number(apart)} times" if apart >= _TIMES else _percent(apart - 1)
 
     @property
@@ -124,7 +126,7 @@ def _percent(share: float) -> str:
 def _number(value: float) -> str:
     if value >= 1000:
         return "over 1000"
-    return f"{value:.0f}" if value >= 20 else f"{value:.1f}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def in_list(names: Sequence[str], most: int = 4) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.doubts import doubts
+from velodrome.analysis.doubts import as_sentence, doubts
 from velodrome.analysis.hosts import cores_of
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
@@ -97,7 +97,7 @@ def _marked(found: Recommendation, reasons: Sequence[str]) -> Recommendation:
         return found
     return replace(
         found, verdict=f"not reliable: {found.verdict}", doubts=tuple(reasons),
-        why=" ".join([*(f"{reason[0].upper()}{reason[1:]}." for reason in reasons), f"As measured: {found.why}"]),
+        why=" ".join([*map(as_sentence, reasons), f"As measured: {found.why}"]),
         next="repeat those runs on an idle machine, then ask again: `velodrome runs rm` removes them from the race, "
         "and the same `velodrome race` command runs what is missing.",
     )
@@ -185,11 +185,11 @@ def _use(question: Question) -> Recommendation:
     plain = _best(question, [candidate for candidate in others if not candidate.distributed])
     gain = ""
     if plain is not None and plain is not runner and winner.distributed:
-        gain = f", {question.lead(winner, plain).words} than {plain.name}"
+        gain = f", {question.lead(winner, plain).words} than {plain.name}, and"
     return Recommendation(
         question.objective, "use",
         f"use {winner.name}: the {question.praise} of {len(question.candidates)} configurations.",
-        f"{_measured(question, winner)}{gain}, and {lead.words} than the next, {_measured(question, runner)}.",
+        f"{_measured(question, winner)}{gain or ','} {lead.words} than the next, {_measured(question, runner)}.",
         _more_workers(question, winner), winner.name, runner.name, lead, distribute=True if mixed else None,
     )
 
@@ -246,8 +246,6 @@ def _open(question: Question) -> Recommendation:
     rival = _best(question, left[1:])
     assert rival is not None
     settle = settling(question)
-    lead = question.lead(leader, rival)
-    why = f"{_measured(question, leader)} against {_measured(question, rival)}: {_unsure(lead, leader, rival)}."
     plain = [candidate for candidate in left if not candidate.distributed]
     names = in_list([candidate.name for candidate in left])
     among = f"which of {names} is best is open"
@@ -263,7 +261,11 @@ def _open(question: Question) -> Recommendation:
     else:
         best = min(plain, key=lambda candidate: _effort(candidate.row))
         ahead = f"{leader.name} leads, but not beyond doubt" if leader.distributed else f"{leader.name} leads"
-        verdict = f"distributing is not shown to pay: by default use {best.name} ({ahead})."
+        help_ = "help" if question.objective == "accuracy" else "pay"
+        verdict = f"distributing is not shown to {help_}: by default use {best.name} ({ahead})."
+    against = rival if best is leader else best
+    why = (f"{_measured(question, leader)} against {_measured(question, against)}: "
+           f"{_unsure(question.lead(leader, against), leader, against)}.")
     other = rival if best is leader else leader
     return Recommendation(
         question.objective, "open", verdict, why, settle.sentence, best.name, other.name, question.lead(best, other),
@@ -282,7 +284,7 @@ def _unsure(lead: Lead, leader: Candidate, rival: Candidate) -> str:
         return f"{lead.size} apart, but {runs} of each cannot tell whether that is chance"
     if not lead.span:
         return f"{lead.size} apart, but the runs differ too much among themselves to tell"
-    return f"{lead.size} apart, but with these runs it may be anything {lead.span}"
+    return f"{lead.size} apart, but as far as these runs show the first may be anything {lead.span}"
 
 
 def _tolerance(question: Question) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
-from velodrome.analysis.doubts import doubts
+from velodrome.analysis.doubts import as_sentence, doubts
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.margins import Margins
@@ -182,7 +182,7 @@ def _machine(about: dict[str, Any]) -> str:
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
-    notes = [f"{reason[0].upper()}{reason[1:]}." for reason in doubts(rows)]
+    notes = [*map(as_sentence, doubts(rows))]
     notes += [f"{note}." for note in [straggler_note(rows)] if note]
     if rows and min(row.runs for row in rows) < 2:
         once = sum(row.runs < 2 for row in rows)
