@@ -283,7 +283,8 @@ def test_cost_counts_every_process_for_all_of_its_time() -> None:
 
 
 def test_failed_runs_are_mentioned() -> None:
-    answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), result("ddp", 2, 1.0, status="failed")], failed=1)
+    ended = result("ddp", 2, 1.0, status="interrupted", seed=4)
+    answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), ended], failed=1)
     assert answer.best == "torch/ddp with 2 workers"
     assert "1 run was left out because it did not finish" in answer.why
 

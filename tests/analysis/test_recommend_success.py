@@ -50,6 +50,15 @@ def test_a_configuration_that_never_reached_the_target_is_set_aside_with_its_cou
             in answer.why)
 
 
+def test_the_only_one_that_reached_the_target_is_not_advised_to_race_those_that_did_not() -> None:
+    answer = judged([*SINGLE, *repeated([800 * part for part in NOISE], accuracy=0.90, workers=2)])
+    assert answer.decision == "alone"
+    assert answer.verdict == (
+        "only torch/single with 1 worker reached accuracy>=0.94, so there is nothing to compare it with."
+    )
+    assert answer.next.startswith("train the others for more epochs")
+
+
 def test_the_pairwise_table_shows_how_often_the_target_was_reached() -> None:
     fast = repeated([800 * part for part in NOISE], [0.95, 0.95, 0.90, 0.95, 0.95], workers=2)
     question = ask(compare([*SINGLE, *fast], Target.parse(GOAL)), "time-to-accuracy", GOAL)

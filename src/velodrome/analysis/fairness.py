@@ -26,9 +26,27 @@ def update_size(row: Row) -> int:
 
 
 def updates_note(best: Row, rival: Row) -> str:
-    """`64-example updates against 128`; empty if both are of the same size."""
+    """`64-example updates against 128`; empty if both are of the same size, or their names say it."""
     sizes = update_size(best), update_size(rival)
-    return "" if sizes[0] == sizes[1] else f"{sizes[0]:,}-example updates against {sizes[1]:,}"
+    named = all(f"batch {size}" in row.name.split(", ") for size, row in zip(sizes, (best, rival), strict=True))
+    return "" if sizes[0] == sizes[1] or named else f"{sizes[0]:,}-example updates against {sizes[1]:,}"
+
+
+def labelled(verdict: str, best: Row, rival: Row | None) -> str:
+    """The first line of a verdict with what the reader must know about the one that it recommends."""
+    parts = [verdict.removesuffix(".")]
+    if rival is not None and (note := updates_note(best, rival)):
+        parts[0] += f" ({note}{'' if rival.name in verdict else f' of {rival.name}'})"
+    if note := crash_note(best):
+        parts.append(f"{best.name} {note}")
+    return f"{'; '.join(parts)}."
+
+
+def configurations_of(rows: Iterable[Row], always: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Runs, failures and update size of every configuration, by name; `always` as for `crashes`."""
+    found = {row.name: {"runs": row.runs, "failed": row.failed, "crashed": row.crashed, "update_size": update_size(row)}
+             for row in rows}
+    return found | {name: {"runs": 0, "failed": count, "crashed": count} for name, count in always.items()}
 
 
 def crash_note(row: Row) -> str:

@@ -101,6 +101,8 @@ class Question:
     contest: Contest | None = None
     #: What a run did that counts as a success: `reached accuracy>=0.97`.
     success: str = "finished"
+    #: How many configurations were set aside because no run of theirs was one.
+    never: int = 0
 
     @cached_property
     def standing(self) -> Standing:
@@ -212,6 +214,7 @@ def _per_success(
         words["contest"] = contest_of_attempts(tries, tolerance)
     never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
     if never and text is not None:
+        words["never"] = len(never)
         words["aside"] = (f"{len(never)} of {len(rows)} configurations set aside: {never[0]}"
                           f"{', and others in none either' if never[1:] else ''}")
     return candidates, words

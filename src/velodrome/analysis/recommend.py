@@ -5,12 +5,14 @@ Pure functions from rows to sentences; which configuration beats which is decide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from velodrome.analysis.compare import Row, tasks_of
 from velodrome.analysis.doubts import as_sentence, doubts
+from velodrome.analysis.fairness import configurations_of, crashes, labelled
 from velodrome.analysis.hosts import cores_of
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
@@ -46,6 +48,8 @@ class Recommendation:
     settle: Settling | None = None
     #: Why the figures behind it are not reliable; empty if they are.
     doubts: tuple[str, ...] = ()
+    #: Runs, failures and update size of every configuration, by name.
+    configurations: Mapping[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property
     def reliable(self) -> bool:
@@ -65,39 +69,56 @@ class Recommendation:
             "interval": None if lead is None or lead.low is None else [lead.low, lead.high],
             "more_runs": self.more_runs, "settle": self.settle and self.settle.as_json(),
             "doubts": list(self.doubts), "reliable": self.reliable,
+            "configurations": {name: dict(counts) for name, counts in self.configurations.items()},
         }
 
 
 def recommend(
     rows: Sequence[Row], objective: str = "throughput", target: str | None = None, price: Price | None = None,
     failed: int = 0, margins: Margins = Margins(),  # noqa: B008 - frozen
+    crashed: Mapping[str, int] = MappingProxyType({}),
 ) -> Recommendation:
-    """Answer for rows compared with the same target; `failed` counts runs that gave no result."""
+    """Answer for rows compared with the same target.
+
+    `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name.
+    """
+    found = _answer(rows, objective, target, price, margins)
+    notes = [found.why, _unfinished(rows, failed, crashed)]
+    found = replace(found, why=" ".join(note for note in notes if note),
+                    configurations=configurations_of(rows, crashed))
+    by_name = {row.name: row for row in rows}
+    best = by_name.get(found.best or "")
+    if best is not None:
+        found = replace(found, verdict=labelled(found.verdict, best, by_name.get(found.rival or "")))
+    return _marked(found)
+
+
+def _answer(
+    rows: Sequence[Row], objective: str, target: str | None, price: Price | None, margins: Margins
+) -> Recommendation:
     if not rows:
-        return Recommendation(objective, "nothing", "no run finished, so there is nothing to compare.",
-                              f"{failed} runs failed." if failed else "the race has no finished run.",
+        return Recommendation(objective, "nothing", "no run finished, so there is nothing to compare.", "",
                               "look at `velodrome runs list` and the logs, then run the same race again.")
     question = ask(rows, objective, target, price, margins)
+    aside = f"({question.aside}.)" if question.aside else ""
     if not question.candidates:
         reason = question.no_candidates or f"no run measured what {objective} needs"
-        why = _aside(question, failed) or "every finished run was looked at."
-        return Recommendation(objective, "nothing", f"{reason}.", why,
+        return Recommendation(objective, "nothing", f"{reason}.", aside or "every finished run was looked at.",
                               f"{question.way_out or 'choose another objective'}.")
     found = _decide(question)
-    notes = [found.why, _aside(question, failed), _missing_baseline(question)]
-    found = replace(found, why=" ".join(note for note in notes if note))
+    notes = [found.why, aside, _missing_baseline(question)]
     # How accurate a model becomes does not depend on how busy the machine is.
     reasons = [] if objective == "accuracy" else doubts([candidate.row for candidate in question.candidates])
-    return _marked(found, reasons)
+    return replace(found, why=" ".join(note for note in notes if note), doubts=tuple(reasons))
 
 
-def _marked(found: Recommendation, reasons: Sequence[str]) -> Recommendation:
+def _marked(found: Recommendation) -> Recommendation:
     """The same recommendation, marked as not reliable if there are reasons to doubt its figures."""
-    if not reasons:
+    if found.reliable:
         return found
     return replace(
-        found, verdict=f"not reliable: {found.verdict}", doubts=tuple(reasons),
-        why=" ".join([*map(as_sentence, reasons), f"As measured: {found.why}"]),
+        found, verdict=f"not reliable: {found.verdict}",
+        why=" ".join([*map(as_sentence, found.doubts), f"As measured: {found.why}"]),
         next="repeat those runs on an idle machine, then ask again: `velodrome runs rm` removes them from the race, "
         "and the same `velodrome race` command runs what is missing.",
     )
@@ -114,12 +135,16 @@ def verdict(
     return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items())
 
 
-def _aside(question: Question, failed: int) -> str:
-    notes = [question.aside] if question.aside else []
-    if failed:
-        notes.append(f"{failed} run{' was' if failed == 1 else 's were'} left out because "
-                     f"{'it' if failed == 1 else 'they'} did not finish")
-    return f"({'; '.join(notes)}.)" if notes else ""
+def _unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> str:
+    """Which configurations crashed, and how many runs did not finish for other reasons."""
+    notes = [found] if (found := crashes(rows, crashed)) else []
+    others = failed - sum(row.crashed for row in rows) - sum(crashed.values())
+    if others > 0:
+        notes.append(f"{others} run{' was' if others == 1 else 's were'} left out because "
+                     f"{'it' if others == 1 else 'they'} did not finish")
+    if notes:
+        return f"({'; '.join(notes)}.)"
+    return "" if rows else "the race has no finished run."
 
 
 def _missing_baseline(question: Question) -> str:
@@ -138,10 +163,13 @@ def _decide(question: Question) -> Recommendation:
 
 
 def _alone(question: Question, leader: Candidate) -> Recommendation:
+    did, way_out = "can be judged", _against_what(leader.row)
+    if question.never:
+        did = question.success
+        way_out = "train the others for more epochs or with another learning rate, or ask for a target that they reach."
     return Recommendation(
-        question.objective, "alone", f"only {leader.name} can be judged, so there is nothing to compare it with.",
-        f"{_measured(question, leader)}.",
-        _against_what(leader.row), leader.name,
+        question.objective, "alone", f"only {leader.name} {did}, so there is nothing to compare it with.",
+        f"{_measured(question, leader)}.", way_out, leader.name,
     )
 
 

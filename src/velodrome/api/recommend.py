@@ -55,7 +55,8 @@ def recommend(
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
     answers = {
-        task: judge(members, chosen, wanted, price, record.failed_among(members), margins).as_json()
+        task: judge(members, chosen, wanted, price, record.failed_among(members), margins,
+                    record.crashed_among(members)).as_json()
         for task, members in tasks_of(rows).items()
     }
     if list(answers) == [""]:

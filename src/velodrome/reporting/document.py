@@ -80,7 +80,8 @@ def make_report(
     names = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
     answers, pairwise = [], []
     for task, members in tasks_of(rows).items():
-        answer = recommend(members, chosen, wanted[chosen], failed=record.failed_among(members), margins=margins)
+        answer = recommend(members, chosen, wanted[chosen], None, record.failed_among(members), margins,
+                           record.crashed_among(members))
         others = [recommend(members, name, wanted[name], margins=margins) for name in names]
         answers.append(Answer(task, answer, tuple(others) if members else ()))
         if answer.best:

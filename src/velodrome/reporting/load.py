@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from velodrome import files
-from velodrome.analysis.compare import Row, is_whole
+from velodrome.analysis.compare import Row, crashed_always, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.problems import result_problems
@@ -59,6 +59,13 @@ class RaceRecord:
         """The target that the runs had, if they had one and the same."""
         targets = {result.get("target") or (result.get("job") or {}).get("target") for result in self.results}
         return targets.pop() if len(targets) == 1 else None
+
+    def crashed_among(self, rows: Sequence[Row]) -> dict[str, int]:
+        """How often each configuration of the rows' tasks crashed of which no run finished, by name."""
+        tasks = {row.configuration.task for row in rows}
+        return crashed_always(
+            result for result in self.results if not rows or Configuration.of(result).task in tasks
+        )
 
     def failed_among(self, rows: Sequence[Row]) -> int:
         """How many runs of the rows' tasks gave no result; a run of no known task counts where there is one task."""
