@@ -1,4 +1,4 @@
-"""Small pictures that the tests make: a colour a class, so that everybody can tell them apart again."""
+"""Small pictures that the tests make, a colour a class, and which of them a loaded data set holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from velodrome.data import catalogue
+from velodrome.data.splits import Splits
 
 COLOURS = {"ant": (200, 30, 30), "bee": (30, 200, 30), "cat": (30, 30, 200)}
 
@@ -48,3 +51,17 @@ def write_products(folder: Path, each: int = 12) -> Path:
     lines[1] += ", blue, large"
     (folder / "styles.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+def load_photos(path: Path | str, bad_data: str = "fail", seed: int = 1, validation: float = 0.1) -> Splits:
+    """The data set at a path, with options behind it if there are any."""
+    return catalogue.load(f"path:{path}", seed=seed, validation=validation, bad_data=bad_data)
+
+
+def everything(splits: Splits) -> list[tuple[str, int]]:
+    """Every example as class name and number, which its first pixel holds."""
+    return sorted(
+        (splits.class_names[label], int(image[0, 0, 2]))
+        for part in (splits.train, splits.validation, splits.test)
+        for image, label in zip(part.images, part.labels, strict=True)
+    )
