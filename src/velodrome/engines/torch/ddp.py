@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import socket
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from velodrome.worker.context import Context, Status
 COLLECTIVE_LIMIT = timedelta(days=7)
 #: Worker 0 may start to wait later than the others: its start may take longer.
 _GRACE_SECONDS = 30.0
+#: Where the code of DistributedDataParallel lies.
+DDP_FILE = DistributedDataParallel.forward.__code__.co_filename
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|tcpstore|peer", re.IGNORECASE)
 
 
@@ -176,7 +179,25 @@ class _Participant(nn.Module):
         return torch.stack([parameter.flatten()[:0].sum() for parameter in used]).sum()
 
 
-class _StockDdp(DistributedDataParallel):
+class PeerAwareDdp(DistributedDataParallel):
+    """DistributedDataParallel that raises `PeerLost` where its forward pass needs a process that has gone.
+
+    It communicates there before the second step, when it arranges gradients anew, and where it broadcasts buffers. What
+    the model itself raises stays as it is.
+    """
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        try:
+            return super().forward(*inputs, **named)
+        except RuntimeError as error:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename != DDP_FILE:
+                raise
+            with translate_peer_errors():
+                raise
+
+
+class _StockDdp(PeerAwareDdp):
     """DistributedDataParallel that broadcasts buffers in the forward pass, its default: there it waits for others."""
 
     def __init__(self, status: Status, model: nn.Module, **options: Any) -> None:
@@ -185,8 +206,7 @@ class _StockDdp(DistributedDataParallel):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         self._status.waiting = True
-        with translate_peer_errors():
-            outputs = super().forward(*inputs, **named)
+        outputs = super().forward(*inputs, **named)
         self._status.waiting = False
         return outputs
 
@@ -209,7 +229,7 @@ class DdpLearner(TorchLearner):
         model = _Participant(self._network.forward, may_skip=may_skip)
         if self._context.job.implementation == "stock":
             return _StockDdp(self._context.status, model, **options)
-        return DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
+        return PeerAwareDdp(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         status = self._context.status
