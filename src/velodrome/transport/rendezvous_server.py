@@ -85,6 +85,13 @@ class RendezvousServer:
             if self._complete and not self._joined:
                 return
 
+    def close(self) -> None:
+        """Close all connections: the ranks that are left notice that the server is gone."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Connection):
+                key.data.link.close()
+        self._selector.close()
+
     def _accept(self) -> None:
         link, _ = self._listener.accept()
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -183,6 +190,9 @@ def main() -> None:
     try:
         server.serve()
     finally:
+        # The parent's death comes twice, and its signal must not end the tidying that the end of the input has begun.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        server.close()  # first: no rank waits for the tidying
         segments.remove_job(server.job)
         segments.remove_orphans(started)
 
