@@ -9,9 +9,11 @@ import atexit
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -123,85 +125,93 @@ def _words_and_environment(
     return [me.role, str(me.rank), str(data), str(folder), str(int(resume)), job.model_dump_json()], environment
 
 
+@dataclass(frozen=True)
+class Started:
+    """One process of a job that has been started: forked, and reaped, by the warm process of its engine."""
+
+    member: Member
+    pid: int
+    output: Path
+    log: Path
+    warm: subprocess.Popen[str]
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait_for(self, words: str, seconds: float = 90) -> None:
+        """Wait until it has said some words."""
+        deadline = time.monotonic() + seconds
+        while words not in self.output.read_text():
+            assert time.monotonic() < deadline, f"{self.member.name} did not say {words}:\n{self.log.read_text()}"
+            time.sleep(0.02)
+
+
 def start(
-    job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False,
+    job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False, without: str = "",
     only: list[int] | None = None, members: list[Member] | None = None,
-) -> list[tuple[Member, subprocess.Popen[str]]]:
-    """Start the processes of a job, or those of some ranks only, for tests that do something to them."""
+) -> list[Started]:
+    """Start the processes of a job, or those of some ranks only, forked from one that has imported the engine already.
+
+    `without` names a function as `module:function` that answers None in them: what a framework no longer offers.
+    """
     job = resolve(job)
     members = members or members_of(job, hosts)
-    started = []
-    for me in members:
-        if only is None or me.rank in only:
-            words, environment = _words_and_environment(job, data, folder, resume, members, me)
-            process = subprocess.Popen(
-                [sys.executable, str(PROCESS), *words],
-                env=os.environ | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-            started.append((me, process))
-    return started
+    chosen = [me for me in members if only is None or me.rank in only]
+    orders = []
+    for me in chosen:
+        words, environment = _words_and_environment(job, data, folder, resume, members, me)
+        environment["DRIVER_WITHOUT"] = without
+        name = f"{me.role}-{me.rank}"
+        files = {"output": str(folder / f"{name}.out"), "log": str(folder / f"{name}.log")}
+        orders.append({"words": words, "environment": environment, **files})
+        for file in files.values():
+            Path(file).touch()
+    warm = _warm(engine_of(job).worker)
+    return [
+        Started(me, pid, Path(order["output"]), Path(order["log"]), warm)
+        for me, pid, order in zip(chosen, _ask(warm, fork=orders), orders, strict=True)
+    ]
 
 
-def finish(started: list[tuple[Member, subprocess.Popen[str]]], folder: Path, *, seconds: float = 120) -> Ran:
-    """Wait for all of them; none outlives this call."""
-    ended = []
-    try:
-        for me, process in started:
-            output, log = process.communicate(timeout=seconds)
-            ended.append(_ended(me, process.returncode, output, log))
-    finally:
-        for _, process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    return Ran(ended, folder)
+def finish(started: list[Started], folder: Path, *, seconds: float = 120) -> Ran:
+    """Wait for all of them; one that does not end in time is killed, so that none outlives this call."""
+    codes = _ask(started[0].warm, reap=[each.pid for each in started], seconds=seconds)
+    return Ran([_ended(each, code) for each, code in zip(started, codes, strict=True)], folder)
 
 
 def run(
     job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False, good: bool = True,
     seconds: float = 120, without: str = "",
 ) -> Ran:
-    """Run a job to its end, in processes forked from one that has imported the engine already.
-
-    `without` names a function as `module:function` that answers None in them: what a framework no longer offers.
-    """
-    job = resolve(job)
-    members = members_of(job, hosts)
-    orders = []
-    for me in members:
-        words, environment = _words_and_environment(job, data, folder, resume, members, me)
-        environment["DRIVER_WITHOUT"] = without
-        name = f"{me.role}-{me.rank}"
-        files = {"output": str(folder / f"{name}.out"), "log": str(folder / f"{name}.log")}
-        orders.append({"words": words, "environment": environment, **files})
-    oven = _warm(engine_of(job).worker)
-    assert oven.stdin is not None
-    assert oven.stdout is not None
-    oven.stdin.write(json.dumps({"orders": orders, "seconds": seconds}) + "\n")
-    oven.stdin.flush()
-    codes = json.loads(oven.stdout.readline())
-    ended = [
-        _ended(me, code, Path(order["output"]).read_text(), Path(order["log"]).read_text())
-        for me, code, order in zip(members, codes, orders, strict=True)
-    ]
-    ran = Ran(ended, folder)
-    assert not good or all(code == 0 for code in codes), ran.logs
+    """Run a job to its end."""
+    ran = finish(start(job, data, folder, hosts=hosts, resume=resume, without=without), folder, seconds=seconds)
+    assert not good or all(process.code == 0 for process in ran.processes), ran.logs
     return ran
 
 
 @cache
 def _warm(module: str) -> subprocess.Popen[str]:
     """A process that has imported an engine's worker module and computed nothing; it ends with the test session."""
-    oven = subprocess.Popen(
+    warm = subprocess.Popen(
         [sys.executable, str(PROCESS), "--warm", module], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    atexit.register(oven.communicate)
-    return oven
+    atexit.register(warm.communicate)
+    return warm
 
 
-def _ended(me: Member, code: int, output: str, log: str) -> Ended:
-    events = [event.as_json() for event in map(parse_event, output.splitlines()) if event is not None]
-    return Ended(me.role, me.rank, code, log, events)
+def _ask(warm: subprocess.Popen[str], **request: Any) -> list[int]:
+    assert warm.stdin is not None
+    assert warm.stdout is not None
+    warm.stdin.write(json.dumps(request) + "\n")
+    warm.stdin.flush()
+    answer: list[int] = json.loads(warm.stdout.readline())
+    return answer
+
+
+def _ended(started: Started, code: int) -> Ended:
+    lines = started.output.read_text().splitlines()
+    events = [event.as_json() for event in map(parse_event, lines) if event is not None]
+    return Ended(started.member.role, started.member.rank, code, started.log.read_text(), events)
 
 
 def loading_code(folder: Path) -> str:

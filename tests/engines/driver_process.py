@@ -1,12 +1,13 @@
-"""The processes of driven jobs. Cold: `driver_process.py ROLE RANK DATA FOLDER RESUME JOB` is one of them.
-
-Warm: `driver_process.py --warm MODULE` imports an engine once, then forks the processes of each job it reads.
+"""The processes of driven jobs: `driver_process.py --warm MODULE` imports an engine once, then forks the processes that
+it is asked for and reaps them, one request a line.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 from functools import reduce
@@ -53,6 +54,7 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
     """Be one process of a job; events go to what stdout was, everything else to stderr."""
     events = Emitter(os.dup(1), role, int(rank))
     os.dup2(2, 1)
+    faulthandler.enable()
     context = Context(
         job=Job.model_validate_json(job), world=World.from_json(os.environ[WORLD], role, int(rank)),
         folder=Path(folder), events=events, threads=1, resume=resume == "1",
@@ -91,16 +93,20 @@ def fork(order: dict[str, Any]) -> int:
 
 
 def reap(pids: list[int], seconds: float) -> list[int]:
-    """The exit codes of forked processes; who is not done in time is killed."""
+    """The exit codes of forked processes; who is not done in time writes its stacks into its log and is killed."""
     codes: dict[int, int] = {}
     deadline = time.monotonic() + seconds
+    aborted: set[int] = set()
     while len(codes) < len(pids):
         for pid in set(pids) - set(codes):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > deadline:
-                os.kill(pid, 9)
+            elif time.monotonic() > deadline + 2:
+                os.kill(pid, signal.SIGKILL)
+            elif time.monotonic() > deadline and pid not in aborted:
+                aborted.add(pid)
+                os.kill(pid, signal.SIGABRT)
         time.sleep(0.01)
     return [codes[pid] for pid in pids]
 
@@ -109,13 +115,19 @@ def warm(module: str) -> None:
     import_module(module)
     if "torch" in sys.modules:
         import_module("torch._dynamo")  # DistributedDataParallel loads it, and it takes as long as PyTorch itself
+    running: set[int] = set()
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps(reap([fork(order) for order in request["orders"]], request["seconds"])), flush=True)
+        if "fork" in request:
+            answer = [fork(order) for order in request["fork"]]
+            running.update(answer)
+        else:
+            answer = reap(request["reap"], request["seconds"])
+            running.difference_update(request["reap"])
+        print(json.dumps(answer), flush=True)
+    for pid in running:  # their test failed before it waited for them
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--warm":
-        warm(sys.argv[2])
-    else:
-        leave(work(*sys.argv[1:]))
+    warm(sys.argv[2])
