@@ -71,10 +71,9 @@ class Scene:
 
     def pid(self, role: str, rank: int) -> int:
         wanted = f" --run {self.name} --role {role} --rank {rank} --folder {self.path} "
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if wanted in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode():
-                    return int(entry.name)
+        for pid, line in _command_lines().items():
+            if wanted in line:
+                return pid
         raise LookupError(f"no {role} {rank}")
 
     def until(self, holds: Callable[[list[dict[str, Any]]], bool], seconds: float = START_SECONDS) -> None:
@@ -84,6 +83,14 @@ class Scene:
             for process in self.started:
                 assert process.poll() is None, f"ended too early:\n{process.stdout.read() if process.stdout else ''}"
             assert time.monotonic() < deadline, f"waited in vain; {len(self.events())} events"
+            time.sleep(0.1)
+
+    def until_gone(self, seconds: float = 10.0) -> None:
+        """Wait until no process of this run is left."""
+        marker = f" --run {self.name} --role "
+        deadline = time.monotonic() + seconds
+        while any(marker in line and str(self.path) in line for line in _command_lines().values()):
+            assert time.monotonic() < deadline, "its processes are still there"
             time.sleep(0.1)
 
     def when_training(self, act: Callable[[], object], seconds: float = START_SECONDS) -> threading.Thread:
@@ -99,6 +106,15 @@ class Scene:
 
     def send(self, number: signal.Signals, role: str, rank: int) -> Callable[[], None]:
         return lambda: os.kill(self.pid(role, rank), number)
+
+
+def _command_lines() -> dict[int, str]:
+    """The command line of every process by its number; empty for one that is dead."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
 
 
 def training(events: list[dict[str, Any]]) -> bool:

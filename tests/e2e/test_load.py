@@ -53,8 +53,12 @@ def other_program() -> Iterator[psutil.Process]:
 
 
 @pytest.mark.skipif(cores() != 2, reason="a busy core is shared only where there is no other")
+@pytest.mark.parametrize("starts", [
+    pytest.param(("cold", "warm", "stock"), id="by-the-controller"),
+    pytest.param(("debug", "manual", "as the user chose"), id="in-other-ways", marks=pytest.mark.slow),
+])
 def test_beside_another_program_threads_that_wait_sleep_however_they_were_started(
-    velodrome, scene: Scene, tmp_path: Path, other_program: psutil.Process
+    velodrome, scene: Scene, tmp_path: Path, other_program: psutil.Process, starts: tuple[str, ...]
 ) -> None:
     (tmp_path / "net.py").write_text(NET)
     job = ["--engine", "torch", "--strategy", "single", "--model", "net:build", "--threads", "2", "--runs", scene.runs]
@@ -68,17 +72,17 @@ def test_beside_another_program_threads_that_wait_sleep_however_they_were_starte
         "as the user chose": [*ours, "train", *job, "--name", "chosen"],
         "stock": [*ours, "train", *job, "--name", "stock", "--implementation", "stock"],
     }
-    for name, command in commands.items():
+    for name in starts:
         spins = name in ("as the user chose", "stock")
         chosen = {"OMP_WAIT_POLICY": "active"} if name == "as the user chose" else {}
         process = subprocess.Popen(
-            list(map(str, command)), cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            list(map(str, commands[name])), cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **chosen, "MEASURED": str(tmp_path / name), "PYTHONPATH": str(tmp_path),
                  "AT_MOST": "3" if spins else "60"},
         )
         scene.started.append(process)
     said = {name: process.communicate(timeout=200)[0]
-            for name, process in zip(commands, scene.started, strict=True)}
+            for name, process in zip(starts, scene.started, strict=True)}
     for name, text in said.items():
         assert (tmp_path / name).is_file(), text
         threads, seconds = (tmp_path / name).read_text().splitlines()[0].split()

@@ -36,8 +36,8 @@ def train(velodrome, runs, shards, engine, strategy, policy, *more):
 @pytest.mark.parametrize(
     ("engine", "strategy", "policy"),
     [
-        ("torch", "ddp", "file"),
-        ("torch", "allreduce", "auto"),
+        pytest.param("torch", "ddp", "file", marks=pytest.mark.slow),
+        pytest.param("torch", "allreduce", "auto", marks=pytest.mark.slow),
         ("torch", "allreduce", "off"),
         ("tensorflow", "multi-worker-mirrored", "file"),
         pytest.param("tensorflow", "parameter-server", "file", marks=pytest.mark.slow),

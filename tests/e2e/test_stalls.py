@@ -38,7 +38,7 @@ def check_named(done, scene: Scene, name: str, seconds: int, option: str = "--st
     [
         pytest.param("torch", "ddp", "sleep", id="ddp"),
         pytest.param("torch", "ddp", "sleep-evaluating", id="ddp-evaluating", marks=slow),
-        pytest.param("torch", "allreduce", "sleep", id="allreduce"),
+        pytest.param("torch", "allreduce", "sleep", id="allreduce", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "sleep", id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "allreduce", "sleep", id="tensorflow-allreduce", marks=slow),
     ],
