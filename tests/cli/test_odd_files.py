@@ -62,8 +62,15 @@ def test_a_text_that_the_user_names(velodrome, make):
     assert_one_sentence(velodrome("data", "prepare", "text:f.txt"), "f.txt")
 
 
-@pytest.mark.parametrize("make", [pipe, zeros, sparse, deep])
-@pytest.mark.parametrize("name", ["job.yaml", "result.json", "plan.json", "events.jsonl", "controller.lock"])
+#: Each file and each way once; all pairs only where time does not matter, because each writes a report.
+PAIRS = [("job.yaml", deep), ("result.json", sparse), ("plan.json", zeros), ("events.jsonl", pipe),
+         ("controller.lock", pipe)]
+REST = [(name, make) for name, _ in PAIRS for make in (pipe, zeros, sparse, deep) if (name, make) not in PAIRS]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [*PAIRS, *(pytest.param(name, make, marks=pytest.mark.slow) for name, make in REST)]
+)
 def test_a_file_of_a_run(velodrome, runs, name, make):
     race = write_race(runs, repeated([1000, 1010]), "race").path
     run = next(race.glob("*/job.yaml")).parent

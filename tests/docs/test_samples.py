@@ -49,7 +49,7 @@ def test_samples_run_in_an_empty_folder_after_installing_the_package(
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SLOW_LIMIT)
 @pytest.mark.parametrize("page", **_named(_with_samples(USER_PAGES, slow=True)))
-def test_samples_that_take_minutes_run_too(page: Path, installed: Path, tmp_path: Path) -> None:
+def test_samples_that_are_slow_run_with_the_others_of_their_page(page: Path, installed: Path, tmp_path: Path) -> None:
     _run(page, tmp_path, _environment(installed), slow=True)
 
 

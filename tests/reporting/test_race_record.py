@@ -70,7 +70,7 @@ def test_why_a_run_failed_is_kept_and_earlier_attempts_are_not_counted(runs: Pat
      ("test", [1]), ("versions", 3)],
 )
 def test_a_result_that_is_not_what_the_reference_says_is_named_and_skipped(
-    velodrome, race: Written, field: str, value: object
+    race: Written, field: str, value: object
 ) -> None:
     broken = race.path / "torch-ddp-2w-64b-1-2"
     told = json.loads((broken / "result.json").read_text())
@@ -79,6 +79,12 @@ def test_a_result_that_is_not_what_the_reference_says_is_named_and_skipped(
         failures = load_race(race.runs, "made").failures
         assert [(failure.run, failure.status) for failure in failures] == [(broken.name, "unreadable")]
         assert field in failures[0].message
+
+
+def test_a_report_lists_a_result_that_cannot_be_read(velodrome, race: Written) -> None:
+    broken = race.path / "torch-ddp-2w-64b-1-2"
+    told = json.loads((broken / "result.json").read_text())
+    (broken / "result.json").write_text(json.dumps({**told, "started": float("inf"), "nodes": [{"role": "worker"}]}))
     assert velodrome("report", "made", "--runs", race.runs).code == 0
     assert broken.name in (race.path / "report.html").read_text()
 
