@@ -22,7 +22,7 @@ def attempts(amounts: list[float], *misses: int) -> Attempts:
     """So many runs, those with the given numbers without success."""
     blocks = [(number, 0) for number in range(1, len(amounts) + 1)]
     return Attempts(dict(zip(blocks, amounts, strict=True)),
-                    frozenset(block for block in blocks if block[0] not in misses))
+                    frozenset(block for block in blocks if block[0] not in misses), tuple((miss, 0) for miss in misses))
 
 
 def judged(*entries: Attempts, tolerance: float = 0.05) -> Standing:
@@ -48,6 +48,15 @@ def test_a_crash_costs_all_of_its_time_and_an_interrupted_run_nothing() -> None:
     paid = prices_of(row, None, "process", 3600.0)
     assert paid.per_success == pytest.approx(2 * (3 * made[0]["seconds"]["total"] + 9.0) / 3)
     assert (paid.successes, paid.tries) == (3, 4)
+
+
+def test_a_crash_that_was_run_again_counts_in_its_repetition() -> None:
+    made = repeated([EXAMPLES / 3] * 3, workers=2)
+    crash = result("ddp", 2, status="failed", seed=2, seconds={"startup": 2.0, "train": 3.0, "total": 9.0})
+    found = times_to(compare([*made, crash])[0], GOOD)
+    assert found.amounts == pytest.approx({(1, 0): 12.0, (2, 0): 21.0, (3, 0): 12.0})
+    assert (found.count_text, found.always) == ("3 of 4 runs", False)
+    assert found.per_success == pytest.approx(15.0)
 
 
 def test_without_a_failure_the_cost_is_the_geometric_mean() -> None:

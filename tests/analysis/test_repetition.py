@@ -30,18 +30,23 @@ def test_a_failed_run_keeps_its_block() -> None:
     assert row.failures == (lost,)
 
 
+def test_a_failure_is_in_the_block_in_which_it_was_run_again() -> None:
+    again = result("ddp", 2, status="failed", seed=2)
+    assert compare([*repeated([190, 191, 192], workers=2), again])[0].blocks == ((1, 0), (2, 0), (3, 0), (2, 0))
+
+
 def test_configurations_with_seeds_of_their_own_are_paired_in_order() -> None:
     first = [result("single", seed=seed) for seed in (3, 1, 2)]
     second = [result("ddp", 2, seed=seed) for seed in (11, 12, 13)]
-    assert blocks_of({"first": first, "second": second}) == {
+    assert blocks_of({"first": first, "second": second}, {}) == {
         "first": ((2, 0), (0, 0), (1, 0)), "second": ((0, 0), (1, 0), (2, 0)),
     }
 
 
 def test_runs_without_a_seed_and_runs_that_share_one_are_counted() -> None:
     older = [{key: value for key, value in result().items() if key != "seed"} for _ in range(2)]
-    assert blocks_of({"older": older}) == {"older": ((0, 0), (0, 1))}
-    assert blocks_of({"twice": [result(seed=2), result(seed=2)]}) == {"twice": ((2, 0), (2, 1))}
+    assert blocks_of({"older": older}, {}) == {"older": ((0, 0), (0, 1))}
+    assert blocks_of({"twice": [result(seed=2), result(seed=2)]}, {}) == {"twice": ((2, 0), (2, 1))}
 
 
 @pytest.mark.parametrize(

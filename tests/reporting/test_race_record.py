@@ -47,8 +47,8 @@ def test_broken_runs_are_named_and_passed_over(race: Written) -> None:
     assert [found["run"] for found in record.results if found["status"] == "finished"] == [fourth.name]
 
 
-def test_why_a_run_failed_is_kept_and_earlier_attempts_are_not_counted(runs: Path) -> None:
-    failed = {**result(status="failed"), "error": {"message": "the loss became nan"}, "test": None}
+def test_why_a_run_failed_is_kept_and_attempts_that_did_not_crash_are_not_counted(runs: Path) -> None:
+    failed = {**result(status="failed"), "error": {"message": "the loss became nan", "cause": "user"}, "test": None}
     race = write_race(runs, [failed, result(seed=2)])
     record = load_race(runs, "made")
     assert [(failure.run, failure.message) for failure in record.failures] == [
@@ -61,6 +61,19 @@ def test_why_a_run_failed_is_kept_and_earlier_attempts_are_not_counted(runs: Pat
     assert [found["run"] for found in record.results] == ["torch-ddp-1w-64b-2-1"]
     assert record.failures == ()
     assert record.missing == ("torch-single-1w-128b-1",)
+
+
+def test_a_crash_counts_also_when_the_run_was_repeated(runs: Path) -> None:
+    crash = {**result(status="failed"), "error": {"message": "worker 0 was killed", "cause": "exit"}, "test": None}
+    race = write_race(runs, [crash, result(), result(seed=2), {**result(seed=2, status="interrupted"), "test": None}])
+    for number, run in ((0, "torch-ddp-1w-64b-1"), (3, "torch-ddp-1w-64b-2")):
+        (race.path / f"{run}-{number}").rename(race.path / f"{run}.attempt-1")
+    record = load_race(runs, "made")
+    assert [(failure.run, failure.message) for failure in record.failures] == [
+        ("torch-ddp-1w-64b-1.attempt-1", "worker 0 was killed")
+    ]
+    row = compare(record.results)[0]
+    assert (row.runs, row.crashed, row.attempts, record.aside) == (2, 1, 3, 1)
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,17 @@ _LEAST = 0.5
 
 @dataclass(frozen=True)
 class Attempts:
-    """What each run of a configuration cost, by its repetition, and which of them succeeded."""
+    """What the runs of a configuration cost, by repetition, and which of them succeeded."""
 
+    #: The cost of all runs of a repetition: one that crashed may have been run again.
     amounts: Mapping[Block, float]
     succeeded: frozenset[Block]
+    #: The repetition of every run that did not succeed.
+    failed: tuple[Block, ...] = ()
 
     @property
     def tries(self) -> int:
-        return len(self.amounts)
+        return len(self.succeeded) + len(self.failed)
 
     @property
     def successes(self) -> int:
@@ -41,7 +44,7 @@ class Attempts:
     @property
     def always(self) -> bool:
         """Whether every run succeeded."""
-        return self.successes == self.tries
+        return not self.failed
 
     @property
     def per_success(self) -> float | None:
@@ -67,16 +70,19 @@ def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable
 
     A run that was interrupted is no attempt.
     """
-    amounts, succeeded = {}, set()
+    amounts: dict[Block, float] = {}
+    succeeded, failed = set(), []
     for place, (block, result) in enumerate(zip(row.blocks, (*row.results, *row.failures), strict=True)):
         finished = place < row.runs
         value = cost(result) if finished else None
         if value is not None:
             succeeded.add(block)
-        elif not finished and not has_crashed(result):
+        elif finished or has_crashed(result):
+            failed.append(block)
+        else:
             continue
-        amounts[block] = lost(result) if value is None else value
-    return Attempts(amounts, frozenset(succeeded))
+        amounts[block] = amounts.get(block, 0.0) + (lost(result) if value is None else value)
+    return Attempts(amounts, frozenset(succeeded), tuple(failed))
 
 
 def times_to(row: Row, target: Target) -> Attempts:
@@ -130,16 +136,16 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
     """
     blocks = sorted({block for entry in entries for block in entry.amounts})
     amounts = np.array([[entry.amounts.get(block, np.nan) for block in blocks] for entry in entries])
-    missed = np.array([[block in entry.amounts and block not in entry.succeeded for block in blocks]
-                       for entry in entries], bool)
+    succeeded = np.array([[block in entry.succeeded for block in blocks] for entry in entries], bool)
+    missed = np.array([[block in entry.failed for block in blocks] for entry in entries], bool)
     failing = missed.any(1)
 
     def fit_at(look: int) -> Fit:
-        spent, lost = amounts[:, :look], missed[:, :look]
-        if (lost.any(1) != failing).any():
+        spent = amounts[:, :look]
+        if (missed[:, :look].any(1) != failing).any():
             return _unknown(*spent.shape)
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and looks before the first success
-            values = -pseudo_values(spent, ~lost) if failing.any() else -np.log(spent)
+            values = -pseudo_values(spent, succeeded[:, :look]) if failing.any() else -np.log(spent)
             return fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
 
     return Contest(len(entries), len(blocks), math.log1p(tolerance), fit_at)

@@ -190,7 +190,7 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
     configurations, groups, failures = _grouped(results)
     configurations = {key: configuration for key, configuration in configurations.items() if key in groups}
     names = names_of(list(configurations.values()))
-    blocks = blocks_of({key: [*group, *failures.get(key, ())] for key, group in groups.items()})
+    blocks = blocks_of(groups, failures)
     baselines = Baselines(configurations.values())
     rows = {
         key: Row(configurations[key], names[key], tuple(group), _spreads(group, target),

@@ -19,17 +19,22 @@ def seed_of(result: Mapping[str, Any]) -> int:
     return int(result.get("seed") or job.get("seed") or 0)
 
 
-def blocks_of(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, tuple[Block, ...]]:
-    """The blocks of all runs, finished or not, by configuration and in the order given.
+def blocks_of(
+    finished: Mapping[str, Sequence[Mapping[str, Any]]], failures: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, tuple[Block, ...]]:
+    """The blocks of the finished runs of every configuration, then those of its failures, in the order given.
 
-    Where configurations have no seed in common, because a race gave each its own, the first runs of all are one block,
-    the second ones another, and so on.
+    A failure belongs to the block in which it was run again, if it was. Where configurations have no seed in common,
+    because a race gave each its own, the first runs of all are one block, the second ones another, and so on.
     """
-    seeds = {key: [seed_of(result) for result in group] for key, group in groups.items() if group}
-    shared = set.intersection(*map(set, seeds.values())) if seeds else set()
-    found = {}
-    for key, mine in seeds.items():
-        places = [(seed, mine[:place].count(seed)) for place, seed in enumerate(mine)]
-        ranks = {block: (rank, 0) for rank, block in enumerate(sorted(places))}
-        found[key] = tuple(places if shared else (ranks[block] for block in places))
-    return found
+    places = {key: [*_places(group), *_places(failures.get(key, ()))] for key, group in finished.items()}
+    shared = set.intersection(*({seed for seed, _ in found} for found in places.values())) if places else set()
+    if shared:
+        return {key: tuple(found) for key, found in places.items()}
+    ranks = {key: {block: (rank, 0) for rank, block in enumerate(sorted(set(found)))} for key, found in places.items()}
+    return {key: tuple(ranks[key][block] for block in found) for key, found in places.items()}
+
+
+def _places(results: Sequence[Mapping[str, Any]]) -> list[Block]:
+    seeds = [seed_of(result) for result in results]
+    return [(seed, seeds[:place].count(seed)) for place, seed in enumerate(seeds)]

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from velodrome import files
-from velodrome.analysis.compare import Row, crashed_always, is_whole
+from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.problems import result_problems
@@ -51,7 +51,7 @@ class RaceRecord:
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
     missing: tuple[str, ...]
-    #: Earlier attempts that are kept but not counted.
+    #: Earlier attempts that are kept but not counted: all but those that crashed.
     aside: int
 
     @property
@@ -96,7 +96,11 @@ def load_race(runs: Path, name: str) -> RaceRecord:
     names = set()
     for folder in (*Store(path).runs(), *_without_job(path)):
         if ASIDE in folder.name:
-            aside += 1
+            if (crash := _archived_crash(folder)) is None:
+                aside += 1
+            else:
+                results.append(crash)
+                failures.append(_failure(crash))
             continue
         names.add(folder.name)
         try:
@@ -176,6 +180,18 @@ def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
         **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
         "examples_trained": examples_trained(folder.path),
     }
+
+
+def _archived_crash(folder: RunFolder) -> dict[str, Any] | None:
+    """The result of an attempt that crashed before it was run again: that counts against its configuration.
+
+    An error in the user's own code does not: it is what one mends before running again.
+    """
+    try:
+        result = _result(folder, _job(folder))
+    except _UnreadableError:
+        return None
+    return result if has_crashed(result) and (result.get("error") or {}).get("cause") != "user" else None
 
 
 def _failure(result: Mapping[str, Any]) -> Failure:
