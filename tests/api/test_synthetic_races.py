@@ -12,7 +12,7 @@ import velodrome as package
 from synthetic_races import repeated, result, write_race
 from velodrome.errors import BadRequest
 from velodrome.events.lines import make_event
-from velodrome.run import race as run_race
+from velodrome.run import race_runs
 from velodrome.run.execute import JobFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.store import Store
@@ -120,7 +120,7 @@ def test_callbacks_receive_events_and_results_and_a_failure_ends_no_race(
             run.finish(made)
             run.close()
 
-    monkeypatch.setattr(run_race, "execute", execute)
+    monkeypatch.setattr(race_runs, "execute", execute)
     events: list[tuple[str, dict[str, Any]]] = []
     results: list[dict[str, Any]] = []
     given = package.Race(job={"engine": "torch"}, vary={"strategy": ["single", "ddp"]}, repeat=2)

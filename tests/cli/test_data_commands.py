@@ -75,7 +75,7 @@ def test_every_command_takes_a_mirror_and_what_it_prepared_needs_none_later(velo
     for words in (("study", "run", "aws-2023", "--dry-run"), ("study", "show", "aws-2023")):
         assert "data prepare fashion-products" in velodrome(*words).text
         assert "data prepare fashion-products" not in velodrome(*words, "--mirror", "mirror").text
-    race = ("race", "--dataset", "fashion-products", "--dry-run", "--naming", "published")
+    race = ("race", "--dataset", "fashion-products", "--batch-size", "8", "--dry-run", "--naming", "published")
     assert "-0d-" in velodrome(*race).err  # how many there are is not known
     assert "-58d-" in velodrome(*race, "--mirror", "mirror").err
     assert velodrome("data", "prepare", "fashion-products", "--mirror", "mirror").code == 0

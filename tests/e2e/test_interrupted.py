@@ -108,7 +108,7 @@ def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
     velodrome, scene: Scene, sleeper: str, signals: list[signal.Signals], code: int
 ) -> None:
     model = ("--model", "faulty_nets:build", "--model-arg", "pause=0.01", "--model-arg", f"child={sleeper}")
-    entry = ("--vary", "entry=torch/ddp", "--vary", "workers=2")
+    entry = ("--vary", "entry=torch/ddp", "--vary", "workers=2", "--no-baseline")
     controller = scene.start("race", *entry, *model, *LONG, "--runs", scene.runs, "--name", "r")
     scene.until(lambda _: any((scene.runs / "r").glob("*/events.jsonl")))
     of_race = Scene(scene.runs / "r", next((scene.runs / "r").glob("*/events.jsonl")).parent.name, scene.started)

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from synthetic_races import result
-from velodrome.api.race import default_name, plan_entries
+from velodrome.api.race_plan import default_name, plan_entries
 from velodrome.cluster import preflight
 from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
-from velodrome.run.race import RaceFolder, run_race
+from velodrome.run.race import RaceFolder
 from velodrome.run.race_check import check_race
+from velodrome.run.race_runs import run_race
 from velodrome.spec.race import Entry, Race, parse_race
 from velodrome.spec.race_names import expand
 

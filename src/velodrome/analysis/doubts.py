@@ -6,11 +6,14 @@ Pure functions from rows to sentences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.statistics import Ratio
 
+#: A smaller change of a machine's speed is not worth a word.
+LEAST_DRIFT = 0.1
 #: Without repetitions the noise is not known: an efficiency up to this may be noise.
 MOST_OF_ONE_RUN = 1.2
 #: Up to this, an efficiency above 100 % is no reason for doubt.
@@ -27,6 +30,18 @@ def as_sentence(reason: str) -> str:
     """A reason with its capital, unless it begins with the name of a configuration, and with its full stop."""
     first = reason.split(" ", 1)[0]
     return f"{reason if '/' in first else reason[0].upper() + reason[1:]}."
+
+
+def drift_note(rates: Sequence[float]) -> str:
+    """A sentence on how much the machine's own speed changed between calibrations; empty if it hardly did.
+
+    Medians of three leave out a single calibration that something disturbed.
+    """
+    smooth = [median(rates[place : place + 3]) for place in range(len(rates) - 2)]
+    if not smooth or (change := 1 - min(smooth) / max(smooth)) < LEAST_DRIFT:
+        return ""
+    return (f"The machine's speed changed by {change:.0%} during the race (calibration). Every repetition ran all "
+            "configurations in a new order, so this alone makes no comparison unreliable.")
 
 
 def is_too_good(place: Ratio) -> bool:

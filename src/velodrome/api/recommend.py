@@ -7,7 +7,7 @@ from typing import Any
 
 from velodrome.analysis.compare import compare, tasks_of
 from velodrome.analysis.margins import parse_margins
-from velodrome.analysis.objective import Price, objective_of, target_of
+from velodrome.analysis.objective import Price, target_of
 from velodrome.analysis.recommend import recommend as judge
 from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
@@ -36,21 +36,22 @@ def recommend(
     Args:
         race: name of a race, or path of its folder.
         runs: folder that holds the race.
-        objective: ``time-to-accuracy``, ``accuracy``, ``throughput`` or ``cost``; by default time-to-accuracy if the
-            race has a target, throughput otherwise.
+        objective: ``time-to-accuracy``, ``accuracy``, ``throughput`` or ``cost``; by default that of the race,
+            else time-to-accuracy if it has a target, throughput otherwise.
         target: such as ``accuracy>=0.97``; by default the race's own for time-to-accuracy.
         price_per_hour: price of one instance for an hour.
         price_of: what an instance is, ``process`` or ``host``.
-        tolerance: differences below this are level, as ``"5%"`` or 0.05.
-        accuracy_margin: how much less accurate a faster configuration may be.
+        tolerance: differences below this are level, as ``"5%"`` or 0.05; by default as the race says.
+        accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
         raise BadRequest(f"--price-per-hour '{price_per_hour:g}': a price is more than 0")
     if price_of not in ("process", "host"):
         raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
-    margins = parse_margins(tolerance, accuracy_margin)
+    parse_margins(tolerance, accuracy_margin)  # refused before anything is read
     record = load_race(Path(runs), race)
-    chosen = objective_of(objective, checked_target(target), record.target)
+    margins = record.margins_for(tolerance, accuracy_margin)
+    chosen = record.objective_for(objective, checked_target(target))
     wanted = target_of(chosen, target, record.target)
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.margins import parse_margins
 from velodrome.api.recommend import checked_target
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
@@ -36,11 +35,11 @@ def report(
         figures: folder for every figure as SVG and PNG.
         objective: what the verdict is based on, as for ``recommend``.
         target: target for time-to-accuracy; by default the race's own.
-        tolerance: differences below this are level, as ``"5%"`` or 0.05.
-        accuracy_margin: how much less accurate a faster configuration may be.
+        tolerance: differences below this are level, as ``"5%"`` or 0.05; by default as the race says.
+        accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     record = load_race(Path(runs), race)
-    made = make_report(record, objective, checked_target(target), parse_margins(tolerance, accuracy_margin))
+    made = make_report(record, objective, checked_target(target), record.margins_for(tolerance, accuracy_margin))
     paths = write_report(made, format, None if out is None else Path(out), None if figures is None else Path(figures))
     return {
         "race": record.name, "report": str(paths[0].resolve()), "files": [str(path.resolve()) for path in paths],

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.compare import compare
-from velodrome.api.race import PlannedRace, plan_entries, run_missing
+from velodrome.api.race import run_missing
+from velodrome.api.race_plan import PlannedRace, plan_entries
 from velodrome.cluster.registry import DEFAULT, launcher_named
 from velodrome.data.base import BadData, Progress
 from velodrome.data.cache.fetch import using_mirror
@@ -18,7 +19,7 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
 from velodrome.reporting.load import load_race
 from velodrome.run.race import RaceFolder, shuffled
-from velodrome.run.race_jobs import RaceObserver
+from velodrome.run.race_observer import RaceObserver
 from velodrome.spec.race_names import expand
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings

@@ -15,12 +15,14 @@ from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
 from velodrome.analysis.foreign import foreign_load
+from velodrome.analysis.progress import Dropped
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WarningEvent
 from velodrome.run.execute import JobFailed
-from velodrome.run.race_jobs import RaceObserver
+from velodrome.run.race_observer import RaceObserver
+from velodrome.run.until_sure import Ending
 from velodrome.spec.race import Entry
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of
@@ -58,11 +60,14 @@ class Board(RaceObserver):
     """Shows a race on a terminal; elsewhere prints one line when a job begins and one when it ends."""
 
     def __init__(
-        self, console: SafeConsole, entries: Sequence[Entry], expected: Mapping[str, float], *, live: bool = True
+        self, console: SafeConsole, entries: Sequence[Entry], expected: Mapping[str, float], *, live: bool = True,
+        until_sure: bool = False,
     ) -> None:
         self._console = console
-        self._lines = [_Line(entry, expected[entry.name], task_of(entry.job)) for entry in entries]
-        self._by_name = {line.entry.name: line for line in self._lines}
+        self._by_name = {entry.name: _Line(entry, expected[entry.name], task_of(entry.job)) for entry in entries}
+        #: Those of a race that runs until it is sure are added with each repetition.
+        self._lines = [] if until_sure else [*self._by_name.values()]
+        self._until_sure = until_sure
         self._current: _Line | None = None
         drawn = live and console.is_terminal
         self._live = Live(self, console=console, refresh_per_second=4, transient=True) if drawn else None
@@ -84,13 +89,30 @@ class Board(RaceObserver):
         line = self._by_name[entry.name]
         line.state, line.share, line.seconds, line.expected = "stored", 1.0, 0.0, 0.0
         self._fill(line, result)
+        if self._until_sure:
+            self._lines.append(line)
+
+    def block(self, repetition: int, entries: Sequence[Entry]) -> None:
+        self._lines += [self._by_name[entry.name] for entry in entries]
+        jobs = "1 job" if len(entries) == 1 else f"{len(entries)} jobs"
+        self.note(f"repetition {repetition}: {jobs}")
+
+    def dropped(self, drop: Dropped) -> None:
+        self.note(str(drop))
+
+    def decided(self, ending: Ending) -> None:
+        self.note(ending.sentence)
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def begin(self, entry: Entry) -> None:
         self._current = line = self._by_name[entry.name]
-        line.state, line.began = "running", time.monotonic()
+        word = "started" if line.state == "waiting" else "repeated"
+        line.state, line.began, line.share = "running", time.monotonic(), 0.0
         if self._live is None:
             number = self._lines.index(line) + 1
-            self._console.print(f"{number}/{len(self._lines)} {entry.name}: started", highlight=False, soft_wrap=True)
+            self._console.print(f"{number}/{len(self._lines)} {entry.name}: {word}", highlight=False, soft_wrap=True)
 
     def event(self, entry: Entry, event: Event) -> None:
         line = self._by_name[entry.name]
@@ -133,6 +155,9 @@ class Board(RaceObserver):
             done, total = len(ended) - failed, len(self._lines)
             also = f", {failed} failed" if failed else ""
             rest = f"runs the other {total - done}" if done < total else "compares them"
+            if self._until_sure:
+                complain(f"{done} jobs are done{also}; the same command continues")
+                raise
             complain(f"{done} of {total} jobs are done{also}; the same command {rest}")
             raise
 
@@ -145,7 +170,7 @@ class Board(RaceObserver):
         done = [line for line in self._lines if line.state not in ("waiting", "running", "stored")]
         ahead = [line.expected * (1 - line.share) for line in self._lines if line.state in ("waiting", "running")]
         if not ahead:
-            return "all jobs are done"
+            return "this repetition is done" if self._until_sure else "all jobs are done"
         left = remaining(ahead, sum(line.seconds for line in done), sum(line.expected for line in done))
         clock = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
         return f"{len(ahead)} to go, about {in_words(left)}, until {clock}"

@@ -12,7 +12,8 @@ from velodrome.cli.options import JobCommand, JobMirror, Json, On, Runs, command
 from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
-    from velodrome.api.race import FinishedRace, PlannedRace
+    from velodrome.api.race import FinishedRace
+    from velodrome.api.race_plan import PlannedRace
     from velodrome.cli.console import JobProgress
     from velodrome.run.race_check import CheckedRace
 
@@ -28,7 +29,50 @@ Vary = Annotated[
                  autocompletion=completion.vary),
 ]
 Repeat = Annotated[
-    int | None, typer.Option("--repeat", help="Runs of each configuration. [default: 1]", rich_help_panel=_PANEL)
+    int | None,
+    typer.Option("--repeat", help="Runs of each configuration; with --until-sure the least number. [default: 1]",
+                 rich_help_panel=_PANEL),
+]
+UntilSure = Annotated[
+    bool | None,
+    typer.Option("--until-sure/--no-until-sure", help="Repeat until the best configuration is known, and drop those "
+                 "that are out; by default if nothing varies.", rich_help_panel=_PANEL, show_default=False),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="DURATION", help="With --until-sure, start no run that is expected to end later: "
+                 "20m, 1h30m or 90s. [default: none, or 15m if nothing varies]", rich_help_panel=_PANEL),
+]
+MaxRepeat = Annotated[
+    int | None,
+    typer.Option("--max-repeat", help="With --until-sure, the most runs of a configuration. [default: 30]",
+                 rich_help_panel=_PANEL),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option("--objective", autocompletion=completion.objectives, rich_help_panel=_PANEL,
+                 help="What decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if "
+                 "there is a --target, else throughput."),
+]
+Tolerance = Annotated[
+    str | None,
+    typer.Option("--tolerance", metavar="SHARE", help="A difference below this is too small to matter. [default: 5%]",
+                 rich_help_panel=_PANEL),
+]
+AccuracyMargin = Annotated[
+    float | None,
+    typer.Option("--accuracy-margin", help="How much less accurate than the best a configuration may be and still win "
+                 "by another objective. [default: 0.01]", rich_help_panel=_PANEL),
+]
+Grace = Annotated[
+    int | None,
+    typer.Option("--grace", metavar="EPOCHS", help="With --until-sure, drop no configuration for not reaching the "
+                 "target whose runs are shorter than this.", rich_help_panel=_PANEL),
+]
+Baseline = Annotated[
+    bool | None,
+    typer.Option("--baseline/--no-baseline", help="Whether each engine's single takes part where distribution varies. "
+                 "[default: baseline]", rich_help_panel=_PANEL, show_default=False),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan and its expected duration, and exit.", rich_help_panel=_PANEL)
@@ -54,9 +98,12 @@ CLASS = JobCommand
 
 @with_job_options
 def command(
-    file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, name: Name = None, runs: Runs = Path("runs"),
-    naming: Naming = None, dry_run: DryRun = False, skip_unavailable: SkipUnavailable = False, on: On = "local",
-    warm: Warm = True, mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
+    file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, until_sure: UntilSure = None,
+    budget: Budget = None, max_repeat: MaxRepeat = None, objective: Objective = None, tolerance: Tolerance = None,
+    accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
+    runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
+    skip_unavailable: SkipUnavailable = False, on: On = "local", warm: Warm = True, mirror: JobMirror = None,
+    json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -64,9 +111,15 @@ def command(
     run. The same command again runs only what is missing; with a larger --repeat it adds repetitions. Where something
     is not installed, a race on a terminal asks whether to run the rest.
 
+    With --until-sure it repeats until the best configuration is known, or several are surely level, and drops those
+    that are out on the way. With nothing to vary, every strategy that can train the model here takes part, until one
+    is best or 15 minutes are over.
+
     Examples:
 
-    `velodrome race --dataset digits --vary batch-size=32,128,512`
+    `velodrome race --dataset digits --model dense-300-100`
+
+    `velodrome race --dataset digits --vary batch-size=32,128,512 --until-sure --budget 20m`
 
     `velodrome race --dataset digits --vary entry=tensorflow/parameter-server:1,torch/ddp --vary workers=1,2`
 
@@ -74,7 +127,8 @@ def command(
 
     `velodrome race race.yaml --dry-run`
     """
-    from velodrome.api.race import default_name, merge, plan_race, run_planned
+    from velodrome.api.race import run_planned
+    from velodrome.api.race_plan import default_name, merge, plan_race
     from velodrome.cli.board import Board
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
@@ -84,10 +138,15 @@ def command(
 
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
-    asked = merge(file, fields, parse_vary(vary or []), repeat, naming)
+    asked = merge(file, fields, parse_vary(vary or []), {
+        "repeat": repeat, "until_sure": until_sure, "budget": budget, "max_repeat": max_repeat, "objective": objective,
+        "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
+        "naming": naming,
+    })
     with using_mirror(mirror), data_progress() as progress:
         planned = plan_race(
-            asked, name or default_name(file, asked), runs, on=on, warm=warm, on_download=progress.data,
+            asked, name or default_name(file, asked), runs, on=on, warm=warm, complete=file is None,
+            on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
         )
     error_console.print(plan_text(planned), soft_wrap=True)
@@ -95,7 +154,8 @@ def command(
         if json:
             say_json(planned.as_json())
         return
-    board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive)
+    board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive,
+                  until_sure=planned.race.until_sure)
     with using_mirror(mirror), board.counting():
         finished = run_planned(planned, board, warm=warm)
     if json:
@@ -112,7 +172,7 @@ def plan_text(planned: PlannedRace) -> str:
 
     from velodrome.analysis.estimate import in_words
 
-    names = [entry.name for entry in planned.entries]
+    names = [entry.name for entry in planned.certain]
     shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
     done = f", {len(planned.stored)} of them stored already" if planned.stored else ""
     basis = "from runs like these" if planned.measured else "rough guess"
@@ -121,7 +181,21 @@ def plan_text(planned: PlannedRace) -> str:
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     path = planned.folder.path
     notes = [*(f"left out: {escape(reason)}" for reason in planned.reasons), *map(escape, planned.notes)]
+    if planned.race.until_sure:
+        jobs, done, total = f"{planned.configurations} configurations until one is best", "", _most(planned)
     return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
+
+
+def _most(planned: PlannedRace) -> str:
+    """What a race that ends when it is sure can cost."""
+    from velodrome.analysis.estimate import in_words
+
+    budget = planned.race.budget
+    limited = budget is not None and planned.most_seconds == budget
+    limit = f"{in_words(planned.most_seconds)}{' (the budget)' if limited else ''}"
+    stored = f", {len(planned.stored)} of them stored already" if planned.stored else ""
+    return (f"at most {planned.race.most} repetitions, {len(planned.entries)} jobs{stored}, and about {limit}; "
+            f"first {'repetition' if planned.race.repeat == 1 else f'{planned.race.repeat} repetitions'}")
 
 
 def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:
@@ -156,4 +230,14 @@ def _show(finished: FinishedRace) -> None:
         console.print(f"Left out: {reason}", soft_wrap=True, markup=False)
     for name, message in finished.failures.items():
         console.print(f"Did not finish: {name}: {message}", soft_wrap=True, markup=False)
+    for line in _ended(finished):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(finished.verdict, soft_wrap=True, markup=False)
+
+
+def _ended(finished: FinishedRace) -> list[str]:
+    """What a race that runs until it is sure dropped and saved, and why it ended."""
+    if finished.ending is None or finished.saved is None:
+        return []
+    found = [f"O{str(drop)[1:]}." for drop in finished.ending.dropped]
+    return [*found, finished.saved.sentence, finished.ending.sentence]

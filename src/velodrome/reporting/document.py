@@ -10,18 +10,20 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
-from velodrome.analysis.doubts import as_sentence, doubts
+from velodrome.analysis.doubts import as_sentence, doubts, drift_note
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.margins import Margins
-from velodrome.analysis.objective import OBJECTIVES, ask, objective_of, target_of
+from velodrome.analysis.objective import OBJECTIVES, ask, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.analysis.stragglers import straggler_note
 from velodrome.reporting import confusion, curves, tables, usage
+from velodrome.reporting.decision import decision_of
 from velodrome.reporting.figures import Picture
 from velodrome.reporting.load import RaceRecord
 from velodrome.reporting.series import RunSeries, run_series
 from velodrome.reporting.tables import Table
+from velodrome.run.calibration import rates
 from velodrome.run.store import RunFolder
 from velodrome.spec.job import Target
 
@@ -73,7 +75,7 @@ def make_report(
     margins: Margins = Margins(),  # noqa: B008 - frozen
 ) -> Report:
     """Analyse a race; without an objective, time to its target if it has one, else throughput."""
-    chosen = objective_of(objective, target, record.target)
+    chosen = record.objective_for(objective, target)
     wanted = {name: target_of(name, target, record.target) for name in (chosen, *OBJECTIVES)}
     target = target or record.target
     rows = compare(record.results, Target.parse(target) if target else None)
@@ -89,16 +91,20 @@ def make_report(
             table = tables.pairwise_table(question, answer.best, len(answers))
             pairwise += [table] if table is not None else []
     series = {row.name: _series(row) for row in rows}
+    decision = decision_of(record, rows)
+    dropped = [tables.dropped_table(decision.ending.dropped)] if decision and decision.ending.dropped else []
     return Report(
         record, tuple(rows), tuple(answers),
         main=tables.results_table(rows) if rows else None,
         pairwise=tuple(pairwise),
         more=(
-            tables.times_table(rows), tables.resources_table(rows), tables.nodes_table(rows, series, MOST_NODE_ROWS),
+            *dropped, tables.times_table(rows), tables.resources_table(rows),
+            tables.nodes_table(rows, series, MOST_NODE_ROWS),
         ) if rows else (),
         failures=tables.failures_table(record.failures) if record.failures else None,
         shared=_shared(rows), varied=_varied(rows), environment=_environment(record, rows),
-        notes=_notes(record, rows), commands=_commands(record), series=series, target=target,
+        notes=(*(decision.notes if decision else ()), *_notes(record, rows)), commands=_commands(record),
+        series=series, target=target,
     )
 
 
@@ -213,6 +219,12 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append(f"The race was running when this report was written: {running} unfinished.")
     if record.aside:
         notes.append(f"{record.aside} archived attempts that did not finish are not counted.")
+    if record.repeated:
+        count = f"{len(record.repeated)} runs were" if len(record.repeated) > 1 else "1 run was"
+        notes.append(f"{count} repeated because other programs used the machine meanwhile, and the attempt that they "
+                     f"disturbed less counts: {', '.join(record.repeated)}.")
+    if drift := drift_note(rates(record.path)):
+        notes.append(drift)
     return tuple(notes)
 
 

@@ -15,9 +15,11 @@ from pydantic import ValidationError
 from velodrome import files
 from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole
 from velodrome.analysis.configuration import Configuration
+from velodrome.analysis.margins import Margins, parse_margins
+from velodrome.analysis.objective import OBJECTIVES, objective_of
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.problems import result_problems
-from velodrome.run.listing import ASIDE
+from velodrome.run.listing import ASIDE, glance
 from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
 from velodrome.run.yaml_files import LARGEST, parse_yaml
@@ -51,8 +53,10 @@ class RaceRecord:
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
     missing: tuple[str, ...]
-    #: Earlier attempts that are kept but not counted: all but those that crashed.
+    #: Earlier attempts that did not finish and did not crash either: kept but not counted.
     aside: int
+    #: Runs that were repeated because other programs disturbed them; the attempt that counts less is kept beside.
+    repeated: tuple[str, ...] = ()
 
     @property
     def target(self) -> str | None:
@@ -66,6 +70,16 @@ class RaceRecord:
         return crashed_always(
             result for result in self.results if not rows or Configuration.of(result).task in tasks
         )
+
+    def objective_for(self, objective: str | None, target: str | None) -> str:
+        """What it is judged by: as requested, else as the race says, else by its target or throughput."""
+        own = self.spec.get("objective") if target is None else None
+        return objective_of(objective or (own if own in OBJECTIVES else None), target, self.target)
+
+    def margins_for(self, tolerance: str | float | None = None, accuracy: str | float | None = None) -> Margins:
+        """Margins as requested, else as the race says."""
+        given = self.spec.get("tolerance"), self.spec.get("accuracy_margin")
+        return parse_margins(given[0] if tolerance is None else tolerance, given[1] if accuracy is None else accuracy)
 
     def failed_among(self, rows: Sequence[Row]) -> int:
         """How many runs of the rows' tasks gave no result; a run of no known task counts where there is one task."""
@@ -93,14 +107,17 @@ def load_race(runs: Path, name: str) -> RaceRecord:
             f"race {path.name!r}: {path / 'race.yaml'} is not a race file; restore it or run the race again"
         )
     results, failures, aside = [], [], 0
+    repeated: list[str] = []
     names = set()
     for folder in (*Store(path).runs(), *_without_job(path)):
         if ASIDE in folder.name:
-            if (crash := _archived_crash(folder)) is None:
-                aside += 1
-            else:
+            if (crash := _archived_crash(folder)) is not None:
                 results.append(crash)
                 failures.append(_failure(crash))
+            elif (glance(folder.path)[0] or {}).get("status") == "finished":
+                repeated.append(folder.name.partition(ASIDE)[0])
+            else:
+                aside += 1
             continue
         names.add(folder.name)
         try:
@@ -118,7 +135,8 @@ def load_race(runs: Path, name: str) -> RaceRecord:
             failures.append(_failure(result))
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
-        path.resolve().name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside
+        path.resolve().name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside,
+        tuple(repeated),
     )
 
 

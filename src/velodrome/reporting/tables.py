@@ -10,6 +10,7 @@ from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.measures import BY_NAME, MIB, Measure
 from velodrome.analysis.objective import Candidate, Question, qualities_of
+from velodrome.analysis.progress import Dropped
 from velodrome.analysis.settling import settling
 from velodrome.analysis.statistics import Ratio
 from velodrome.reporting.load import Failure
@@ -271,3 +272,18 @@ def failures_table(failures: Sequence[Failure]) -> Table:
         tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
     )
 
+
+
+def dropped_table(dropped: Sequence[Dropped]) -> Table:
+    return Table(
+        "dropped", "Configurations that were dropped",
+        "Each was out after that repetition and ran no more. The range allows for all rivals and looks.",
+        (Column("configuration", numeric=False), Column("after repetition"), Column("beaten by", numeric=False),
+         Column("lead of that one"), Column("reason", numeric=False)),
+        tuple(
+            (Cell(drop.name), Cell(str(drop.after), value=drop.after), Cell(drop.beaten_by or ""),
+             Cell(drop.lead.short, value=drop.lead.estimate, detail=drop.lead.interval) if drop.lead else Cell(""),
+             Cell(drop.why))
+            for drop in dropped
+        ),
+    )

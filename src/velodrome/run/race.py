@@ -1,10 +1,9 @@
-"""Runs the jobs of a race one after another, skips what is finished, and continues after one that fails."""
+"""A race on disk: its description, its runs, and in which order they run. `run/race_runs.py` runs them."""
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,14 @@ import yaml
 
 from velodrome import files
 from velodrome.cluster import environments
-from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.plan import Plan
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest
 from velodrome.events.problems import result_problems
 from velodrome.offers.registry import DEFAULT_ENGINE
-from velodrome.run.execute import JobFailed, execute
-from velodrome.run.listing import ASIDE
-from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec import published
 from velodrome.spec.names import check_name
-from velodrome.spec.race import Entry, Race
+from velodrome.spec.race import LIMITS, Entry, Race
 from velodrome.spec.race_names import expand, varied_fields
 
 
@@ -40,7 +34,11 @@ class RaceFolder:
         """The race with everything that its names need, as it was when it first began, so that it can be continued."""
         written = self.written()
         if written is not None:
-            race = race.model_copy(update={"engine": race.engine or written.engine, "named_by": written.named_by})
+            limits = {name: getattr(written, name) for name in LIMITS - race.model_fields_set}
+            kept: dict[str, Any] = {"engine": race.engine or written.engine, "named_by": written.named_by}
+            if race.baseline is None or not (race.baseline or written.baseline):
+                kept["baseline"] = written.baseline
+            race = race.model_copy(update={**limits, **kept})
         else:
             race = race.model_copy(update={"engine": race.engine or _engine_of(race)})
             race = race.model_copy(update={"named_by": race.named_by or _named_by(race)})
@@ -56,15 +54,15 @@ class RaceFolder:
     def refuse_other(self, race: Race, *, grown: bool = False) -> bool:
         """Refuse another race under the same name; whether the folder holds this one, with all its repetitions.
 
-        The same race may have more repetitions than before, or fewer, which discards none. With `grown` it may have
-        more jobs of any kind.
+        The same race may have more repetitions than before, or fewer, which discards none, and another end. With
+        `grown` it may have more jobs of any kind.
         """
         if (self.path / "race.yaml").exists():
             written = self.written()
-            repeated = written is not None and written.model_copy(update={"repeat": race.repeat}) == race
-            if repeated and written is not None and race.repeat <= written.repeat:
+            if written is not None and _with_repetitions_of(race, written) == written:
                 return True
-            if not repeated and not (grown and written is not None and _contains(race, written)):
+            same = written is not None and _with_limits_of(written, race) == race and _keeps_names(race, written)
+            if not same and not (grown and written is not None and _contains(race, written)):
                 raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
         if (self.path / "job.yaml").exists():
             raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
@@ -74,6 +72,8 @@ class RaceFolder:
         """Write race.yaml, unless the folder holds it already; `refuse_other` says what may be there."""
         if self.refuse_other(race, grown=grown):
             return
+        if (written := self.written()) is not None:
+            race = _with_repetitions_of(race, written)
         text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
         file = self.path / "race.yaml"
         try:
@@ -134,6 +134,24 @@ def _named_by(race: Race) -> list[str] | None:
     return (varied_fields(race) or None) if race.naming == "plain" else None
 
 
+def _with_limits_of(race: Race, other: Race) -> Race:
+    return race.model_copy(update={name: getattr(other, name) for name in LIMITS})
+
+
+def _with_repetitions_of(race: Race, written: Race) -> Race:
+    """The race with at least as many repetitions as it had: fewer discard none."""
+    return race.model_copy(update={"repeat": max(race.repeat, written.repeat)})
+
+
+def _keeps_names(race: Race, written: Race) -> bool:
+    """Whether more repetitions leave the names of the first ones as they were: published names count them."""
+    def whole(one: Race) -> Race:
+        return one.model_copy(update={"repeat": one.most})
+
+    larger, smaller = sorted((whole(race), whole(written)), key=lambda one: one.repeat)[::-1]
+    return race.naming == "plain" or larger.repeat == smaller.repeat or _contains(larger, smaller)
+
+
 def _contains(race: Race, other: Race) -> bool:
     """Whether every job of the other race is one of this race, under the same name."""
     try:
@@ -156,66 +174,3 @@ def shuffled(entries: Sequence[Entry]) -> list[Entry]:
         random.Random(" ".join(f"{entry.name} {entry.job.seed}" for entry in block)).shuffle(block)
         found += block
     return found
-
-
-def run_race(
-    folder: RaceFolder,
-    entries: Sequence[Entry],
-    show: Callable[[Entry], dict[str, Any]],
-    ended: Callable[[Entry, dict[str, Any], JobFailed | None], None],
-    launcher: Launcher | None = None,
-) -> list[dict[str, Any]]:
-    """Run what is missing; every result, also of earlier attempts, in the order of the entries."""
-    with folder.held():
-        folder.refuse_resumed(entries)
-        results = folder.finished()
-        for entry in entries:
-            if entry.name in results:
-                continue
-            _archive(RunFolder(folder.path / entry.name))
-            failure: JobFailed | None = None
-            started = time.time()
-            try:
-                result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **show(entry))
-            except JobFailed as error:
-                failure, result = error, error.result
-            except VelodromeError as error:
-                failure = _recorded(folder.store, entry, error, started, launcher)
-                result = failure.result
-            results[entry.name] = result
-            ended(entry, result, failure)
-        return [results[entry.name] for entry in entries]
-
-
-def _recorded(
-    store: Store, entry: Entry, error: VelodromeError, started: float, launcher: Launcher | None
-) -> JobFailed:
-    """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
-
-    If that cannot be written, nothing else can: the race ends with that error.
-    """
-    cause = "request" if isinstance(error, BadRequest) else "start"
-    failure = Failure(str(error), cause=cause)
-    folder = RunFolder(store.path / entry.name)
-    if (recorded := folder.result()) is not None:
-        return JobFailed(failure, recorded)
-    run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
-    try:
-        result = make_result(
-            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=started,
-            ended=time.time(), failure=failure, launcher=launcher.name if launcher else "local",
-        )
-        run.finish(result)
-    finally:
-        run.close()
-    return JobFailed(failure, result)
-
-
-def _archive(run: RunFolder) -> None:
-    """Rename an attempt that did not finish; it stays readable."""
-    if not run.path.exists():
-        return
-    number = 1
-    while (archived := run.path.with_name(f"{run.name}{ASIDE}{number}")).exists():
-        number += 1
-    run.path.rename(archived)

@@ -3,6 +3,7 @@ are listed with the reason, each reason once."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -76,32 +77,56 @@ def check_race(
 
     What is `finished` needs no packages, no memory and no data any more.
     """
-    found = combinations(race)
+    found = combinations(race.model_copy(update={"repeat": race.most}))
     wrong, unavailable = found.wrong, dict[str, list[Entry]]()
     # If something is wrong, names only begin the sentences, and plain ones say what a job is.
     entries = named(found.entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
+    problems: dict[str, BadRequest | None] = {}
+    omitted: set[str] = set()
+    notes = dict.fromkeys(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items())
+    notes.update(dict.fromkeys(_baseline_note(entries)))
     for entry in entries:
         if entry.name in finished:
             continue
-        try:
-            preflight.check_job(entry.job)
-            launcher.check(entry.job)
-        except Unavailable as error:
+        known = entry.configuration in problems
+        error = problems.setdefault(entry.configuration, None if known else _problem(entry.job, launcher))
+        if error is not None and entry.baseline:
+            omitted.add(entry.name)
+            notes.update({f"no baseline {entry.job.engine}/single: {error}": None})
+        elif isinstance(error, Unavailable):
             for reason in error.reasons:
                 unavailable.setdefault(reason, []).append(entry)
-        except BadRequest as error:
+        elif error is not None and not known:
             wrong.append(f"{entry.name}: {error}")
     if not wrong:
         wrong += _wrong_data((entry.job for entry in entries if entry.name not in finished), progress)
-    lacking = {entry.name for held in unavailable.values() for entry in held}
+    lacking = {entry.name for held in unavailable.values() for entry in held} | omitted
     checked = CheckedRace(
         tuple(entry for entry in shuffled(entries) if entry.name not in lacking),
         {reason: tuple(held) for reason, held in unavailable.items()},
-        tuple(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items()),
+        tuple(notes),
     )
     if wrong:
         raise BadRequest(refusal([*wrong, *checked.reasons]))
     return checked
+
+
+def _problem(job: Job, launcher: Launcher) -> BadRequest | None:
+    """Why a job cannot run; repetitions differ in nothing that matters for that."""
+    try:
+        preflight.check_job(job)
+        launcher.check(job)
+    except BadRequest as error:
+        return error
+    return None
+
+
+def _baseline_note(entries: Iterable[Entry]) -> Iterator[str]:
+    """Which baselines take part that nobody asked for."""
+    added = [entry for entry in entries if entry.baseline and entry.repetition == 1]
+    for engine, count in Counter(entry.job.engine for entry in added).items():
+        sizes = "" if count == 1 else f" {count} times, once for each combination of the other fields"
+        yield f"{engine}/single takes part{sizes}, as the baseline; --no-baseline leaves it out"
 
 
 def _workers(count: int) -> str:

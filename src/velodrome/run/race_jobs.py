@@ -1,45 +1,21 @@
 """Runs the missing jobs of a race, with warm or cold processes, and reports to an observer what happens.
 
-How a race is shown is the observer's business; which jobs a race has is decided in `run/race.py`.
+Which jobs a race has is decided in `run/race.py`, when one ends that decides by itself in `run/until_sure.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from velodrome.cluster.registry import DEFAULT, open_launcher
-from velodrome.events.models import Event
-from velodrome.run.execute import JobFailed
-from velodrome.run.race import RaceFolder, run_race
+from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
+from velodrome.run.calibration import Calibration
+from velodrome.run.race import RaceFolder
+from velodrome.run.race_observer import RaceObserver, Result
+from velodrome.run.race_runs import RaceRuns, run_blocks
+from velodrome.run.until_sure import Ending, UntilSure
 from velodrome.spec.race import Entry
-
-Result = dict[str, Any]
-
-
-class RaceObserver:
-    """Receives what happens in a race. Every method does nothing by default."""
-
-    def importing(self) -> AbstractContextManager[object]:
-        """A context that is open while warm processes import their engines."""
-        return nullcontext()
-
-    def running(self) -> AbstractContextManager[object]:
-        """A context that is open while jobs run."""
-        return nullcontext()
-
-    def stored(self, entry: Entry, result: Result) -> None:
-        """A job that finished in an earlier attempt."""
-
-    def begin(self, entry: Entry) -> None:
-        """A job starts."""
-
-    def event(self, entry: Entry, event: Event) -> None:
-        """An event of the running job."""
-
-    def end(self, entry: Entry, result: Result, error: JobFailed | None) -> None:
-        """A job ended: with its result, and the error if it failed."""
 
 
 def run_entries(
@@ -49,6 +25,26 @@ def run_entries(
 
     Refused if somebody else runs this race already.
     """
+    with _opened(folder, entries, observer, on=on, warm=warm) as runs:
+        run_blocks(runs, entries)
+        return [runs.results[entry.name] for entry in entries]
+
+
+def run_until_sure(
+    loop: UntilSure, folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: str = DEFAULT,
+    warm: bool,
+) -> tuple[Ending, dict[str, Result]]:
+    """Run repetitions until the race is decided: how it ended, and the results of all runs by name."""
+    with _opened(folder, entries, observer, on=on, warm=warm) as runs:
+        ending = loop.run(runs, observer)
+        return ending, runs.results
+
+
+@contextmanager
+def _opened(
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: str, warm: bool
+) -> Iterator[RaceRuns]:
+    """Runs of a race whose folder is held, with a launcher that is prepared for the jobs that are missing."""
     folder.refuse_running()
     finished = folder.finished()
     for entry in entries:
@@ -63,5 +59,7 @@ def run_entries(
         if warm:
             with observer.importing():
                 launcher.prepare(list(dict.fromkeys(one.job.engine for one in entries if one.name not in finished)))
-        with observer.running():
-            return run_race(folder, entries, listen, observer.end, launcher)
+        with observer.running(), folder.held():
+            folder.refuse_resumed(entries)
+            calibration = Calibration(folder.path) if launcher_named(on).here else None
+            yield RaceRuns(folder, listen, observer.end, launcher, calibration, observer.note)

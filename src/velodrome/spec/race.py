@@ -10,16 +10,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from velodrome.errors import BadRequest
 from velodrome.offers.registry import DEFAULT_ENGINE
+from velodrome.spec.baselines import baselines, varies_distribution
 from velodrome.spec.job import Job, Positive
+from velodrome.spec.quantities import seconds_of, share_of
 from velodrome.spec.read import make_job, reason_of
 from velodrome.spec.resolve import resolve, within_limits
 from velodrome.spec.wording import entry_in_words, in_words
 
 Prefix = Literal["dataset", "model"]
+Seconds = Annotated[float, BeforeValidator(seconds_of)]
+Share = Annotated[float, BeforeValidator(share_of)]
+
+#: Fields that say how long a race runs and how it is judged, not what is raced: they may differ when it is resumed.
+LIMITS = frozenset({
+    "repeat", "until_sure", "max_repeat", "budget", "objective", "tolerance", "accuracy_margin", "grace",
+})
 
 
 class Race(BaseModel):
@@ -31,7 +40,36 @@ class Race(BaseModel):
     vary: dict[str, list[Any]] = Field(
         default_factory=dict, description="field names with their values; `entry` takes partial jobs"
     )
-    repeat: Annotated[int, Field(ge=1)] = Field(1, description="runs of each configuration, with seeds that count up")
+    repeat: Annotated[int, Field(ge=1)] = Field(
+        1, description="runs of each configuration, with seeds that count up; with `until_sure` the least number"
+    )
+    until_sure: bool = Field(
+        False, description="run repetitions until the best configuration is known, without those that are out"
+    )
+    max_repeat: Positive = Field(30, description="the most runs of a configuration with `until_sure`")
+    budget: Seconds | None = Field(
+        None, description="seconds that all runs together may take with `until_sure`, or as 20m or 1h30m; no run "
+        "starts that is expected to end later"
+    )
+    objective: str | None = Field(
+        None, description="what decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy "
+        "if the race has a target, else throughput"
+    )
+    tolerance: Share | None = Field(
+        None, description="a difference below this is too small to matter, as 5% or 0.05; by default 5%"
+    )
+    accuracy_margin: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="how much less accurate than the best a configuration may be and still win by another "
+        "objective; by default 0.01"
+    )
+    grace: Positive | None = Field(
+        None, description="epochs before which no configuration is dropped for not reaching the target: one whose runs "
+        "are shorter stays in the race"
+    )
+    baseline: bool | None = Field(
+        None, description="whether each engine's `single` takes part where distribution varies; recorded when the race "
+        "starts, by default true"
+    )
     naming: Literal["plain", "published"] = Field(
         "plain", description="how runs are named: by engine, strategy and sizes (plain), or by [the published "
         "scheme](names.md)"
@@ -65,6 +103,11 @@ class Race(BaseModel):
         "resumed"
     )
 
+    @property
+    def most(self) -> int:
+        """The most repetitions that it can have."""
+        return max(self.repeat, self.max_repeat) if self.until_sure else self.repeat
+
     @field_validator("vary")
     @classmethod
     def _varies(cls, vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -80,6 +123,13 @@ class Entry:
     name: str
     job: Job
     repetition: int
+    #: Added as a baseline, not asked for.
+    baseline: bool = False
+
+    @property
+    def configuration(self) -> str:
+        """Equal for the repetitions of one configuration."""
+        return self.job.model_copy(update={"seed": self.job.seed - self.repetition + 1}).model_dump_json()
 
 
 @dataclass
@@ -157,6 +207,7 @@ def combinations(race: Race) -> Combinations:
     found = Combinations()
     engine = race.engine or DEFAULT_ENGINE
     seen: dict[str, bool] = {}
+    taking_part: list[tuple[Job, str]] = []
     for values in varying(race):
         entry = values.get("entry", {})
         try:
@@ -177,11 +228,21 @@ def combinations(race: Race) -> Combinations:
         if key in seen and (adapted or seen[key]):
             continue
         seen[key] = adapted
-        found.entries += [
-            Entry("", resolved.model_copy(update={"seed": resolved.seed + number}), number + 1)
-            for number in range(race.repeat)
-        ]
+        taking_part.append((job, resolved.engine))
+        found.entries += _repetitions(resolved, race.repeat)
+    if race.baseline and varies_distribution(race.vary):
+        for single in baselines(taking_part):
+            key = single.model_dump_json()
+            if key not in seen:
+                seen[key] = True
+                found.entries += _repetitions(single, race.repeat, baseline=True)
     return found
+
+
+def _repetitions(job: Job, repeat: int, *, baseline: bool = False) -> list[Entry]:
+    return [
+        Entry("", job.model_copy(update={"seed": job.seed + number}), number + 1, baseline) for number in range(repeat)
+    ]
 
 
 def _described(values: Mapping[str, Any]) -> str:

@@ -56,7 +56,8 @@ def varied_fields(race: Race) -> list[str]:
     for name, values in race.vary.items():
         asked.update(dict.fromkeys(key for value in values for key in value) if name == "entry" else {name: None})
     found = []
-    entries = combinations(race).entries
+    # A baseline that was added changes no name.
+    entries = combinations(race.model_copy(update={"baseline": None, "repeat": 1})).entries
     for name in asked:
         if name in Job.model_fields and name not in _ALWAYS:
             words = {(entry.job.dataset, entry.job.model, _word(entry, name)) for entry in entries}

@@ -1,0 +1,214 @@
+"""How a race stands after each repetition: which configurations are out, since when and why, and whether it is decided.
+
+Pure functions of the results, so that a stored race is judged exactly as it was while it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from velodrome.analysis.blocks import ERROR_RATE, FIRST_LOOK
+from velodrome.analysis.compare import Row, compare, tasks_of
+from velodrome.analysis.decide import Outcome
+from velodrome.analysis.estimate import in_words
+from velodrome.analysis.lead import Lead
+from velodrome.analysis.margins import Margins
+from velodrome.analysis.measures import Result
+from velodrome.analysis.objective import Question, ask, objective_of, target_of
+from velodrome.spec.job import Target
+
+#: Attempts of a configuration that all failed after which it is not tried again.
+MOST_FAILURES = 2
+#: How the loser of a comparison is called.
+_WORSE = {"throughput": "slower", "time-to-accuracy": "slower", "cost": "more expensive", "accuracy": "less accurate"}
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What a race is judged by."""
+
+    objective: str | None = None
+    target: str | None = None
+    margins: Margins = field(default_factory=Margins)
+    #: Epochs before which no configuration is out for not reaching the target.
+    grace: int | None = None
+
+    @property
+    def chosen(self) -> str:
+        return objective_of(self.objective, None, self.target)
+
+    def ask(self, rows: Sequence[Row]) -> Question:
+        wanted = target_of(self.chosen, None, self.target)
+        return ask(rows, self.chosen, wanted, margins=self.margins)
+
+    def compare(self, results: Iterable[Result]) -> list[Row]:
+        wanted = target_of(self.chosen, None, self.target)
+        return compare(results, Target.parse(wanted) if wanted else None)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A configuration that is out of a race."""
+
+    name: str
+    #: After how many repetitions.
+    after: int
+    #: Why, to follow the name: `1.62× slower than torch/single (at least 1.38×)`.
+    why: str
+    beaten_by: str | None = None
+    #: How much better the one that beat it is.
+    lead: Lead | None = None
+    #: Names of its runs.
+    runs: frozenset[str] = field(default=frozenset(), repr=False)
+    #: Data set and model, if a race has several.
+    task: str = ""
+
+    def __str__(self) -> str:
+        times = "1 repetition" if self.after == 1 else f"{self.after} repetitions"
+        return f"out after {times}: {self.name}{f' on {self.task}' if self.task else ''}, {self.why}"
+
+    def as_json(self) -> dict[str, Any]:
+        lead = self.lead
+        ratio = lead if lead is not None and lead.scale == "ratio" else None
+        return {
+            "name": self.name, "task": self.task, "after": self.after, "beaten_by": self.beaten_by,
+            "ratio": ratio and ratio.estimate, "points": lead.estimate if lead is not None and ratio is None else None,
+            "interval": None if lead is None or lead.low is None else [lead.low, lead.high], "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class TaskStanding:
+    """How the configurations of one data set and model stand."""
+
+    task: str
+    outcome: Outcome
+    #: Names of those that are not out.
+    survivors: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+    #: Equal for configurations of the same task, as `Configuration.task`.
+    key: str = field(default="", repr=False)
+    #: Whether more repetitions cannot help: nobody reached the target.
+    hopeless: bool = False
+
+    @property
+    def decided(self) -> bool:
+        return self.outcome != "open" or self.hopeless
+
+    def as_json(self) -> dict[str, Any]:
+        return {"task": self.task, "outcome": self.outcome, "survivors": list(self.survivors)}
+
+
+def standings(results: Iterable[Result], criteria: Criteria) -> list[TaskStanding]:
+    """How a race stands, task by task; only finished runs count."""
+    return [
+        _standing(task, members, criteria) for task, members in tasks_of(criteria.compare(results)).items() if members
+    ]
+
+
+def _standing(task: str, rows: Sequence[Row], criteria: Criteria) -> TaskStanding:
+    question = criteria.ask(rows)
+    standing = question.standing if question.candidates else None
+    dropped = []
+    for drop in standing.drops if standing is not None else ():
+        loser, winner = question.candidates[drop.loser], question.candidates[drop.winner]
+        lead = question.lead(winner, loser)
+        why = f"{_in_words(lead, criteria.chosen)} than {winner.name}{_at_least(lead)}"
+        dropped.append(Dropped(loser.name, drop.look, why, winner.name, lead, _runs(loser.row), task))
+    named = {candidate.name for candidate in question.candidates}
+    aside = [row for row in rows if row.name not in named]
+    for row in aside:
+        if (why := _aside(row, rows, criteria)) and row.runs >= FIRST_LOOK and named:
+            dropped.append(Dropped(row.name, row.runs, why, runs=_runs(row), task=task))
+    out = {one.name for one in dropped}
+    survivors = tuple(row.name for row in rows if row.name not in out)
+    waiting = any(name not in named for name in survivors)
+    outcome = standing.outcome if standing is not None and not waiting else "open"
+    hopeless = not named and min(row.runs for row in rows) >= FIRST_LOOK
+    return TaskStanding(task, outcome, survivors, tuple(dropped), rows[0].configuration.task, hopeless)
+
+
+def _runs(row: Row) -> frozenset[str]:
+    return frozenset(str(result["run"]) for result in row.results)
+
+
+def _in_words(lead: Lead, objective: str) -> str:
+    if lead.scale == "points":
+        return f"{lead.estimate:.1f} points {_WORSE[objective]}"
+    return f"{lead.estimate:.2f}× {_WORSE[objective]}"
+
+
+def _at_least(lead: Lead) -> str:
+    if lead.low is None:
+        return ""
+    return f" (at least {lead.low:.1f})" if lead.scale == "points" else f" (at least {lead.low:.2f}×)"
+
+
+def _aside(row: Row, rows: Sequence[Row], criteria: Criteria) -> str:
+    """Why a configuration that may not win need not run again; empty if it should."""
+    if target_of(criteria.chosen, None, criteria.target) is None:
+        return "set aside for its accuracy"
+    longest = max(len(result.get("history") or ()) for result in row.results)
+    if row.reached or longest < (criteria.grace or 0) or not _too_slow(row, rows):
+        return ""
+    return f"did not reach {criteria.target} in any of its {row.runs} runs"
+
+
+def _too_slow(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether a configuration that never reached the target loses even if it reached it as often as may be.
+
+    No success in n runs leaves a chance of success of less than `1 - error ** (1 / n)`, so it takes more than a run's
+    time over that per success.
+    """
+    chance = 1 - (ERROR_RATE / max(1, len(rows) - 1)) ** (1 / row.runs)
+    spent = row.median("train_seconds")
+    best = min((seconds for other in rows if (seconds := _per_success(other)) is not None), default=None)
+    return spent is not None and best is not None and spent / chance > best
+
+
+def _per_success(row: Row) -> float | None:
+    spent = row.spreads.get("train_seconds")
+    return sum(spent.values) / row.reached if spent is not None and row.reached else None
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a race ran of the grid in which every configuration has as many runs as the one with the most."""
+
+    configurations: int
+    repetitions: int
+    runs: int
+    seconds: float
+    grid_seconds: float
+
+    @property
+    def grid_runs(self) -> int:
+        return self.configurations * self.repetitions
+
+    @property
+    def sentence(self) -> str:
+        """`41 of the 120 runs of the full grid: 6 min of about 18 min.`"""
+        grid = f"{self.configurations} configurations × {self.repetitions} repetitions"
+        if self.runs >= self.grid_runs:
+            return f"All {self.runs} runs of the grid took {in_words(self.seconds)} ({grid})."
+        return (f"{self.runs} of the {self.grid_runs} runs of the full grid ({grid}) took {in_words(self.seconds)} "
+                f"instead of about {in_words(self.grid_seconds)}.")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"runs": self.runs, "of_runs": self.grid_runs, "seconds": self.seconds, "of_seconds": self.grid_seconds}
+
+
+def saving(rows: Sequence[Row]) -> Saving:
+    """What the drops of a race saved."""
+    repetitions = max((row.runs for row in rows), default=0)
+    seconds = {row.name: [_seconds(result) for result in row.results] for row in rows}
+    return Saving(
+        len(rows), repetitions, sum(row.runs for row in rows), sum(map(sum, seconds.values())),
+        sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()),
+    )
+
+
+def _seconds(result: Mapping[str, Any]) -> float:
+    return float(result["seconds"].get("total") or 0.0)

@@ -1,0 +1,87 @@
+"""The race of a command that varies nothing: every strategy that can train the model here, until one is best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from velodrome.cluster import environments, preflight
+from velodrome.cluster.launcher import Launcher
+from velodrome.cluster.registry import open_launcher
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.machine import cores
+from velodrome.offers.base import Engine, Strategy
+from velodrome.offers.models import is_own
+from velodrome.offers.registry import engines
+from velodrome.run.race import RaceFolder
+from velodrome.spec.baselines import SINGLE
+from velodrome.spec.race import Race
+from velodrome.spec.read import make_job
+from velodrome.spec.resolve import resolve
+
+#: Seconds that it may take by default.
+BUDGET = 900.0
+
+
+def complete_race(asked: Race, name: str, runs: Path, on: str) -> tuple[Race, tuple[str, ...]]:
+    """What a race that varies nothing stands for, and a sentence for each strategy that is left out.
+
+    A race that is stored under this name is meant as it is; otherwise every strategy takes part. Fields that were given
+    are the same for all of them, strategy and workers included.
+    """
+    if (written := RaceFolder(runs, name).written()) is not None:
+        given = asked.model_fields_set - {"vary", *(() if asked.job else ("job",))}
+        return written.model_copy(update={field: getattr(asked, field) for field in given}), ()
+    candidates = list(_strategies(asked))
+    if not candidates or asked.job.get("strategy") == SINGLE:
+        return asked, ()  # one job, or a name that is refused as in any race
+    entries: list[dict[str, Any]] = []
+    reasons: dict[str, list[str]] = {}
+    with open_launcher(on) as launcher:
+        for engine, strategy in candidates:
+            fields = _fields(asked, engine, strategy)
+            try:
+                _check({**asked.job, **fields}, launcher)
+            except VelodromeError as error:
+                reasons.setdefault(_reason(error), []).append(f"{engine.name}/{strategy.name}")
+                continue
+            entries.append(fields)
+    if not entries:
+        raise BadRequest("nothing can run here:\n  " + "\n  ".join(reasons))
+    until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
+    limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
+    notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    return asked.model_copy(update={"vary": {"entry": entries}, **limits}), tuple(notes)
+
+
+def _strategies(asked: Race) -> Iterator[tuple[Engine, Strategy]]:
+    """Every strategy that may be meant, those of the usual engine first."""
+    usual = environments.default_engine()
+    chosen = asked.job.get("engine") or asked.engine
+    if chosen is None and is_own(str(asked.job.get("model", ""))):
+        chosen = usual  # a model of one's own is written for one framework
+    for engine in sorted(engines(), key=lambda engine: engine.name != usual):
+        for strategy in engine.strategies if chosen in (None, engine.name) else ():
+            if asked.job.get("strategy") in (None, strategy.name):
+                yield engine, strategy
+
+
+def _fields(asked: Race, engine: Engine, strategy: Strategy) -> dict[str, Any]:
+    """Engine, strategy and as many workers as are sensible: one for each core, and at least two."""
+    fields: dict[str, Any] = {"engine": engine.name, "strategy": strategy.name}
+    if strategy.max_workers == 1:
+        return {**fields, "workers": 1}
+    return fields if "workers" in asked.job else {**fields, "workers": max(2, cores())}
+
+
+def _check(fields: dict[str, Any], launcher: Launcher) -> None:
+    job = resolve(make_job(fields))
+    preflight.check_job(job)
+    launcher.check(job)
+
+
+def _reason(error: VelodromeError) -> str:
+    """What is missing, without the name of the strategy, so that strategies that lack the same have one sentence."""
+    reasons = getattr(error, "reasons", None)
+    return "; ".join(reasons) if reasons else str(error)

@@ -1,0 +1,167 @@
+"""Plans a race: puts what was asked together, checks every job, and estimates how long it will take. Starts nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from velodrome.analysis.estimate import Estimate, estimate
+from velodrome.analysis.objective import OBJECTIVES
+from velodrome.api.default_race import complete_race
+from velodrome.cluster.preflight import crowded
+from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
+from velodrome.data import catalogue
+from velodrome.data.base import Progress
+from velodrome.errors import BadRequest
+from velodrome.machine import cores
+from velodrome.run.race import RaceFolder
+from velodrome.run.race_check import CheckedRace, check_race
+from velodrome.run.yaml_files import read_yaml
+from velodrome.spec.baselines import varies_distribution
+from velodrome.spec.job import Job
+from velodrome.spec.race import LIMITS, Entry, Race, parse_race
+from velodrome.spec.wording import in_words
+
+
+@dataclass(frozen=True)
+class PlannedRace:
+    """A race that was checked: its jobs in the order they will run, and how long each is expected to take."""
+
+    folder: RaceFolder
+    race: Race
+    entries: tuple[Entry, ...]
+    #: Seconds by the name of a job; 0 for those that are finished.
+    seconds: Mapping[str, float]
+    #: Names of jobs that an earlier attempt finished.
+    stored: frozenset[str]
+    #: Whether every estimate is based on runs that were measured.
+    measured: bool
+    #: Whether the race on disk may have fewer jobs than this one.
+    may_grow: bool = False
+    #: The launcher.
+    on: str = DEFAULT
+    #: Why jobs are left out, by name, and the same in a line for each reason.
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    #: What a person should know before it starts, a sentence each.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def certain(self) -> tuple[Entry, ...]:
+        """The jobs that run in any case: those of a race that ends when it is sure are its first repetitions."""
+        return tuple(entry for entry in self.entries if entry.repetition <= self.race.repeat)
+
+    @property
+    def configurations(self) -> int:
+        return len({entry.configuration for entry in self.entries})
+
+    @property
+    def most_seconds(self) -> float:
+        """The longest that it is expected to take."""
+        total = sum(self.seconds.values())
+        return total if self.race.budget is None else min(total, self.race.budget)
+
+    def as_json(self) -> dict[str, Any]:
+        certain = self.certain
+        jobs = [{"run": one.name, "seconds": self.seconds[one.name], **one.job.model_dump()} for one in certain]
+        most = {"most_jobs": len(self.entries), "most_seconds": self.most_seconds} if self.race.until_sure else {}
+        return {
+            "race": self.folder.path.name, "seconds": sum(self.seconds[one.name] for one in certain), "jobs": jobs,
+            "skipped": dict(self.skipped), "notes": list(self.notes), **most,
+        }
+
+
+def merge(
+    race: Race | str | Path | None, job: Job | Mapping[str, Any] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None, fields: Mapping[str, Any] | None = None,
+) -> Race:
+    """A race, or that of a YAML file, with a job's fields, what varies and other fields of a race on top, unless they
+    are None."""
+    if isinstance(race, Race):
+        content = race.model_dump(exclude_unset=True)
+    else:
+        content = read_yaml(Path(race)) if race is not None else {}
+        if content and content.keys() <= Job.model_fields.keys():
+            raise BadRequest(
+                f"{str(race)!r} is a job: run it with `velodrome train {shlex.quote(str(race))}`, or put its fields "
+                "under 'job', and what varies under 'vary'"
+            )
+        for key, example in (("job", "epochs: 5"), ("vary", "workers: [1, 2]")):
+            if not isinstance(content.get(key) or {}, dict):
+                given = in_words(content[key])
+                raise BadRequest(f"{key} {given!r} in {str(race)!r}: give fields by name, such as '{example}'")
+    of_job = job.model_dump(exclude_unset=True) if isinstance(job, Job) else job
+    content["job"] = {**(content.get("job") or {}), **(of_job or {})}
+    content["vary"] = {**(content.get("vary") or {}), **{field: list(values) for field, values in (vary or {}).items()}}
+    content.update({name: value for name, value in (fields or {}).items() if value is not None})
+    asked = parse_race(content)
+    if asked.objective is not None and asked.objective not in OBJECTIVES:
+        raise BadRequest(f"--objective {asked.objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
+    return asked
+
+
+def default_name(file: Race | str | Path | None, race: Race) -> str:
+    """The same name for the same race, however often it is repeated, so that the same call resumes it: the file's, or a
+    hash of what is raced."""
+    if isinstance(file, str | Path) and (name := re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).lstrip("._-")):
+        return name[:100]
+    raced = race.model_dump_json(exclude_defaults=True, exclude={*LIMITS, *(("baseline",) if race.baseline else ())})
+    return f"race-{hashlib.sha256(raced.encode()).hexdigest()[:8]}"
+
+
+def plan_race(
+    race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, warm: bool, complete: bool = False,
+    leave_out: Callable[[CheckedRace], bool] = lambda checked: False, on_download: Progress | None = None,
+) -> PlannedRace:
+    """Check every job of a race and estimate how long it will take; starts nothing and writes nothing to `runs`.
+
+    With `complete` a race that varies nothing stands for all strategies. If some of the jobs cannot run here,
+    `leave_out` is asked whether the others run without them. `on_download` is called while data is read.
+    """
+    folder = RaceFolder(Path(runs), name)
+    notes: tuple[str, ...] = ()
+    if complete and not race.vary:
+        race, notes = complete_race(race, name, Path(runs), on)
+    if race.baseline is None and folder.written() is None and varies_distribution(race.vary):
+        race = race.model_copy(update={"baseline": True})
+    race = folder.stamped(race)
+    with open_launcher(on) as launcher:
+        checked = check_race(race, launcher, folder.finished(), on_download)
+    if checked.unavailable and not (checked.entries and leave_out(checked)):
+        checked.refuse_unavailable()
+    planned = plan_entries(folder, race, checked.entries, on=on, warm=warm)
+    return replace(
+        planned, skipped=checked.skipped, reasons=tuple(checked.reasons),
+        notes=(*notes, *checked.notes, *planned.notes),
+    )
+
+
+def plan_entries(
+    folder: RaceFolder, race: Race, entries: Sequence[Entry], *, on: str = DEFAULT, warm: bool,
+    may_grow: bool = False,
+) -> PlannedRace:
+    """A plan for jobs that were checked already; refused if the folder holds another race."""
+    folder.refuse_other(race, grown=may_grow)
+    finished = folder.finished()
+    guesses: dict[str, Estimate] = {}
+    for entry in entries:
+        if entry.configuration not in guesses:
+            about = catalogue.describe(entry.job.dataset, validation=entry.job.validation)
+            pixels = math.prod(about.input_shape) if about.input_shape else None
+            guesses[entry.configuration] = estimate(
+                entry.job, about.train, pixels, cores(), finished.values(), warm=warm
+            )
+    seconds = {one.name: 0.0 if one.name in finished else guesses[one.configuration].seconds for one in entries}
+    measured = all(guess.measured for guess in guesses.values())
+    stored = frozenset(entry.name for entry in entries if entry.name in finished)
+    ahead = [entry.job for entry in entries if entry.name not in stored]
+    warning = crowded(ahead) if launcher_named(on).here else None
+    return PlannedRace(
+        folder, race, tuple(entries), seconds, stored, measured, may_grow, on, notes=(warning,) if warning else ()
+    )

@@ -1,0 +1,41 @@
+"""What a race that ran until it was sure dropped and saved, recomputed from its stored runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.progress import Saving, saving
+from velodrome.errors import VelodromeError
+from velodrome.reporting.load import RaceRecord
+from velodrome.run.race import RaceFolder
+from velodrome.run.until_sure import Ending, UntilSure, criteria_of
+from velodrome.spec.race import Race
+from velodrome.spec.race_names import expand
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How a race ended, and what it saved against the full grid."""
+
+    ending: Ending
+    saved: Saving
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"{self.ending.sentence} {self.saved.sentence}"]
+
+
+def decision_of(record: RaceRecord, rows: Sequence[Row]) -> Decision | None:
+    """The decision of a race that runs until it is sure; None for any other, or if its jobs are not known here."""
+    try:
+        race = Race.model_validate(dict(record.spec))
+        if not race.until_sure or not rows:
+            return None
+        entries = expand(race.model_copy(update={"repeat": race.most}))
+    except (VelodromeError, ValueError):
+        return None
+    folder = RaceFolder(record.path.resolve().parent, record.name)
+    criteria = criteria_of(race, (entry.job.target for entry in entries))
+    return Decision(UntilSure(folder, race, entries, {}, criteria).as_stored(), saving(rows))

@@ -1,0 +1,186 @@
+"""Runs the jobs of a race block by block: skips what is finished, continues after one that fails, and repeats what
+other programs disturbed at the end of its block. Attempts that do not count are archived beside the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from velodrome.analysis.foreign import foreign_load, is_loaded
+from velodrome.cluster.launcher import Launcher
+from velodrome.cluster.plan import Plan
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.run.calibration import Calibration
+from velodrome.run.execute import JobFailed, execute
+from velodrome.run.listing import ASIDE
+from velodrome.run.outcome import Failure, make_result
+from velodrome.run.race import RaceFolder
+from velodrome.run.store import RunFolder, Store
+from velodrome.spec.race import Entry
+
+Result = dict[str, Any]
+Show = Callable[[Entry], dict[str, Any]]
+Ended = Callable[[Entry, Result, JobFailed | None], None]
+#: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
+_VAIN_REPEATS = 2
+
+
+class RaceRuns:
+    """Runs jobs of a race and keeps their results; whoever makes one holds the race's folder."""
+
+    def __init__(
+        self, folder: RaceFolder, show: Show, ended: Ended, launcher: Launcher | None = None,
+        calibration: Calibration | None = None, note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
+        self._calibration, self._note = calibration, note
+        self._vain = 0
+        #: Results by the name of the job; failed ones of this session too.
+        self.results: dict[str, Result] = folder.finished()
+        #: Seconds that each attempt of this session took, by the name of the job.
+        self.seconds: dict[str, float] = {}
+
+    def is_finished(self, entry: Entry) -> bool:
+        result = self.results.get(entry.name)
+        return result is not None and result["status"] == "finished"
+
+    def run_block(
+        self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True
+    ) -> None:
+        """Run what is missing of a block; with `retry` what failed once more at its end.
+
+        Only what `fits` starts. What other programs disturbed is repeated at the end.
+        """
+        missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
+        ran = [entry for place, entry in enumerate(missing) if self._start(entry, fits, first=place == 0)]
+        for entry in ran if retry else ():
+            if not self.is_finished(entry):
+                self._start(entry, fits)
+        for entry in ran:
+            if self.is_finished(entry) and is_loaded(self.results[entry.name]):
+                self._repeat(entry, fits)
+
+    def _start(self, entry: Entry, fits: Callable[[Entry], bool], *, first: bool = False) -> bool:
+        if not fits(entry):
+            return False
+        if self._calibration is not None:
+            if first:
+                self._calibration.before_block()
+            self._calibration.before_run()
+        self._attempt(entry)
+        return True
+
+    def _attempt(self, entry: Entry) -> None:
+        """Run a job in a new run; an earlier attempt is archived."""
+        folder, launcher = self._folder, self._launcher
+        archive(RunFolder(folder.path / entry.name))
+        failure: JobFailed | None = None
+        started = time.time()
+        try:
+            result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **self._show(entry))
+        except JobFailed as error:
+            failure, result = error, error.result
+        except VelodromeError as error:
+            failure = _recorded(folder.store, entry, error, started, launcher)
+            result = failure.result
+        self.seconds[entry.name] = time.time() - started
+        self.results[entry.name] = result
+        self._ended(entry, result, failure)
+
+    def _repeat(self, entry: Entry, fits: Callable[[Entry], bool]) -> None:
+        """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""
+        if self._vain >= _VAIN_REPEATS or not fits(entry):
+            return
+        before = self.results[entry.name]
+        self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} meanwhile")
+        self._attempt(entry)
+        after = self.results[entry.name]
+        if after["status"] == "finished" and not is_loaded(after):
+            self._vain = 0
+            return
+        self._vain += 1
+        if after["status"] != "finished" or _share(after) >= _share(before):
+            _swap(self._folder.path / entry.name)
+            self.results[entry.name] = before
+        if self._vain == _VAIN_REPEATS:
+            self._note("other programs keep this machine busy: disturbed runs are no longer repeated")
+
+
+def run_race(
+    folder: RaceFolder, entries: Sequence[Entry], show: Show, ended: Ended, launcher: Launcher | None = None
+) -> list[Result]:
+    """Hold a race and run what is missing; every result, also of earlier attempts, in the order of the entries."""
+    with folder.held():
+        folder.refuse_resumed(entries)
+        runs = RaceRuns(folder, show, ended, launcher)
+        run_blocks(runs, entries)
+        return [runs.results[entry.name] for entry in entries]
+
+
+def run_blocks(runs: RaceRuns, entries: Sequence[Entry]) -> None:
+    """Run what is missing, block by block."""
+    for _, block in groupby(entries, key=lambda entry: entry.repetition):
+        runs.run_block(list(block))
+
+
+def _share(result: Result) -> float:
+    load = foreign_load(result)
+    return load.share if load is not None else 0.0
+
+
+def _recorded(
+    store: Store, entry: Entry, error: VelodromeError, started: float, launcher: Launcher | None
+) -> JobFailed:
+    """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
+
+    If that cannot be written, nothing else can: the race ends with that error.
+    """
+    cause = "request" if isinstance(error, BadRequest) else "start"
+    failure = Failure(str(error), cause=cause)
+    folder = RunFolder(store.path / entry.name)
+    if (recorded := folder.result()) is not None:
+        return JobFailed(failure, recorded)
+    run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
+    try:
+        result = make_result(
+            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=started,
+            ended=time.time(), failure=failure, launcher=launcher.name if launcher else "local",
+        )
+        run.finish(result)
+    finally:
+        run.close()
+    return JobFailed(failure, result)
+
+
+def archive(run: RunFolder) -> None:
+    """Rename an attempt that does not count; it stays readable."""
+    if run.path.exists():
+        run.path.rename(_free(run.path))
+
+
+def _free(path: Path) -> Path:
+    number = 1
+    while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
+        number += 1
+    return archived
+
+
+def _swap(path: Path) -> None:
+    """Archive a run and bring back the attempt that was archived before it."""
+    free = _free(path)
+    before = path.with_name(f"{path.name}{ASIDE}{int(free.name.rpartition(ASIDE)[2]) - 1}")
+    path.rename(free)
+    before.rename(path)
+
+
+def attempts_of(path: Path) -> list[RunFolder]:
+    """The archived attempts of a run, the first first."""
+    found = []
+    number = 1
+    while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
+        found.append(RunFolder(archived))
+        number += 1
+    return found

@@ -1,0 +1,237 @@
+"""Runs the repetitions of a race until it is decided: after each one, configurations that are out run no more.
+
+What happens next follows from the stored runs alone, so an interrupted race continues as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from velodrome.analysis.configuration import Configuration, names_of
+from velodrome.analysis.margins import parse_margins
+from velodrome.analysis.progress import MOST_FAILURES, Criteria, Dropped, TaskStanding, standings
+from velodrome.run.race import RaceFolder
+from velodrome.run.race_observer import RaceObserver, Result
+from velodrome.run.race_runs import RaceRuns, attempts_of
+from velodrome.run.store import RunFolder
+from velodrome.spec.race import Entry, Race
+
+Stopped = Literal["sure", "budget", "max-repeat", "hopeless"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a race ended, and how it stands."""
+
+    stopped: Stopped
+    repetitions: int
+    tasks: tuple[TaskStanding, ...]
+    dropped: tuple[Dropped, ...]
+
+    @property
+    def sure(self) -> bool:
+        return self.stopped == "sure"
+
+    @property
+    def sentence(self) -> str:
+        """Why it ended."""
+        times = "1 repetition" if self.repetitions == 1 else f"{self.repetitions} repetitions"
+        if self.stopped == "sure":
+            return f"Sure after {times}."
+        if self.stopped == "budget":
+            return f"Stopped by the budget in repetition {self.repetitions}; a larger --budget continues."
+        if self.stopped == "hopeless":
+            return f"Stopped after {times}: no configuration can win."
+        return f"Stopped after {times}, the most that were allowed; a larger --max-repeat continues."
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sure": self.sure, "stopped": self.stopped, "repetitions": self.repetitions,
+            "tasks": [task.as_json() for task in self.tasks],
+        }
+
+
+def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:
+    """What a race is judged by; its target counts if all jobs have the same."""
+    found = set(targets)
+    return Criteria(
+        race.objective, found.pop() if len(found) == 1 else None, parse_margins(race.tolerance, race.accuracy_margin),
+        race.grace,
+    )
+
+
+class UntilSure:
+    """The repetitions of one race. `expected` are seconds by the name of a job, for those that never ran."""
+
+    def __init__(
+        self, folder: RaceFolder, race: Race, entries: Sequence[Entry], expected: Mapping[str, float],
+        criteria: Criteria,
+    ) -> None:
+        self._folder, self._race, self._criteria, self._expected = folder, race, criteria, expected
+        self._blocks: dict[int, list[Entry]] = {}
+        self._of: dict[str, list[Entry]] = {}
+        for entry in entries:
+            self._blocks.setdefault(entry.repetition, []).append(entry)
+            self._of.setdefault(entry.configuration, []).append(entry)
+        jobs = {key: Configuration.of({"job": held[0].job.model_dump()}) for key, held in self._of.items()}
+        names = names_of(list(jobs.values()))
+        self._names = {key: names[job.key] for key, job in jobs.items()}
+        self._tasks = {key: job.task for key, job in jobs.items()}
+        self._spent, self._began = 0.0, 0.0
+        self._out_of_time = False
+        self._told: set[str] = set()
+
+    def run(self, runs: RaceRuns, observer: RaceObserver) -> Ending:
+        """Run until it is decided, or until the budget or the number of repetitions ends."""
+        self._spent, self._began = self._stored_seconds(), time.monotonic()
+        begun = [number for number, block in self._blocks.items() if any(map(self._has_begun, block))]
+        newest = max(begun, default=1)
+        stopped: Stopped = "max-repeat"
+        repetitions = 0
+        for number, block in sorted(self._blocks.items()):
+            if number < newest:
+                # It was judged with the runs that it has; those that every configuration must have are run.
+                lost = [entry for entry in block if not self._has_begun(entry)]
+                ahead = lost if number <= self._race.repeat else []
+            else:
+                tasks, failing = self._look(runs, number, observer)
+                ahead = [entry for entry in block if self._takes_part(entry, tasks, failing, runs)]
+                if not ahead:
+                    stopped = "hopeless" if any(task.hopeless for task in tasks) or not tasks else "sure"
+                    break
+            repetitions = number
+            missing = [
+                entry for entry in ahead if not runs.is_finished(entry) and self._failures(entry) < MOST_FAILURES
+            ]
+            if missing:
+                observer.block(number, missing)
+                runs.run_block(missing, retry=True, fits=lambda entry: self._fits(entry, runs))
+            if self._out_of_time:
+                stopped = "budget"
+                break
+        tasks, failing = self._look(runs, repetitions + 1, observer)
+        if stopped in ("max-repeat", "budget") and self._is_sure(tasks, failing, runs.results):
+            stopped = "sure"
+        ending = Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing))
+        observer.decided(ending)
+        return ending
+
+    def as_stored(self) -> Ending:
+        """How the race stands by its stored runs, without running anything."""
+        finished = self._folder.finished()
+        tasks, failing = self._stand(finished, max(self._blocks, default=0) + 1)
+        repetitions = max((entry.repetition for block in self._blocks.values() for entry in block
+                           if entry.name in finished), default=0)
+        sure = self._is_sure(tasks, failing, finished)
+        hopeless = any(task.hopeless for task in tasks)
+        most = repetitions >= self._race.most
+        stopped: Stopped = "sure" if sure else "hopeless" if hopeless else "max-repeat" if most else "budget"
+        return Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing))
+
+    def _is_sure(
+        self, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped], results: Mapping[str, Result]
+    ) -> bool:
+        """Whether every task is decided, and with all configurations that can run."""
+        missing = [key for key, entries in self._of.items()
+                   if key not in failing and not any(_finished(results, entry) for entry in entries)]
+        return bool(tasks) and not missing and all(task.outcome != "open" for task in tasks)
+
+    def _stand(self, results: Mapping[str, Result], before: int) -> tuple[list[TaskStanding], dict[str, Dropped]]:
+        """How the race stands before a repetition: its tasks, and configurations that always fail."""
+        counted = [
+            {**result, "run": entry.name, "job": entry.job.model_dump()}
+            for number, block in sorted(self._blocks.items()) if number < before
+            for entry in block for result in self._attempts(entry, results)
+        ]
+        return standings(counted, self._criteria), self._failing(results)
+
+    def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
+        """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
+        found = [results[entry.name]] if _finished(results, entry) else []
+        return [*found, *self._failed(entry)]
+
+    def _look(
+        self, runs: RaceRuns, before: int, observer: RaceObserver
+    ) -> tuple[list[TaskStanding], dict[str, Dropped]]:
+        """As `_stand`, and every new drop is reported."""
+        tasks, failing = self._stand(runs.results, before)
+        for drop in _drops(tasks, failing):
+            if drop.name + drop.task not in self._told:
+                self._told.add(drop.name + drop.task)
+                observer.dropped(drop)
+        return tasks, failing
+
+    def _takes_part(
+        self, entry: Entry, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped], runs: RaceRuns
+    ) -> bool:
+        """Whether a configuration runs in another repetition."""
+        if entry.configuration in failing:
+            return False
+        if entry.repetition <= self._race.repeat:
+            return True
+        mine = {other.name for other in self._of[entry.configuration] if runs.is_finished(other)}
+        task = next((task for task in tasks if task.key == self._tasks[entry.configuration]), None)
+        if not mine or task is None:
+            return True
+        return not task.decided and not any(mine & drop.runs for drop in task.dropped)
+
+    def _failing(self, results: Mapping[str, Result]) -> dict[str, Dropped]:
+        """Configurations of which no run finished and that were tried often enough."""
+        found = {}
+        for key, entries in self._of.items():
+            if any(_finished(results, entry) for entry in entries):
+                continue
+            counts = {entry.repetition: self._failures(entry) for entry in entries if self._has_begun(entry)}
+            if (total := sum(counts.values())) >= MOST_FAILURES:
+                why = f"did not finish in {total} of {total} runs"
+                found[key] = Dropped(self._names[key], max(counts), why)
+        return found
+
+    def _failures(self, entry: Entry) -> int:
+        """How often a job failed by itself; what somebody interrupted does not count."""
+        return len(self._failed(entry))
+
+    def _failed(self, entry: Entry) -> list[Result]:
+        path = self._folder.path / entry.name
+        results = [run.result() for run in (*attempts_of(path), RunFolder(path))]
+        return [result for result in results if result is not None and result["status"] == "failed"]
+
+    def _has_begun(self, entry: Entry) -> bool:
+        return (self._folder.path / entry.name).exists()
+
+    def _fits(self, entry: Entry, runs: RaceRuns) -> bool:
+        """Whether a job is expected to end within the budget."""
+        if self._race.budget is None:
+            return True
+        left = self._race.budget - self._spent - (time.monotonic() - self._began)
+        fits = self._seconds(entry, runs) <= left
+        self._out_of_time = self._out_of_time or not fits
+        return fits
+
+    def _seconds(self, entry: Entry, runs: RaceRuns) -> float:
+        """How long a job will take: as its configuration did so far, or as was estimated."""
+        ran = [elapsed(runs.results[other.name]) for other in self._of[entry.configuration] if runs.is_finished(other)]
+        return median(ran) if ran else self._expected.get(entry.name, 0.0)
+
+    def _stored_seconds(self) -> float:
+        """What all runs of earlier sessions took, archived attempts included."""
+        return sum(elapsed(result) for run in self._folder.store.runs() if (result := run.result()) is not None)
+
+
+def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
+    return entry.name in results and results[entry.name]["status"] == "finished"
+
+
+def _drops(tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
+    """All configurations that are out, in the order in which they were dropped."""
+    found = [*failing.values(), *(drop for task in tasks for drop in task.dropped)]
+    return tuple(sorted(found, key=lambda drop: drop.after))
+
+
+def elapsed(result: Result) -> float:
+    """Seconds between the start and the end of a run."""
+    return max(0.0, (result.get("ended") or 0.0) - (result.get("started") or 0.0))

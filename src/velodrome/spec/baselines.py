@@ -1,0 +1,39 @@
+"""The baselines of a race: each engine's `single` with the fields of the jobs that are distributed, so that a verdict
+can tell whether distributing pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from velodrome.errors import BadRequest
+from velodrome.offers.registry import engines
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+
+SINGLE = "single"
+#: Fields of a job that have no meaning for one process.
+_OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going")
+#: A race that varies one of these compares ways to distribute.
+_DISTRIBUTION = frozenset({"engine", "strategy", "workers", "servers"})
+
+
+def varies_distribution(vary: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a race compares ways to distribute."""
+    names = {name for entry in vary.get("entry", ()) for name in entry} | vary.keys()
+    return bool(names & _DISTRIBUTION)
+
+
+def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
+    """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
+    having = {engine.name for engine in engines() if any(one.name == SINGLE for one in engine.strategies)}
+    for job, engine in jobs:
+        if job.strategy == SINGLE or engine not in having:
+            continue
+        fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in _OF_SEVERAL}
+        single = Job.model_validate({**fields, "engine": engine, "strategy": SINGLE})
+        try:
+            yield resolve(single)
+        except BadRequest:
+            # `single` may have no stock form: then its own one is the baseline.
+            yield resolve(single.model_copy(update={"implementation": "velodrome"}))

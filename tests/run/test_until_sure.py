@@ -1,0 +1,318 @@
+"""A race that runs until it is sure: who is dropped when, what ends it, and that it resumes where it stopped.
+
+Jobs do not train here: each writes a result of a known speed, on a clock that runs with the jobs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic_races import beside, result
+from velodrome.analysis.progress import Dropped
+from velodrome.reporting.document import make_report
+from velodrome.reporting.load import load_race
+from velodrome.run import race_runs, until_sure
+from velodrome.run.execute import JobFailed
+from velodrome.run.outcome import Failure
+from velodrome.run.race import RaceFolder, shuffled
+from velodrome.run.race_observer import RaceObserver
+from velodrome.run.race_runs import RaceRuns, run_race
+from velodrome.run.until_sure import Ending, UntilSure, criteria_of
+from velodrome.spec.job import Job
+from velodrome.spec.race import Entry, Race, parse_race
+from velodrome.spec.race_names import expand
+
+ENTRIES = [{"strategy": "single"}, {"strategy": "ddp", "workers": 2}, {"strategy": "ddp", "workers": 3},
+           {"strategy": "allreduce", "workers": 2}]
+SECONDS = 10.0
+
+
+@dataclass
+class Machine:
+    """Trains nothing: a job of so many workers has the rate that `speed` gives, with 2 % noise."""
+
+    speed: Callable[[Job], float]
+    #: Called before each job; what it returns is changed in the result. None is a crash.
+    disturb: Callable[[str, int], dict[str, Any] | None] = lambda name, attempt: {}
+    now: float = 0.0
+    ran: list[str] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return 1_800_000_000.0 + self.now
+
+    def execute(self, job: Job, *, store: Any, name: str, **_: Any) -> dict[str, Any]:
+        attempt = self.ran.count(name) + 1
+        noise = 1 + 0.02 * random.Random(f"{name} {attempt}").uniform(-1, 1)
+        made = result(job.strategy, job.workers, self.speed(job) * noise, batch_size=job.batch_size, seed=job.seed,
+                      started=self.time(), ended=self.time() + SECONDS)
+        self.ran.append(name)
+        change = self.disturb(name, attempt)
+        self.now += SECONDS
+        run = store.create(name, job)
+        if change is None:
+            made = {**made, "status": "failed", "test": None, "error": {"message": "boom", "cause": "engine"}}
+        else:
+            made = {**made, **change}
+        run.finish({**made, "run": name})
+        run.close()
+        if change is None:
+            raise JobFailed(Failure("boom"), {**made, "run": name})
+        return {**made, "run": name}
+
+
+class Heard(RaceObserver):
+    def __init__(self) -> None:
+        self.drops: list[Dropped] = []
+        self.ending: Ending | None = None
+        self.notes: list[str] = []
+
+    def dropped(self, drop: Dropped) -> None:
+        self.drops.append(drop)
+
+    def decided(self, ending: Ending) -> None:
+        self.ending = ending
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(lambda job: {1: 1000.0, 2: 2000.0, 3: 900.0}[job.workers])
+    monkeypatch.setattr(race_runs, "execute", made.execute)
+    monkeypatch.setattr(until_sure, "time", made)
+    return made
+
+
+def asked(**fields: Any) -> Race:
+    return parse_race({"job": {"dataset": "digits", "engine": "torch"}, "vary": {"entry": ENTRIES},
+                       "until_sure": True, **fields})
+
+
+def run(runs: Path, race: Race, **more: Any) -> tuple[Ending, Heard]:
+    folder = RaceFolder(runs, "first")
+    entries = shuffled(expand(race.model_copy(update={"repeat": race.most})))
+    folder.begin(race)
+    heard = Heard()
+    expected = dict.fromkeys((entry.name for entry in entries), SECONDS)
+    loop = UntilSure(folder, race, entries, expected, criteria_of(race, [None]))
+    with folder.held():
+        made = RaceRuns(folder, lambda entry: {}, lambda *told: None, note=heard.note)
+        return loop.run(made, heard), heard
+
+
+def runs_of(machine: Machine, part: str) -> int:
+    return sum(part in name for name in machine.ran)
+
+
+def test_configurations_that_are_out_run_no_more_and_it_ends_when_it_is_sure(runs: Path, machine: Machine) -> None:
+    machine.speed = lambda job: {"single": 1000.0, "allreduce": 1500.0, "ddp": 2000.0 if job.workers == 2 else 800.0}[
+        job.strategy]
+    ending, heard = run(runs, asked())
+    assert ending.sure
+    assert [task.survivors for task in ending.tasks] == [("torch/ddp with 2 workers",)]
+    assert {drop.name for drop in heard.drops} == {
+        "torch/single with 1 worker", "torch/ddp with 3 workers", "torch/allreduce with 2 workers"}
+    assert list(ending.dropped) == heard.drops
+    first = heard.drops[0]
+    assert first.beaten_by is not None
+    assert first.lead is not None
+    assert first.lead.low is not None
+    assert f"{first.lead.estimate:.2f}× slower than {first.beaten_by} (at least {first.lead.low:.2f}×)" in str(first)
+    assert str(first).startswith(f"out after {first.after} repetitions: {first.name}, ")
+    # Each ran until its repetition and no longer.
+    for drop in heard.drops:
+        assert len(drop.runs) == drop.after
+    assert len(machine.ran) == sum(len(drop.runs) for drop in heard.drops) + ending.repetitions
+
+
+def test_the_report_lists_what_was_dropped_and_saved(runs: Path, machine: Machine) -> None:
+    ending, _ = run(runs, asked())
+    report = make_report(load_race(runs, "first"))
+    table = next(table for table in report.tables if table.name == "dropped")
+    assert [row[0].text for row in table.rows] == [drop.name for drop in ending.dropped]
+    assert [row[1].text for row in table.rows] == [str(drop.after) for drop in ending.dropped]
+    grid = 4 * ending.repetitions
+    saved = f"{len(machine.ran)} of the {grid} runs of the full grid"
+    assert any(saved in note for note in report.notes) == (len(machine.ran) < grid)
+    assert not any("not started yet" in note for note in report.notes)
+
+
+def test_configurations_that_are_surely_level_end_it_too(runs: Path, machine: Machine) -> None:
+    machine.speed = lambda job: 2000.0 if job.strategy != "single" else 100.0
+    ending, _ = run(runs, asked(tolerance="20%"))
+    assert ending.sure
+    assert ending.tasks[0].outcome == "level"
+    assert len(ending.tasks[0].survivors) == 3
+
+
+def test_it_ends_open_after_the_most_repetitions(runs: Path, machine: Machine) -> None:
+    machine.speed = lambda job: 1000.0
+    ending, heard = run(runs, asked(max_repeat=3, tolerance="0.1%"))
+    assert (ending.stopped, ending.repetitions, len(machine.ran)) == ("max-repeat", 3, 12)
+    assert heard.drops == []
+
+
+def test_an_interrupted_race_resumes_and_decides_the_same(runs: Path, machine: Machine, tmp_path: Path) -> None:
+    whole, _ = run(tmp_path / "other", asked())
+    everything = list(machine.ran)
+    machine.ran.clear()
+
+    def interrupt(name: str, attempt: int) -> dict[str, Any]:
+        if len(machine.ran) == 14:
+            raise KeyboardInterrupt
+        return {}
+
+    machine.disturb = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run(runs, asked())
+    del machine.ran[-1]  # it was not finished
+    machine.disturb = lambda name, attempt: {}
+    resumed, heard = run(runs, asked())
+    assert machine.ran == everything
+    assert resumed == whole
+    assert tuple(heard.drops) == whole.dropped
+    again, _ = run(runs, asked())
+    assert machine.ran == everything
+    assert again == whole
+
+
+def test_no_run_starts_that_would_end_after_the_budget(runs: Path, machine: Machine) -> None:
+    ending, _ = run(runs, asked(budget="95s", tolerance="0.1%"))
+    assert (ending.stopped, len(machine.ran), machine.now) == ("budget", 9, 90.0)
+    assert "larger --budget" in ending.sentence
+    # The time of earlier sessions counts; more of it completes the repetition.
+    again, _ = run(runs, asked(budget="95s", tolerance="0.1%"))
+    assert (again.stopped, len(machine.ran)) == ("budget", 9)
+    run(runs, asked(budget="2m", tolerance="0.1%"))
+    assert len(machine.ran) == 12
+    assert len({name.rpartition("-")[2] for name in machine.ran}) == 3
+
+
+def test_every_configuration_runs_at_least_as_often_as_repeat_says(runs: Path, machine: Machine) -> None:
+    ending, _ = run(runs, asked(repeat=6))
+    assert len(machine.ran) == 4 * 6
+    assert ending.sure
+    assert min(drop.after for drop in ending.dropped) < 6
+
+
+def test_a_race_with_fixed_repetitions_continues_until_it_is_sure(runs: Path, machine: Machine) -> None:
+    fixed = asked(until_sure=False, repeat=2)
+    folder = RaceFolder(runs, "first")
+    folder.begin(fixed)
+    run_race(folder, shuffled(expand(fixed)), lambda entry: {}, lambda *told: None)
+    assert len(machine.ran) == 8
+    ending, _ = run(runs, folder.stamped(asked()))
+    assert ending.sure
+    assert len(machine.ran) == len(set(machine.ran))
+
+
+def test_a_crashed_job_is_tried_once_more_at_the_end_of_its_block(runs: Path, machine: Machine) -> None:
+    machine.disturb = lambda name, attempt: None if name.startswith("torch-ddp-2w") and attempt == 1 else {}
+    ending, _ = run(runs, asked())
+    assert ending.sure
+    name = "torch-ddp-2w-128b-1"
+    assert machine.ran[:5].index(name) < 4
+    assert machine.ran[4] == name
+    assert (runs / "first" / f"{name}.attempt-1").is_dir()
+    assert [task.survivors for task in ending.tasks] == [("torch/ddp with 2 workers",)] or ending.tasks[0].outcome
+
+
+def test_a_block_is_judged_without_a_job_that_crashed_twice(runs: Path, machine: Machine) -> None:
+    machine.disturb = lambda name, attempt: None if name == "torch-ddp-2w-128b-2" else {}
+    ending, _ = run(runs, asked())
+    assert ending.sure
+    assert machine.ran.count("torch-ddp-2w-128b-2") == 2
+    before = list(machine.ran)
+    run(runs, asked())
+    assert machine.ran == before
+
+
+def test_a_configuration_that_never_finishes_is_dropped(runs: Path, machine: Machine) -> None:
+    machine.disturb = lambda name, attempt: None if "ddp-3w" in name else {}
+    ending, heard = run(runs, asked())
+    assert str(heard.drops[0]) == "out after 1 repetition: torch/ddp with 3 workers, did not finish in 2 of 2 runs"
+    assert runs_of(machine, "ddp-3w") == 2
+    assert ending.sure
+    report = make_report(load_race(runs, "first"))
+    table = next(table for table in report.tables if table.name == "dropped")
+    assert table.rows[0][4].text == "did not finish in 2 of 2 runs"
+
+
+def test_a_race_in_which_everything_crashes_ends(runs: Path, machine: Machine) -> None:
+    machine.disturb = lambda name, attempt: None
+    ending, _ = run(runs, asked())
+    assert (ending.stopped, len(machine.ran)) == ("hopeless", 8)
+
+
+def fixed(runs: Path, repeat: int = 2) -> tuple[RaceFolder, list[Entry]]:
+    race = asked(until_sure=False, repeat=repeat)
+    folder = RaceFolder(runs, "first")
+    folder.begin(race)
+    return folder, shuffled(expand(race))
+
+
+def loaded(used: float) -> dict[str, Any]:
+    return {"hosts": beside({}, used)["hosts"]}
+
+
+def test_a_run_that_other_programs_disturbed_is_repeated_at_the_end_of_its_block(
+    runs: Path, machine: Machine
+) -> None:
+    folder, entries = fixed(runs)
+    busy = entries[1].name
+    machine.disturb = lambda name, attempt: loaded(1.0) if (name, attempt) == (busy, 1) else loaded(0.0)
+    results = run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    assert machine.ran[4] == busy
+    assert machine.ran.count(busy) == 2
+    assert len(machine.ran) == 9
+    assert all(result["hosts"][0]["cpu"]["foreign"] == 0.0 for result in results)
+    record = load_race(runs, "first")
+    assert (record.repeated, record.aside, len(record.results)) == ((busy,), 0, 8)
+    assert any(f"disturbed less counts: {busy}." in note for note in make_report(record).notes)
+    assert run_race(folder, entries, lambda entry: {}, lambda *told: None) == results
+    assert len(machine.ran) == 9
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(0.6, 1.2, 0.6), (1.2, 0.6, 0.6)])
+def test_of_two_disturbed_attempts_the_less_disturbed_counts(
+    runs: Path, machine: Machine, first: float, second: float, kept: float
+) -> None:
+    folder, entries = fixed(runs, 1)
+    busy = entries[0].name
+    machine.disturb = lambda name, attempt: loaded((first, second)[attempt - 1] if name == busy else 0.0)
+    results = run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    assert results[0]["hosts"][0]["cpu"]["foreign"] == kept
+    stored = next(one for one in load_race(runs, "first").results if one["run"] == busy)
+    assert stored["hosts"][0]["cpu"]["foreign"] == kept
+
+
+def test_a_machine_that_is_always_busy_repeats_only_a_few_runs(runs: Path, machine: Machine) -> None:
+    folder, entries = fixed(runs, 3)
+    notes: list[str] = []
+    machine.disturb = lambda name, attempt: loaded(1.0)
+    with folder.held():
+        made = RaceRuns(folder, lambda entry: {}, lambda *told: None, note=notes.append)
+        race_runs.run_blocks(made, entries)
+    assert len(machine.ran) == 12 + 2
+    assert notes[-1] == "other programs keep this machine busy: disturbed runs are no longer repeated"
+
+
+def test_a_stored_race_is_judged_by_what_it_was_asked_for(runs: Path, machine: Machine) -> None:
+    machine.speed = lambda job: 2000.0 if job.strategy != "single" else 100.0
+    run(runs, asked(tolerance="20%", objective="throughput"))
+    record = load_race(runs, "first")
+    assert record.objective_for(None, None) == "throughput"
+    assert record.objective_for("accuracy", None) == "accuracy"
+    assert record.objective_for(None, "accuracy>=0.9") == "time-to-accuracy"
+    assert (record.margins_for().tolerance, record.margins_for("3%").tolerance) == (0.2, 0.03)
+    assert make_report(record, margins=record.margins_for()).answers[0].recommendation.decision == "level"
