@@ -59,26 +59,24 @@ def test_a_crash_that_was_run_again_counts_in_its_repetition() -> None:
     assert found.per_success == pytest.approx(15.0)
 
 
-def test_without_a_failure_the_cost_is_the_geometric_mean() -> None:
-    assert attempts([1.0, 4.0]).per_success == pytest.approx(2.0)
-    assert attempts([1.0, 4.0], 1).per_success == pytest.approx(5.0)
-
-
 def test_pseudo_values_are_those_of_the_jackknife() -> None:
     spent, reached = [3.0, 4.0, 5.0, 7.0], [True, False, True, True]
-    found = pseudo_values(np.array([[*spent, np.nan]]), np.array([[*reached, False]]))[0]
+    found = pseudo_values(np.array([[*spent, np.nan]]), np.array([[*map(int, reached), 0]]))[0]
     whole = math.log(sum(spent) / 3)
-    for place, value in enumerate(found[:4]):
+    expected = []
+    for place in range(4):
         others = [amount for other, amount in enumerate(spent) if other != place]
         left = sum(success for other, success in enumerate(reached) if other != place)
-        assert value == pytest.approx(4 * whole - 3 * math.log(sum(others) / left))
+        expected.append(4 * whole - 3 * math.log(sum(others) / left))
+    assert found[:4] - found[0] == pytest.approx(np.array(expected) - expected[0])
+    assert found[:4].mean() == pytest.approx(whole), "a reader who divides the shown values finds the lead"
     assert np.isnan(found[4])
-    assert np.isnan(pseudo_values(np.array([[1.0, 2.0]]), np.array([[False, False]]))).all()
+    assert np.isnan(pseudo_values(np.array([[1.0, 2.0]]), np.array([[0, 0]]))).all()
 
 
 def test_their_scatter_is_the_error_of_the_cost_per_success() -> None:
     draws = np.random.default_rng(1)
-    succeeded = draws.random((4_000, 20)) < 0.8
+    succeeded = (draws.random((4_000, 20)) < 0.8).astype(int)
     spent = np.exp(0.1 * draws.standard_normal(succeeded.shape))
     true = np.log(spent.sum(1) / succeeded.sum(1)).std()
     seen = pseudo_values(spent, succeeded)
@@ -114,6 +112,14 @@ def test_a_failure_withdraws_what_was_claimed_before_it() -> None:
     assert not judged(attempts(steady), attempts([5.0, 5.1, 4.9, 5.0, 90.0], 5)).drops
     before = judged(attempts(steady), attempts([50.0, 2.5, 2.4, 2.6, 2.5], 1))
     assert before.outcome == "open"
+
+
+def test_a_failure_counts_also_in_a_repetition_that_the_others_lack() -> None:
+    steady = attempts([10.0, 10.1, 9.9])
+    assert judged(steady, attempts([5.0, 5.1, 4.9, 5.0])).outcome == "one"
+    standing = judged(steady, attempts([5.0, 5.1, 4.9, 90.0], 4))
+    assert (standing.outcome, standing.leader) == ("open", 0)
+    assert standing.lead(0, 1).estimate == pytest.approx(math.log(105 / 3 / 10))
 
 
 def test_equal_configurations_that_fail_now_and_then_are_seldom_told_apart() -> None:

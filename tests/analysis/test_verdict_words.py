@@ -242,10 +242,10 @@ FORMS = [
         "distributing is not shown to pay: by default use torch/single with 1 worker (torch/ddp with 2 workers "
         "leads, but not beyond doubt).",
         "32.00 s of training per success for torch/ddp with 2 workers (reached accuracy>=0.94 in 5 of 6 runs) "
-        "against 48.00 s for torch/single with 1 worker (mean of 6 runs): 53 % apart, but as far as these runs show"
-        " the first may be anything from 36 % worse to 3.7 times better.",
-        "probably 8 more repetitions of both would settle it: 16 runs, about 11 min. Run the race again with "
-        "--repeat 14, or with --until-sure.",
+        "against 48.00 s for torch/single with 1 worker (mean of 6 runs): 50 % apart, but as far as these runs show"
+        " the first may be anything from 37 % worse to 3.6 times better.",
+        "probably 10 more repetitions of both would settle it: 20 runs, about 14 min. Run the race again with "
+        "--repeat 16, or with --until-sure.",
         id="a target that was missed once",
     ),
     pytest.param(

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from velodrome.analysis.blocks import Array, Fit, Mask, fit
+from velodrome.analysis.blocks import Array, Fit, fit
 from velodrome.analysis.compare import Row, has_crashed
 from velodrome.analysis.decide import Contest
 from velodrome.analysis.measures import Result, instance_hours, instances, time_to_target
 from velodrome.analysis.repetition import Block
 from velodrome.spec.job import Target
 
+Counts = NDArray[np.int_]
 #: The least number of successes that is divided by when a run is left out.
 _LEAST = 0.5
 
@@ -48,16 +50,8 @@ class Attempts:
 
     @property
     def per_success(self) -> float | None:
-        """The expected cost of a success; None without one.
-
-        The geometric mean where every run succeeded, as everywhere; else all that was spent divided by the successes.
-        """
-        if not self.successes:
-            return None
-        values = self.amounts.values()
-        if self.always and min(values) > 0:
-            return math.exp(math.fsum(map(math.log, values)) / self.tries)
-        return math.fsum(values) / self.successes
+        """The expected cost of a success: all that was spent divided by the successes; None without one."""
+        return math.fsum(self.amounts.values()) / self.successes if self.successes else None
 
     @property
     def count_text(self) -> str:
@@ -109,20 +103,21 @@ def prices_of(row: Row, target: Target | None, per: Literal["process", "host"], 
     return attempts_of(row, cost, lost)
 
 
-def pseudo_values(amounts: Array, succeeded: Mask) -> Array:
-    """Jackknife pseudo-values of the logarithm of cost per success: their mean estimates it, their scatter its error.
+def pseudo_values(amounts: Array, successes: Counts) -> Array:
+    """Jackknife pseudo-values of the logarithm of cost per success: their scatter is its error.
 
-    The last axis are blocks, NaN where there was no attempt. Without a success all are NaN.
+    Their mean is the logarithm itself, without the jackknife's correction of its bias, which few runs overdo. The last
+    axis are blocks, NaN where there was no attempt. Without a success all are NaN.
     """
     present = ~np.isnan(amounts)
-    tries = present.sum(-1, keepdims=True)
+    count = present.sum(-1, keepdims=True)
     spent = np.nansum(amounts, axis=-1, keepdims=True)
-    successes = (succeeded & present).sum(-1, keepdims=True)
+    won = successes.sum(-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = np.log(spent) - np.log(successes)
-        without = np.log(spent - amounts) - np.log(np.maximum(successes - succeeded, _LEAST))
-        values = tries * whole - (tries - 1) * without
-    values = np.where(tries > 1, values, np.where(present, whole, np.nan))
+        whole = np.log(spent) - np.log(won)
+        without = np.log(spent - amounts) - np.log(np.maximum(won - successes, _LEAST))
+        centre = np.nansum(np.where(present, without, 0.0), axis=-1, keepdims=True) / np.maximum(count, 1)
+        values = np.where(count > 1, whole + (count - 1) * (centre - without), np.where(present, whole, np.nan))
     found: Array = np.where(np.isfinite(values), values, np.nan)
     return found
 
@@ -134,21 +129,39 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
     represented by pseudo-values, none of them counts as a straggler, and what was claimed before a configuration first
     failed is withdrawn: nobody knew then that it can.
     """
-    blocks = sorted({block for entry in entries for block in entry.amounts})
-    amounts = np.array([[entry.amounts.get(block, np.nan) for block in blocks] for entry in entries])
-    succeeded = np.array([[block in entry.succeeded for block in blocks] for entry in entries], bool)
-    missed = np.array([[block in entry.failed for block in blocks] for entry in entries], bool)
-    failing = missed.any(1)
+    amounts, won, lost = _tables(entries)
+    failing = lost.any(1)
 
     def fit_at(look: int) -> Fit:
         spent = amounts[:, :look]
-        if (missed[:, :look].any(1) != failing).any():
+        if (lost[:, :look].any(1) != failing).any():
             return _unknown(*spent.shape)
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and looks before the first success
-            values = -pseudo_values(spent, succeeded[:, :look]) if failing.any() else -np.log(spent)
+            values = -pseudo_values(spent, won[:, :look]) if failing.any() else -np.log(spent)
             return fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
 
-    return Contest(len(entries), len(blocks), math.log1p(tolerance), fit_at)
+    return Contest(len(entries), amounts.shape[1], math.log1p(tolerance), fit_at)
+
+
+def _tables(entries: Sequence[Attempts]) -> tuple[Array, Counts, Counts]:
+    """What was spent, and how many runs succeeded and failed, by configuration and block.
+
+    A comparison of two uses the blocks that both have. So that no failure is lost, one in a block that others lack
+    counts in the last block that all have.
+    """
+    blocks = sorted({block for entry in entries for block in entry.amounts})
+    amounts = np.array([[entry.amounts.get(block, np.nan) for block in blocks] for entry in entries])
+    won = np.array([[int(block in entry.succeeded) for block in blocks] for entry in entries])
+    lost = np.array([[entry.failed.count(block) for block in blocks] for entry in entries])
+    common = np.flatnonzero(~np.isnan(amounts).any(0))
+    if len(common):
+        moved = (lost > 0) & np.isnan(amounts).any(0)
+        for table in (amounts, won, lost):
+            table[:, common[-1]] += np.where(moved, table, 0).sum(1)
+            table[moved] = 0
+        amounts[moved] = np.nan
+    held = ~np.isnan(amounts).all(0)
+    return amounts[:, held], won[:, held], lost[:, held]
 
 
 def _unknown(configurations: int, blocks: int) -> Fit:

@@ -36,16 +36,23 @@ def labelled(verdict: str, best: Row, rival: Row | None) -> str:
     """The first line of a verdict with what the reader must know about the one that it recommends."""
     parts = [verdict.removesuffix(".")]
     if rival is not None and (note := updates_note(best, rival)):
-        parts[0] += f" ({note}{'' if rival.name in verdict else f' of {rival.name}'})"
+        note += "" if rival.name in verdict else f" of {rival.name}"
+        parts[0] = f"{parts[0][:-1]}; {note})" if parts[0].endswith(")") else f"{parts[0]} ({note})"
     if note := crash_note(best):
         parts.append(f"{best.name} {note}")
     return f"{'; '.join(parts)}."
 
 
-def configurations_of(rows: Iterable[Row], always: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Runs, failures and update size of every configuration, by name; `always` as for `crashes`."""
-    found = {row.name: {"runs": row.runs, "failed": row.failed, "crashed": row.crashed, "update_size": update_size(row)}
-             for row in rows}
+def configurations_of(rows: Iterable[Row], always: Mapping[str, int], target: str | None) -> dict[str, dict[str, int]]:
+    """Runs, failures and update size of every configuration, by name; `always` as for `crashes`.
+
+    With a target also the runs that reached it.
+    """
+    found = {
+        row.name: {"runs": row.runs, "failed": row.failed, "crashed": row.crashed, "update_size": update_size(row)}
+        | ({"reached": row.reached} if target else {})
+        for row in rows
+    }
     return found | {name: {"runs": 0, "failed": count, "crashed": count} for name, count in always.items()}
 
 

@@ -45,7 +45,7 @@ class Candidate:
     spread: Spread
     #: What counts in the contest, by repetition.
     blocks: Mapping[Block, float]
-    #: All runs with what they cost, where a success is what counts.
+    #: All runs with what they cost, where some of the race were no success.
     attempts: Attempts | None = None
 
     @property
@@ -199,8 +199,9 @@ def _per_success(
 ) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
     """Candidates by what a success costs them, their contest, and words on those that had none."""
     found = [(row, tried(row)) for row in rows]
+    missed = any(attempts.successes and not attempts.always for _, attempts in found)
     candidates = tuple(
-        Candidate(row, Spread(tuple(values.values())), values, attempts) for row, attempts in found
+        Candidate(row, Spread(tuple(values.values())), values, attempts if missed else None) for row, attempts in found
         if (values := {block: attempts.amounts[block] for block in sorted(attempts.succeeded)})
     )
     words: dict[str, Any] = {} if text is None else {"success": f"reached {text}"}
@@ -209,9 +210,8 @@ def _per_success(
             "no_candidates": f"no configuration reached {text}; {_best_seen(rows, target)}",
             "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
         }
-    if any(candidate.missed for candidate in candidates):
-        tries = [candidate.attempts for candidate in candidates if candidate.attempts is not None]
-        words["contest"] = contest_of_attempts(tries, tolerance)
+    if missed:
+        words["contest"] = contest_of_attempts([attempts for _, attempts in found if attempts.successes], tolerance)
     never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
     if never and text is not None:
         words["never"] = len(never)

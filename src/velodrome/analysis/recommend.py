@@ -85,7 +85,7 @@ def recommend(
     found = _answer(rows, objective, target, price, margins)
     notes = [found.why, _unfinished(rows, failed, crashed)]
     found = replace(found, why=" ".join(note for note in notes if note),
-                    configurations=configurations_of(rows, crashed))
+                    configurations=configurations_of(rows, crashed, target))
     by_name = {row.name: row for row in rows}
     best = by_name.get(found.best or "")
     if best is not None:
