@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,6 +17,7 @@ from velodrome.events.fields import Amount, Number
 from velodrome.run.check import check_run
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
+from velodrome.tasks.answers import encode
 
 pytestmark = pytest.mark.integration
 
@@ -101,6 +103,9 @@ def test_a_missing_file_is_named(run: Path, name: str, told: str) -> None:
     (lambda r: r.update(test=None), "status finished and no test"),
     (lambda r: r.update(nodes=["x"]), "nodes[0] is not an object"),
     (lambda r: r.update(status="failed"), "does not say why"),
+    (lambda r: r["test"].update(answers="?"), "the answers cannot be decoded"),
+    (lambda r: r["test"].update(answers=encode(np.ones(300, bool))), "the answers are not those of 359 examples"),
+    (lambda r: r["test"].update(answers=encode(np.ones(359, bool))), "the answers have 359 correct"),
     (lambda r: r.update(confusion=[[1, 2], [3]]), "not square"),
     (lambda r: r.update(confusion=[[1, 2], [3, 4]]), "confusion matrix counts 5 of 10"),
 ])

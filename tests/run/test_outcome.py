@@ -63,6 +63,14 @@ def test_a_finished_run_is_summed_up() -> None:
     assert "error" not in result
 
 
+def test_a_result_tells_which_test_examples_were_right() -> None:
+    pace = {"seconds": 4.0, "examples": 1000, "warmup": {"steps": 5, "examples": 200, "seconds": 2.0}}
+    done = reported("result", test=counts(9, 10, 5.0), history=[], parameters=77, steps=20, pace=pace,
+                    test_answers="eJz7bwYAAe4A7w==", test_fingerprint="0123456789abcdef")
+    result = make_result(plan(), "/runs/a", "finished", [done], started=10.0, ended=20.0)
+    assert (result["test"]["answers"], result["test"]["fingerprint"]) == ("eJz7bwYAAe4A7w==", "0123456789abcdef")
+
+
 def test_a_run_that_never_began_has_a_result_too() -> None:
     failure = Failure("worker 1 on h was ended by SIGKILL", "worker", 1, "h", cause="exit")
     result = make_result(plan(), "/runs/a", "failed", [], started=10.0, ended=12.0, failure=failure)

@@ -191,6 +191,11 @@ class ResultEvent(EventBase):
 
     kind: Literal["result"]
     test: Counts = Field(description="counts over the test set")
+    test_answers: str | None = Field(
+        None, description="which test examples were classified correctly, encoded as in result.json; null where no "
+        "answer is right or wrong"
+    )
+    test_fingerprint: str | None = Field(None, description="equal for equal test sets; null as above")
     history: list[HistoryRow] = Field(description="one row per epoch, as in result.json")
     parameters: Count = Field(description="trainable parameters of the model")
     confusion: list[list[Count]] | None = Field(

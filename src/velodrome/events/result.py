@@ -32,6 +32,14 @@ class TestScore(Record):
     loss: Number | None = Field(description="mean loss")
     correct: Count | None = Field(None, description="examples classified correctly")
     total: Positive = Field(description="examples in the test set; words of a text")
+    answers: Annotated[str | None, NOT_NULL] = Field(
+        None, description="which examples were classified correctly, in the order of the test set: a bit each "
+        "(`numpy.packbits`), compressed by zlib, in base64; missing for language models"
+    )
+    fingerprint: Annotated[str | None, NOT_NULL] = Field(
+        None, description="of the test set's labels and some of its images: runs in which it is equal are compared "
+        "example by example"
+    )
 
     @model_validator(mode="after")
     def _correct_within_total(self) -> TestScore:

@@ -65,9 +65,23 @@ def _pace(result: RunResult, job: Mapping[str, Any]) -> Iterator[str]:
 def _score(test: TestScore) -> Iterator[str]:
     if test.correct is not None and test.accuracy is not None and not _near(test.accuracy, test.correct / test.total):
         yield f"test accuracy {test.accuracy} is not {test.correct} of {test.total}"
+    if test.answers is not None:
+        yield from _answers(test.answers, test)
     perplexity, loss = test.perplexity, test.loss
     if perplexity is not None and loss is not None and not _near(perplexity, math.exp(min(loss, 700.0)), 1e-4):
         yield f"test perplexity {perplexity} is not exp of the loss {loss}"
+
+
+def _answers(answers: str, test: TestScore) -> Iterator[str]:
+    from velodrome.tasks.answers import decode
+
+    try:
+        correct = int(decode(answers, test.total).sum())
+    except ValueError as error:
+        yield f"test: {error}"
+        return
+    if correct != test.correct:
+        yield f"the answers have {correct} correct, and test {test.correct} of {test.total}"
 
 
 def _confusion(confusion: Sequence[Sequence[int]], test: TestScore, names: Sequence[str]) -> Iterator[str]:

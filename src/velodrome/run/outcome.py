@@ -10,12 +10,13 @@ from typing import Any
 
 from velodrome.cluster.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.models import EventBase
+from velodrome.events.models import EventBase, ResultEvent
 from velodrome.events.result import RunResult
 from velodrome.machine import describe_machine
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.run.event_summary import EventSummary, NodeSamples, throughput
 from velodrome.spec.resolve import batch_of_step
+from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 
 
@@ -47,6 +48,14 @@ def versions(plan: Plan) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _test(task: Task, final: ResultEvent | None) -> dict[str, Any] | None:
+    summary = task.summary(final.test.as_json() if final else None)
+    if final is None or summary is None:
+        return summary
+    answers = {"answers": final.test_answers, "fingerprint": final.test_fingerprint}
+    return summary | {name: value for name, value in answers.items() if value is not None}
 
 
 def build_result(
@@ -84,7 +93,7 @@ def build_result(
         "reached_target": final and final.reached_target,
         "steps": final and final.steps,
         "parameters": final and final.parameters,
-        "test": task.summary(final.test.as_json() if final else None),
+        "test": _test(task, final),
         "history": history,
         "seconds": summary.seconds(ended),
         "throughput": throughput(final.pace if final else None, task.examples_per_step(job)),

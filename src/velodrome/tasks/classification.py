@@ -63,6 +63,11 @@ class Classification(Task):
     def class_names(self, data: Splits) -> Sequence[str]:
         return data.class_names
 
+    def test_fingerprint(self, data: Splits) -> str:
+        from velodrome.tasks.answers import fingerprint
+
+        return fingerprint(data.test.images, data.test.labels)
+
     def schedule(self, job: Job, data: Splits, epoch: int) -> Schedule:
         """Indices by the job's sharding: one partition per worker, or one queue for workers that do not wait."""
         from velodrome.tasks import schedule

@@ -28,6 +28,9 @@ class Learner(ABC):
     #: Confusion matrix over all processes: examples of each true class (row) by predicted class (column). Set by
     #: `evaluate` where the task has classes.
     confusion: NDArray[np.int64] | None = None
+    #: Which test examples were classified correctly, over all processes and in the order of the test set. Set by
+    #: `evaluate("test")` where an answer is right or wrong.
+    answers: NDArray[np.bool_] | None = None
     #: Seconds of training that this process spent in collectives, where the engine exposes it.
     collective_seconds: float | None = None
 

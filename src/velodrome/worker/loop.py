@@ -14,6 +14,7 @@ from typing import Any
 from velodrome.errors import RunFailed
 from velodrome.models.generators import preserved, read_states, restore_states
 from velodrome.spec.job import Target
+from velodrome.tasks import answers
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
@@ -103,6 +104,8 @@ def run(context: Context, learner: Learner) -> None:
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     pixels=learner.pixels,
+                    test_answers=None if learner.answers is None else answers.encode(learner.answers),
+                    test_fingerprint=None if learner.answers is None else task.test_fingerprint(context.data),
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),
                     class_names=[] if learner.confusion is None else list(task.class_names(context.data)),

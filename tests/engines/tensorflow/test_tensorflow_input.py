@@ -11,6 +11,8 @@ import pytest
 from driver import largest_difference, run
 from driver_process import read_data
 
+from velodrome.tasks.answers import decode
+
 pytestmark = pytest.mark.integration
 
 
@@ -40,6 +42,7 @@ def test_data_on_disk_trains_like_data_in_memory(
     assert largest_difference(in_memory.state, streamed.state) < 1e-9
     assert streamed.result["test"]["correct"] == in_memory.result["test"]["correct"]
     assert streamed.result["confusion"] == in_memory.result["confusion"]
+    assert streamed.result["test_answers"] == in_memory.result["test_answers"]
 
 
 @pytest.mark.parametrize("without", ["worker_files:supported", "worker_data:WorkerData.is_kept"])
@@ -52,6 +55,7 @@ def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
     read = train(**asked)
     assert largest_difference(sent.state, read.state) < 1e-9
     assert sent.result["confusion"] == read.result["confusion"]
+    assert sent.result["test_answers"] == read.result["test_answers"]
 
 
 def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
@@ -113,6 +117,8 @@ def test_the_confusion_counts_every_test_example(
     labels = read_data(str(data)).test.labels
     assert confusion.sum(axis=1).tolist() == np.bincount(labels, minlength=10).tolist()
     assert np.trace(confusion) == result["test"]["correct"]
+    right = decode(result["test_answers"], 31)
+    assert np.bincount(labels[right], minlength=10).tolist() == np.diag(confusion).tolist()
 
 
 @pytest.mark.parametrize(("strategy", "place"), [

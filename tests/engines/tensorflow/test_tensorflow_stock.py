@@ -29,6 +29,7 @@ def test_stock_replicas_end_with_the_weights_of_one_process(
     assert stock.state["iterations"] == 20
     assert largest_difference(alone.state, stock.state) < 1e-5
     assert stock.result["test"]["correct"] == alone.result["test"]["correct"]
+    assert stock.result["test_answers"] == alone.result["test_answers"]
     reported = stock.result["implementation"]
     assert reported["kind"] == "stock"
     assert any("Keras optimizer" in part for part in reported["framework"])
@@ -53,6 +54,7 @@ def test_one_worker_of_a_stock_parameter_server_ends_with_the_weights_of_one_pro
     served = train(strategy="parameter-server", workers=1, servers=2, implementation="stock", **asked)
     assert largest_difference(alone.state, served.state) < 1e-5
     assert served.result["implementation"]["kind"] == "stock"
+    assert served.result["test_answers"] == alone.result["test_answers"]
 
 
 @pytest.mark.integration

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from driver import largest_difference
 
+from velodrome.tasks.answers import decode
+
 STRATEGIES = ("mirrored", "multi-worker-mirrored", "central-storage", "allreduce")
 LIMITS = {"float64": 1e-9, "float32": 1e-5}
 
@@ -33,6 +35,7 @@ def test_workers_together_end_with_the_weights_of_one(
     together = train(strategy=strategy, workers=workers, optimizer=optimizer, dtype=dtype)
     assert together.state["iterations"] == 20
     assert largest_difference(alone.state, together.state) < LIMITS[dtype]
+    assert together.result["test_answers"] == alone.result["test_answers"]
 
 
 @pytest.mark.parametrize("strategy", [
@@ -76,3 +79,5 @@ def test_one_process_ends_with_the_weights_that_keras_ends_with(train: Any, data
             model.train_on_batch(splits.train.images[batch].astype("float32") / 255, splits.train.labels[batch])
     theirs = np.concatenate([np.ravel(value) for value in model.trainable_variables])
     assert np.abs(theirs - ours.state["weights"]).max() < 1e-5
+    right = np.asarray(model(splits.test.images.astype("float32") / 255)).argmax(axis=1) == splits.test.labels
+    assert decode(ours.result["test_answers"], 31).tolist() == right.tolist()

@@ -52,6 +52,7 @@ def test_data_on_disk_trains_like_data_in_memory(alone, on_disk, tmp_path, strat
     assert largest_difference(alone.state, streamed.state, "model.") < 1e-9
     assert streamed.result["test"]["correct"] == alone.result["test"]["correct"]
     assert streamed.result["confusion"] == alone.result["confusion"]
+    assert streamed.result["test_answers"] == alone.result["test_answers"]
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

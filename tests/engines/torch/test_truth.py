@@ -13,6 +13,7 @@ from driver import Ran, largest_difference, run, write_data
 
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.spec.job import Job
+from velodrome.tasks.answers import decode
 from velodrome.worker import checkpoint
 
 torch = pytest.importorskip("torch")
@@ -80,6 +81,21 @@ def test_single_does_what_the_textbook_says(single, data, optimizer):
     assert largest_difference(reference(wanted, data), state) < 1e-12
 
 
+def test_the_answers_are_those_of_the_trained_weights_in_the_order_of_the_test_set(single, data):
+    from velodrome.models import torch_zoo
+
+    ran, stored = single(job()), np.load(data)
+    model = torch_zoo.build("dense-128", (1, 8, 8), 10).double()
+    model.load_state_dict({
+        name.removeprefix("model."): torch.from_numpy(value)
+        for name, value in ran.state.items() if name.startswith("model.")
+    })
+    images = torch.from_numpy(stored["test_images"]).permute(0, 3, 1, 2).double() * float(stored["scale"])
+    right = model(images).argmax(1).numpy() == stored["test_labels"]
+    assert 0 < right.sum() < 31
+    assert decode(ran.result["test_answers"], 31).tolist() == right.tolist()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -93,6 +109,8 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, st
     assert largest_difference(ran.state, alone.state, "model.") < TOLERANCE[dtype]
     for part in ("correct", "total"):
         assert ran.result["test"][part] == alone.result["test"][part]
+    assert ran.result["test_answers"] == alone.result["test_answers"]
+    assert ran.result["test_fingerprint"] == alone.result["test_fingerprint"]
     assert ran.result["test"]["total"] == 31
     for mine, theirs in zip(ran.result["history"], alone.result["history"], strict=True):
         assert mine["train_accuracy"] == theirs["train_accuracy"]
@@ -109,6 +127,7 @@ def test_the_stock_form_ends_with_the_weights_of_velodromes(single, data, tmp_pa
     stock = wanted.model_copy(update={"implementation": "stock", "strategy": strategy, "workers": workers})
     ran = run(stock, data, tmp_path)
     assert largest_difference(ran.state, single(wanted).state, "model.") < TOLERANCE[dtype]
+    assert ran.result["test_answers"] == single(wanted).result["test_answers"]
     used = ran.result["implementation"]
     assert used["kind"] == "stock"
     assert "torch.optim" in used["framework"]

@@ -44,6 +44,8 @@ class StepResult(NamedTuple):
     statistics: list[tf.Tensor]
     #: The flattened confusion matrix, true classes in rows; None where it is not counted.
     confusion: tf.Tensor | None = None
+    #: Whether each example was classified correctly; None in training, and where no answer is right.
+    right: tf.Tensor | None = None
 
 
 class FlatModel(ABC):
@@ -53,6 +55,8 @@ class FlatModel(ABC):
     stateful = False
     #: Classes of the confusion matrix; 0 if none is counted.
     confusion_classes = 0
+    #: Whether an example is classified correctly or not.
+    has_answers = False
     #: Names of the task's own counts, which come first in `StepResult.counts`.
     counted: tuple[str, ...] = ()
     #: What the network computes in place of Keras' layers, as results report it, in both forms of a strategy.

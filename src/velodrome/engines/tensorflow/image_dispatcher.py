@@ -99,7 +99,8 @@ class ImageDispatcher(ParameterServer):
         number = tf.size(indices, tf.int64)
         batch = Batch(images, labels, number, number)
         result = self._network.count(self._layers(), self._read_statistics(), batch)
-        return (result.counts,) if result.confusion is None else (result.counts, result.confusion)
+        confusion = () if result.confusion is None else (result.confusion,)
+        return (result.counts, tf.cast(result.right, tf.uint8), *confusion)
 
     def begin_epoch(self, schedule: Schedule) -> None:
         super().begin_epoch(schedule)
@@ -171,10 +172,13 @@ class ImageDispatcher(ParameterServer):
         for first in range(0, examples, EVALUATION_BATCH):
             results += self._closures.results(self._closures.capacity)
             source, positions = self._data.source(part, np.arange(first, min(first + EVALUATION_BATCH, examples)))
-            self._closures.schedule(None, self._count, source, tf.constant(positions, tf.int64))
+            self._closures.schedule(first, self._count, source, tf.constant(positions, tf.int64))
         results += self._closures.results(0)
+        if part == "test":
+            in_order = sorted(results, key=lambda result: result[0])
+            self.answers = np.concatenate([right for _, (_, right, *_) in in_order]).astype(np.bool_)
         if classes := self._network.confusion_classes:
-            counted = np.sum([confusion for _, (_, confusion) in results], axis=0)
+            counted = np.sum([confusion for _, (_, _, confusion) in results], axis=0)
             self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
         return sum((self._network.counts(answer[0]) for _, answer in results), Counts())
 

@@ -36,6 +36,7 @@ class Network(FlatModel):
     """A built model, checked against the data."""
 
     counted = Classification.counted
+    has_answers = True
     #: A model of the zoo returns logits, and takes any batch.
     _found = Findings()
 
@@ -156,13 +157,14 @@ class Network(FlatModel):
 
     def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
         losses, predicted, _, _ = self._losses(weights, statistics, batch, training=False)
-        counts = _counts_of(losses, tf.equal(predicted, batch.targets), batch.real)
+        right = tf.equal(predicted, batch.targets)
+        counts = _counts_of(losses, right, batch.real)
         confusion = None
         if self.confusion_classes:
             each = tf.fill(tf.shape(losses), tf.cast(batch.real > 0, tf.float64))
             place = batch.targets * self.classes + tf.cast(predicted, tf.int64)
             confusion = tf.math.unsorted_segment_sum(each, place, self.classes**2)
-        return StepResult(counts, list(statistics), confusion)
+        return StepResult(counts, list(statistics), confusion, right)
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         self._assign_weights(buffer)

@@ -21,7 +21,9 @@ from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.models.generators import Generators, preserved
+from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
 from velodrome.worker.learner import Learner, Part, State
@@ -51,12 +53,15 @@ class Replicas(Learner):
         self._several_processes = len(devices) < self._world
         self._ranks = range(context.rank, context.rank + len(devices))
         self._create_weights()
-        self._statistics, self._counts, self._confusion = [], [], []
+        self._statistics, self._counts, self._confusion, self._right = [], [], [], []
+        parts = (context.data.validation, context.data.test) if network.has_answers else ()
+        evaluated = -(-max(map(len, parts), default=0) // self._world)
         for rank, device in zip(self._ranks, devices, strict=True):
             with tf.device(device):
                 self._statistics.append([self._statistic(value) for value in network.initial_statistics(rank)])
                 self._counts.append(tf.Variable(np.zeros(network.counts_size)))
                 self._confusion.append(tf.Variable(np.zeros(network.confusion_classes**2)))
+                self._right.append(tf.Variable(np.zeros(evaluated, np.float32)))
         self._iterations = 0
         self._feed = task_of_job(context).feed(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
@@ -152,6 +157,13 @@ class Replicas(Learner):
         statistics = [value.read_value() for value in self._statistics[replica]]
         batch = self._feed.batch(inputs[replica], step)
         result = self._network.count(self._layer_weights(), statistics, batch)
+        if result.right is not None:
+            # Examples come in the order of the replica's partition, so as many as were counted before come first.
+            place = tf.cast(self._counts[replica].read_value()[-2], tf.int64)
+            right = tf.cast(result.right[: batch.real], tf.float32)
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=self._right[replica].handle, indices=place + tf.range(batch.real), updates=right
+            )
         self._counts[replica].assign_add(result.counts)
         if result.confusion is not None:
             self._confusion[replica].assign_add(result.confusion)
@@ -235,11 +247,25 @@ class Replicas(Learner):
         confusion = np.sum([variable.numpy() for variable in self._confusion], axis=0)
         for variable in self._confusion:
             variable.assign(np.zeros_like(confusion))
-        counted, counts = self._network.counts_size, self._take_counts().vector(self._network.counted)
-        everything = self._sum_over_ranks(np.concatenate([counts, confusion]))
+        mine = self._own_answers() if part == "test" and self._network.has_answers else None
+        parts = [self._take_counts().vector(self._network.counted), confusion]
+        if mine is not None:
+            parts.append(answers.to_vector(mine))
+        ends = np.cumsum([len(each) for each in parts])
+        counts, confusion, *found, _ = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
         if classes := self._network.confusion_classes:
-            self.confusion = np.rint(everything[counted:]).astype(np.int64).reshape(classes, classes)
-        return self._network.counts(everything[:counted])
+            self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
+        if mine is not None:
+            self.answers = answers.from_vector(found[0], len(mine))
+        return self._network.counts(counts)
+
+    def _own_answers(self) -> NDArray[np.bool_]:
+        """For every example of the test set, whether a replica of this process has just classified it correctly."""
+        found = np.zeros(len(self._context.data.test), np.bool_)
+        for rank, right in zip(self._ranks, self._right, strict=True):
+            mine = evaluation_indices(len(found), rank, self._world)
+            found[mine] = right.numpy()[: len(mine)] > 0
+        return found
 
     def total(self, counts: Counts) -> Counts:
         return self._network.counts(self._sum_over_ranks(counts.vector(self._network.counted)))

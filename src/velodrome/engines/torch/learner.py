@@ -18,6 +18,7 @@ from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_o
 from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.models.generators import Generators
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
+from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
@@ -125,16 +126,19 @@ class TorchLearner(Learner):
                 offset += buffer.numel()
 
     def evaluate(self, part: Part) -> Counts:
-        mine = self._task.evaluate(part)
-        if mine.confusion is None:
-            return self.total(mine.counts)
-        names = self._context.task.counted
-        counts = mine.counts.vector(names)
-        vector = np.concatenate([counts, mine.confusion])
+        mine, names = self._task.evaluate(part), self._context.task.counted
+        nothing = np.zeros(0)
+        found = nothing if mine.answers is None or part != "test" else answers.to_vector(mine.answers)
+        parts = [mine.counts.vector(names), nothing if mine.confusion is None else mine.confusion, found]
+        vector = np.concatenate(parts)
         self._transport.all_reduce(vector)
-        classes = math.isqrt(len(mine.confusion))
-        self.confusion = vector[len(counts) :].round().astype(np.int64).reshape(classes, classes)
-        return Counts.of(vector[: len(counts)], names)
+        counts, confusion, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
+        if mine.confusion is not None:
+            classes = math.isqrt(len(confusion))
+            self.confusion = confusion.round().astype(np.int64).reshape(classes, classes)
+        if mine.answers is not None and part == "test":
+            self.answers = answers.from_vector(found, len(mine.answers))
+        return Counts.of(counts, names)
 
     def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted

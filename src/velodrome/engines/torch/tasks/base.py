@@ -42,6 +42,8 @@ class EvaluationCounts(NamedTuple):
 
     counts: Counts
     confusion: NDArray[np.float64] | None = None
+    #: For every example of the part, whether this process classified it correctly; None where no answer is right.
+    answers: NDArray[np.bool_] | None = None
 
 
 class TorchTask(ABC):

@@ -97,11 +97,14 @@ class ClassificationTask(TorchTask):
                 loss_sum += self._network.loss(outputs, labels[low:high])
                 self._context.status.seen += 1
         model.train()
-        counts = Counts(len(mine), float(loss_sum), {"correct": int((predicted == labels).sum())})
+        right = (predicted == labels).cpu().numpy()
+        counts = Counts(len(mine), float(loss_sum), {"correct": int(right.sum())})
+        answers = np.zeros(len(examples), np.bool_)
+        answers[mine] = right
         if data.classes > MAX_CONFUSION_CLASSES:
-            return EvaluationCounts(counts)
+            return EvaluationCounts(counts, None, answers)
         pairs = torch.bincount(labels * data.classes + predicted, minlength=data.classes**2)
-        return EvaluationCounts(counts, pairs.double().cpu().numpy())
+        return EvaluationCounts(counts, pairs.double().cpu().numpy(), answers)
 
     def description(self) -> dict[str, Any]:
         data = self._context.data
