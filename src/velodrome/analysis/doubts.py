@@ -40,8 +40,8 @@ def drift_note(rates: Sequence[float]) -> str:
     smooth = [median(rates[place : place + 3]) for place in range(len(rates) - 2)]
     if not smooth or (change := 1 - min(smooth) / max(smooth)) < LEAST_DRIFT:
         return ""
-    return (f"The machine's speed changed by {change:.0%} during the race (calibration). Every repetition ran all "
-            "configurations in a new order, so this alone makes no comparison unreliable.")
+    return (f"The machine's speed changed by {100 * change:.0f} % during the race (calibration). Every repetition ran "
+            "all configurations in a new order, so this alone makes no comparison unreliable.")
 
 
 def is_too_good(place: Ratio) -> bool:

@@ -48,7 +48,7 @@ def complete_race(asked: Race, name: str, runs: Path, on: str) -> tuple[Race, tu
                 continue
             entries.append(fields)
     if not entries:
-        raise BadRequest("nothing can run here:\n  " + "\n  ".join(reasons))
+        raise BadRequest("\n  ".join(reasons if len(reasons) == 1 else ["nothing can run here:", *reasons]))
     until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
     limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
     notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in reasons.items()]

@@ -182,20 +182,24 @@ def plan_text(planned: PlannedRace) -> str:
     path = planned.folder.path
     notes = [*(f"left out: {escape(reason)}" for reason in planned.reasons), *map(escape, planned.notes)]
     if planned.race.until_sure:
-        jobs, done, total = f"{planned.configurations} configurations until one is best", "", _most(planned)
+        return "\n".join([f"[bold]{path.name}[/bold]: {_until_sure(planned)}", *shown, *notes])
     return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
 
 
-def _most(planned: PlannedRace) -> str:
-    """What a race that ends when it is sure can cost."""
+def _until_sure(planned: PlannedRace) -> str:
+    """What a race that ends when it is sure runs in any case, and what it can cost."""
+    from rich.markup import escape
+
     from velodrome.analysis.estimate import in_words
 
-    budget = planned.race.budget
-    limited = budget is not None and planned.most_seconds == budget
-    limit = f"{in_words(planned.most_seconds)}{' (the budget)' if limited else ''}"
-    stored = f", {len(planned.stored)} of them stored already" if planned.stored else ""
-    return (f"at most {planned.race.most} repetitions, {len(planned.entries)} jobs{stored}, and about {limit}; "
-            f"first {'repetition' if planned.race.repeat == 1 else f'{planned.race.repeat} repetitions'}")
+    race = planned.race
+    count = planned.configurations
+    budget = f", budget {in_words(race.budget)}" if race.budget is not None else ""
+    stored = f", {len(planned.stored)} stored already" if planned.stored else ""
+    first = "repetition" if race.repeat == 1 else f"{race.repeat} repetitions"
+    return (f"{count} configuration{'' if count == 1 else 's'} until one is best, in {escape(str(planned.folder.path))}"
+            f"; at most {race.most} repetitions ({len(planned.entries)} jobs{stored}, about "
+            f"{in_words(planned.most_seconds)}{budget}); the first {first}:")
 
 
 def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:

@@ -25,7 +25,9 @@ def run_entries(
 
     Refused if somebody else runs this race already.
     """
-    with _opened(folder, entries, observer, on=on, warm=warm) as runs:
+    finished = folder.finished()
+    engines = list(dict.fromkeys(entry.job.engine for entry in entries if entry.name not in finished))
+    with _opened(folder, entries, observer, engines if warm else [], on=on) as runs:
         run_blocks(runs, entries)
         return [runs.results[entry.name] for entry in entries]
 
@@ -35,16 +37,16 @@ def run_until_sure(
     warm: bool,
 ) -> tuple[Ending, dict[str, Result]]:
     """Run repetitions until the race is decided: how it ended, and the results of all runs by name."""
-    with _opened(folder, entries, observer, on=on, warm=warm) as runs:
+    with _opened(folder, entries, observer, loop.engines_ahead() if warm else [], on=on) as runs:
         ending = loop.run(runs, observer)
         return ending, runs.results
 
 
 @contextmanager
 def _opened(
-    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: str, warm: bool
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, engines: Sequence[str], *, on: str
 ) -> Iterator[RaceRuns]:
-    """Runs of a race whose folder is held, with a launcher that is prepared for the jobs that are missing."""
+    """Runs of a race whose folder is held, with a launcher that is prepared for these engines."""
     folder.refuse_running()
     finished = folder.finished()
     for entry in entries:
@@ -56,9 +58,9 @@ def _opened(
         return {"listener": lambda event: observer.event(entry, event)}
 
     with open_launcher(on) as launcher:
-        if warm:
+        if engines:
             with observer.importing():
-                launcher.prepare(list(dict.fromkeys(one.job.engine for one in entries if one.name not in finished)))
+                launcher.prepare(engines)
         with observer.running(), folder.held():
             folder.refuse_resumed(entries)
             calibration = Calibration(folder.path) if launcher_named(on).here else None

@@ -88,28 +88,19 @@ class UntilSure:
     def run(self, runs: RaceRuns, observer: RaceObserver) -> Ending:
         """Run until it is decided, or until the budget or the number of repetitions ends."""
         self._spent, self._began = self._stored_seconds(), time.monotonic()
-        begun = [number for number, block in self._blocks.items() if any(map(self._has_begun, block))]
-        newest = max(begun, default=1)
         stopped: Stopped = "max-repeat"
         repetitions = 0
-        for number, block in sorted(self._blocks.items()):
-            if number < newest:
-                # It was judged with the runs that it has; those that every configuration must have are run.
-                lost = [entry for entry in block if not self._has_begun(entry)]
-                ahead = lost if number <= self._race.repeat else []
-            else:
-                tasks, failing = self._look(runs, number, observer)
-                ahead = [entry for entry in block if self._takes_part(entry, tasks, failing, runs)]
-                if not ahead:
-                    stopped = "hopeless" if any(task.hopeless for task in tasks) or not tasks else "sure"
-                    break
+        newest = self._newest()
+        for number in sorted(self._blocks):
+            tasks, failing = self._look(runs, number, observer) if number >= newest else ([], {})
+            ahead = self._ahead(number, newest, runs.results, tasks, failing)
+            if ahead is None:
+                stopped = "hopeless" if any(task.hopeless for task in tasks) or not tasks else "sure"
+                break
             repetitions = number
-            missing = [
-                entry for entry in ahead if not runs.is_finished(entry) and self._failures(entry) < MOST_FAILURES
-            ]
-            if missing:
-                observer.block(number, missing)
-                runs.run_block(missing, retry=True, fits=lambda entry: self._fits(entry, runs))
+            if ahead:
+                observer.block(number, ahead)
+                runs.run_block(ahead, retry=True, fits=lambda entry: self._fits(entry, runs))
             if self._out_of_time:
                 stopped = "budget"
                 break
@@ -119,6 +110,18 @@ class UntilSure:
         ending = Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing))
         observer.decided(ending)
         return ending
+
+    def engines_ahead(self) -> list[str]:
+        """The engines of the next repetition with something to run; empty if the race is over."""
+        finished, newest = self._folder.finished(), self._newest()
+        for number in sorted(self._blocks):
+            tasks, failing = self._stand(finished, number) if number >= newest else ([], {})
+            ahead = self._ahead(number, newest, finished, tasks, failing)
+            if ahead is None:
+                break
+            if ahead:
+                return list(dict.fromkeys(entry.job.engine for entry in ahead))
+        return []
 
     def as_stored(self) -> Ending:
         """How the race stands by its stored runs, without running anything."""
@@ -152,7 +155,8 @@ class UntilSure:
     def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
         """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
         found = [results[entry.name]] if _finished(results, entry) else []
-        return [*found, *self._failed(entry)]
+        # An error in the user's own code is what one mends before running again.
+        return [*found, *(one for one in self._failed(entry) if (one.get("error") or {}).get("cause") != "user")]
 
     def _look(
         self, runs: RaceRuns, before: int, observer: RaceObserver
@@ -165,15 +169,36 @@ class UntilSure:
                 observer.dropped(drop)
         return tasks, failing
 
+    def _newest(self) -> int:
+        """The newest repetition that has begun: all before it were judged with the runs that they have."""
+        return max((n for n, block in self._blocks.items() if any(map(self._has_begun, block))), default=1)
+
+    def _ahead(
+        self, number: int, newest: int, results: Mapping[str, Result], tasks: Sequence[TaskStanding],
+        failing: Mapping[str, Dropped],
+    ) -> list[Entry] | None:
+        """What a repetition has still to run, as the race stands before it; None if nobody takes part any more."""
+        block = self._blocks[number]
+        if number < newest:
+            least = number <= self._race.repeat  # which every configuration must have
+            return [entry for entry in block if least and not self._has_begun(entry)]
+        members = [entry for entry in block if self._takes_part(entry, results, tasks, failing)]
+        if not members:
+            return None
+        return [
+            entry for entry in members if not _finished(results, entry) and self._failures(entry) < MOST_FAILURES
+        ]
+
     def _takes_part(
-        self, entry: Entry, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped], runs: RaceRuns
+        self, entry: Entry, results: Mapping[str, Result], tasks: Sequence[TaskStanding],
+        failing: Mapping[str, Dropped],
     ) -> bool:
         """Whether a configuration runs in another repetition."""
         if entry.configuration in failing:
             return False
         if entry.repetition <= self._race.repeat:
             return True
-        mine = {other.name for other in self._of[entry.configuration] if runs.is_finished(other)}
+        mine = {other.name for other in self._of[entry.configuration] if _finished(results, other)}
         task = next((task for task in tasks if task.key == self._tasks[entry.configuration]), None)
         if not mine or task is None:
             return True

@@ -1,0 +1,41 @@
+"""`velodrome race --until-sure` as a user types it: a small race really runs, decides, and does so once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from velodrome.run.calibration import rates
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(240)
+def test_a_race_runs_until_it_is_sure_and_again_runs_nothing(velodrome, runs: Path, no_strays) -> None:
+    command = ("race", "--dataset", "digits", "--model", "linear", "--engine", "torch", "--epochs", 1, "--threads", 1,
+               "--vary", "strategy=ddp", "--vary", "workers=2", "--until-sure", "--max-repeat", 4, "--name", "sure",
+               "--runs", runs)
+    done = velodrome(*command, "--json")
+    assert done.code == 0, done.text
+    told = done.json()
+    assert {row["strategy"] for row in told["rows"]} == {"single", "ddp"}  # the baseline takes part
+    decision = told["decision"]
+    assert decision["stopped"] in ("sure", "max-repeat")
+    assert 3 <= decision["repetitions"] <= 4
+    [task] = decision["tasks"]
+    assert len(task["survivors"]) + len(told["drops"]) == 2
+    assert all(f"out after {drop['after']} repetitions: {drop['name']}, " in done.err for drop in told["drops"])
+    ran = sum(row["runs"] for row in told["rows"])
+    assert (told["saved"]["runs"], told["saved"]["of_runs"]) == (ran, 2 * decision["repetitions"])
+    assert rates(runs / "sure")
+    begun = re.findall(r"^\d+/\d+ (\S+): started", done.err, flags=re.MULTILINE)
+    assert len(begun) == len(set(begun)) == ran
+
+    again = velodrome("race", "--name", "sure", "--runs", runs, "--json")
+    assert again.code == 0, again.text
+    assert ": started" not in again.err
+    assert again.json() == told
+    velodrome("report", "sure", "--runs", runs)
+    page = (runs / "sure" / "report.html").read_text()
+    assert ("Configurations that were dropped" in page) == bool(told["drops"])
