@@ -129,3 +129,8 @@ def running(program: str) -> bool:
             if (entry / "comm").read_text().strip() == Path(program).name[:15] and not dead:
                 return True
     return False
+
+
+def left_in(folder: Path) -> list[str]:
+    """What a run has left in its folder of temporary files; PyTorch keeps one there for all programs of a user."""
+    return [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor_")]

@@ -212,8 +212,8 @@ def machines() -> Iterator[Machines]:
 @pytest.mark.parametrize(
     ("engine", "strategy"),
     [
-        pytest.param("torch", "ddp", id="ddp"),
-        pytest.param("torch", "allreduce", id="allreduce", marks=slow),
+        pytest.param("torch", "ddp", id="ddp", marks=slow),
+        pytest.param("torch", "allreduce", id="allreduce"),
         pytest.param("tensorflow", "multi-worker-mirrored", id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "parameter-server", id="parameter-server", marks=slow),
     ],

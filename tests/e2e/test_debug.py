@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scene import Scene
+from scene import Scene, left_in
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -34,11 +34,13 @@ def debug(scene: Scene, folder: Path, line: str, keys: str = "") -> tuple[subpro
     return process, out, err
 
 
-def test_debug_gives_the_weights_of_local(scene: Scene) -> None:
+def test_debug_gives_the_weights_of_local_and_neither_leaves_temporary_files(scene: Scene, tmp_path: Path) -> None:
     weights = []
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     for name in ("local", "debug"):
         scene.name = name
-        process = scene.start(*scene.words("torch", "single", "--epochs", 2, "--on", name))
+        process = scene.start(*scene.words("torch", "single", "--epochs", 2, "--on", name), TMPDIR=str(temporary))
         text, _ = process.communicate(timeout=120)
         assert process.returncode == 0, text
         result = scene.result()
@@ -47,6 +49,7 @@ def test_debug_gives_the_weights_of_local(scene: Scene) -> None:
         assert result["hosts"][0]["cpu"]["own"] > 0
         weights.append((scene.path / "model" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
+    assert left_in(temporary) == []
 
 
 def test_a_breakpoint_in_the_users_model_stops_and_no_process_is_started(scene: Scene, tmp_path: Path) -> None:

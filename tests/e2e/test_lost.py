@@ -25,7 +25,7 @@ slow = pytest.mark.slow
         pytest.param("tensorflow", "multi-worker-mirrored", "worker", 0, id="multi-worker-mirrored-chief", marks=slow),
         pytest.param("tensorflow", "allreduce", "worker", 1, id="tensorflow-allreduce-worker", marks=slow),
         pytest.param("tensorflow", "parameter-server", "worker", 1, id="parameter-server-worker", marks=slow),
-        pytest.param("tensorflow", "parameter-server", "server", 0, id="parameter-server-server"),
+        pytest.param("tensorflow", "parameter-server", "server", 0, id="parameter-server-server", marks=slow),
         pytest.param("tensorflow", "parameter-server", "chief", 0, id="parameter-server-chief", marks=slow),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scene import Scene
+from scene import Scene, left_in
 
 from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.cluster.local.ports import free_port
@@ -120,24 +120,20 @@ def test_a_folder_that_cannot_be_written_is_a_bad_request(velodrome, scene: Scen
     assert f"--runs '{scene.runs}': cannot write there" in done.err
 
 
+@slow
 @pytest.mark.parametrize(
     ("engine", "strategy"),
-    [
-        pytest.param("tensorflow", "parameter-server", id="parameter-server"),
-        pytest.param("tensorflow", "multi-worker-mirrored", id="multi-worker-mirrored", marks=slow),
-        pytest.param("tensorflow", "allreduce", id="tensorflow-allreduce", marks=slow),
-        pytest.param("torch", "ddp", id="ddp", marks=slow),
-        pytest.param("torch", "allreduce", id="torch-allreduce", marks=slow),
-    ],
+    [("tensorflow", "parameter-server"), ("tensorflow", "multi-worker-mirrored"), ("tensorflow", "allreduce"),
+     ("torch", "ddp"), ("torch", "allreduce")],
 )
 def test_nothing_is_left_among_temporary_files(scene: Scene, tmp_path: Path, engine: str, strategy: str) -> None:
+    """`test_stock_form.py` and `test_debug.py` look for them after a run of each engine in `make test`."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     process = scene.start(*scene.words(engine, strategy, "--epochs", 1), TMPDIR=str(folder))
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    # PyTorch keeps one folder for all programs of a user.
-    assert [path.name for path in folder.iterdir() if not path.name.startswith("torchinductor_")] == []
+    assert left_in(folder) == []
 
 
 def test_a_name_that_exists_is_refused(velodrome, scene: Scene) -> None:
