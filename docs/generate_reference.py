@@ -203,8 +203,9 @@ def run_page() -> str:
         NOTE,
         "# The run folder\n",
         "A run is a folder, `runs/NAME` by default (`--runs` chooses another place). A race is a folder of runs with\n"
-        "`race.yaml` and the figure `race.png`. Files are written under another name and then renamed, so none is\n"
-        "ever incomplete; a finished run is never overwritten.\n",
+        "`race.yaml`, the figure `race.png` and `calibration.jsonl`, the machine's speed between runs. An attempt\n"
+        "that does not count is kept beside its run as `NAME.attempt-1`. Files are written under another name and\n"
+        "then renamed, so none is ever incomplete; a finished run is never overwritten.\n",
         table(["file", "what it holds"], [[f"`{name}`", text] for name, text in FOLDER.items()]),
         "## `result.json`\n",
         "The same object is the last line of `velodrome train --json` and what `velodrome.train` returns. Its model\n"
