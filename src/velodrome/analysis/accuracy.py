@@ -56,6 +56,8 @@ class Difference:
     #: Whether both ran with several seeds. If not, `error` leaves out what another seed would change for at least one
     #: of them, and nothing is proven.
     seeds_known: bool = True
+    #: The part of `error` that is due to the finite test set: more runs do not make it smaller.
+    lasting: float = 0.0
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """Where the true difference lies, as often as `confidence` says."""
@@ -196,7 +198,8 @@ def _found(
         return Difference(estimate, max(math.sqrt(seeds), _ROUNDING * largest), freedom, paired)
     spread = seeds + examples
     reach = (t_quantile(0.975, freedom) ** 2 * seeds + t_quantile(0.975, _MANY) ** 2 * examples) / spread
-    return Difference(estimate, math.sqrt(spread), _freedom_of(math.sqrt(reach), freedom), paired, known)
+    return Difference(estimate, math.sqrt(spread), _freedom_of(math.sqrt(reach), freedom), paired, known,
+                      math.sqrt(examples))
 
 
 def _freedom_of(quantile: float, least: float) -> float:

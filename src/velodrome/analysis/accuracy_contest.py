@@ -32,6 +32,7 @@ def accuracy_contest(rows: Sequence[Row], metric: Metric, tolerance: float) -> C
 def _fit(scores: Sequence[Sequence[Score]], sign: float) -> Fit:
     size = len(scores)
     estimate, error, freedom = np.zeros((size, size)), np.full((size, size), np.inf), np.ones((size, size))
+    lasting = np.zeros((size, size))
     means = [sign * float(np.mean([score.value for score in found])) if found else -np.inf for found in scores]
     firsts = range(size) if size <= _ALL_PAIRS else [int(np.argmax(means))]
     for first in firsts:
@@ -44,4 +45,5 @@ def _fit(scores: Sequence[Sequence[Score]], sign: float) -> Fit:
             if found.seeds_known:
                 error[first, second] = error[second, first] = found.error
                 freedom[first, second] = freedom[second, first] = found.freedom
-    return Fit(estimate[None], error[None], freedom[None], np.zeros((1, size, 1), bool))
+                lasting[first, second] = lasting[second, first] = found.lasting
+    return Fit(estimate[None], error[None], freedom[None], np.zeros((1, size, 1), bool), lasting[None])

@@ -54,6 +54,8 @@ class Fit:
     freedom: Array
     #: Which values were taken for stragglers: (race, configuration, block).
     stragglers: Mask
+    #: The part of the standard error that more repetitions do not make smaller; None if there is none.
+    lasting: Array | None = None
 
 
 def fit(logarithms: Array, *, robust: bool = True) -> Fit:

@@ -169,13 +169,14 @@ def _more(found: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:
     np.fill_diagonal(errors, 0.0)
     if contest.looks < 2 or not np.isfinite(errors).all():
         return max(1, FIRST_LOOK - contest.looks)
+    lasting = np.zeros_like(errors) if found.lasting is None else np.minimum(found.lasting[0][left], errors)
     seen = np.abs(found.estimate[0][left])
     best = int(found.estimate[0][left].sum(1).argmax())
     for more in range(1, MOST_MORE + 1):
         look = contest.looks + more
         if look < FIRST_LOOK:
             continue
-        error = errors * math.sqrt(contest.looks / look)
+        error = np.sqrt(lasting**2 + (errors**2 - lasting**2) * contest.looks / look)
         freedom = found.freedom[0][left] * (look - 1) / max(1, contest.looks - 1)
         reach = margin(freedom, look, float(len(survivors)), contest.size) * error
         level = seen + reach < contest.tolerance

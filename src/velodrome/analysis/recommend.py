@@ -10,21 +10,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from velodrome.analysis.advice import MORE_WORK, against_what, more_workers
 from velodrome.analysis.compare import Row, tasks_of
 from velodrome.analysis.doubts import as_sentence, doubts
 from velodrome.analysis.fairness import configurations_of, crashes, labelled
-from velodrome.analysis.hosts import cores_of
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
 from velodrome.analysis.settling import Settling, settling
 
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
-#: From this share of the ideal on, more workers are worth a try.
-GOOD_EFFICIENCY = 0.7
-_MORE_WORK = ("a larger model, data set or batch gives every message more work: race again with one of them before "
-              "paying for more workers.")
-_ONE_CORE = "there is one core here, so only more machines can show whether distributing pays"
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ def _decide(question: Question) -> Recommendation:
 
 
 def _alone(question: Question, leader: Candidate) -> Recommendation:
-    did, way_out = "can be judged", _against_what(leader.row)
+    did, way_out = "can be judged", against_what(leader.row)
     if question.never:
         did = question.success
         way_out = "train the others for more epochs or with another learning rate, or ask for a target that they reach."
@@ -171,13 +166,6 @@ def _alone(question: Question, leader: Candidate) -> Recommendation:
         question.objective, "alone", f"only {leader.name} {did}, so there is nothing to compare it with.",
         f"{_measured(question, leader)}.", way_out, leader.name,
     )
-
-
-def _against_what(row: Row) -> str:
-    others = [] if row.single else ["its engine's single run"]
-    if cores_of(row.results) != 1:
-        others.append("another number of workers")
-    return f"race it against {' and '.join(others) or 'another engine, batch size or model'}."
 
 
 def _best(question: Question, candidates: Sequence[Candidate]) -> Candidate | None:
@@ -205,7 +193,7 @@ def _use(question: Question) -> Recommendation:
             question.objective, "do-not-distribute", f"do not distribute this: use {chosen.name}.",
             f"{_measured(question, chosen)} is {lead.words} than the best distributed one, "
             f"{_measured(question, rival)}.",
-            _MORE_WORK, chosen.name, rival.name, lead, distribute=False,
+            MORE_WORK, chosen.name, rival.name, lead, distribute=False,
         )
     runner = _best(question, others)
     assert runner is not None
@@ -218,7 +206,7 @@ def _use(question: Question) -> Recommendation:
         question.objective, "use",
         f"use {winner.name}: the {question.praise} of {len(question.candidates)} configurations.",
         f"{_measured(question, winner)}{gain or ','} {lead.words} than the next, {_measured(question, runner)}.",
-        _more_workers(question, winner), winner.name, runner.name, lead, distribute=True if mixed else None,
+        more_workers(question, winner), winner.name, runner.name, lead, distribute=True if mixed else None,
     )
 
 
@@ -252,12 +240,12 @@ def _level(question: Question) -> Recommendation:
     if _is_mixed(question) and not chosen.distributed:
         beside = "" if not any(candidate.distributed for candidate in left) else f"; it is level with {names}"
         return Recommendation(
-            question.objective, "level", f"do not distribute this: use {chosen.name}{beside}.", why, _MORE_WORK,
+            question.objective, "level", f"do not distribute this: use {chosen.name}{beside}.", why, MORE_WORK,
             chosen.name, rival.name, lead, distribute=False,
         )
     return Recommendation(
         question.objective, "level", f"use {chosen.name}: level with {names}, and nothing is simpler.", why,
-        _more_workers(question, chosen), chosen.name, rival.name, lead,
+        more_workers(question, chosen), chosen.name, rival.name, lead,
         distribute=True if _is_mixed(question) else None,
     )
 
@@ -317,43 +305,6 @@ def _unsure(lead: Lead, leader: Candidate, rival: Candidate) -> str:
 
 def _tolerance(question: Question) -> str:
     return f"{100 * question.tolerance:g} {'points' if question.scale == 'points' else '%'}"
-
-
-def _more_workers(question: Question, leader: Candidate) -> str:
-    """What to try next with the one that is recommended; never what this race has tried."""
-    row = leader.row
-    others = [other.row for other in question.candidates if other.row is not row]
-    sizes = sorted({other.workers for other in others if other.label == row.label})
-    more = [size for size in sizes if size > row.workers]
-    place = row.efficiency or (row.scaling and row.scaling.divided_by(row.workers))
-    if place is None:
-        return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
-    if more:
-        return f"{row.label} with {more[0]} workers did no better here: {_MORE_WORK}"
-    cores = cores_of(row.results)
-    sizes_to_add = "2" if cores == 2 else "2 and more"
-    if row.workers == 1 and any(other.workers > 1 for other in others):
-        if row.single or cores == 1:
-            return _MORE_WORK
-        return f"add runs of {row.label} with {sizes_to_add} workers: so far only others ran with them."
-    if row.workers == 1:
-        if cores == 1:
-            return f"{_ONE_CORE}."
-        return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
-    if place.estimate >= GOOD_EFFICIENCY:
-        return _larger(row.workers, place.estimate, cores)
-    fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
-    return (f"try a larger batch{fewer}: {row.workers} workers reach {100 * place.estimate:.0f} % of the ideal, so "
-            "much of what they cost is waiting and messages.")
-
-
-def _larger(workers: int, efficiency: float, cores: int | None) -> str:
-    """The next number of workers, never more than there are cores."""
-    reached = f"{workers} still reach {100 * efficiency:.0f} % of the ideal"
-    if cores is None or cores > workers:
-        return f"try {2 * workers if cores is None else min(2 * workers, cores)} workers: {reached}."
-    where = "one core" if cores == 1 else f"{cores} cores"
-    return f"this is as many workers as {where} can carry ({reached}): more need more machines."
 
 
 def _measured(question: Question, candidate: Candidate) -> str:

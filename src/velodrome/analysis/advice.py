@@ -1,0 +1,61 @@
+"""What to try next: more workers, more work for them, or a baseline. Never what a race has tried already.
+
+Pure functions from candidates to sentences.
+"""
+
+from __future__ import annotations
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.hosts import cores_of
+from velodrome.analysis.objective import Candidate, Question
+
+#: From this share of the ideal on, more workers are worth a try.
+GOOD_EFFICIENCY = 0.7
+MORE_WORK = ("a larger model, data set or batch gives every message more work: race again with one of them before "
+              "paying for more workers.")
+_ONE_CORE = "there is one core here, so only more machines can show whether distributing pays"
+
+
+def against_what(row: Row) -> str:
+    """What to race a configuration against that ran alone."""
+    others = [] if row.single else ["its engine's single run"]
+    if cores_of(row.results) != 1:
+        others.append("another number of workers")
+    return f"race it against {' and '.join(others) or 'another engine, batch size or model'}."
+
+
+def more_workers(question: Question, leader: Candidate) -> str:
+    """What to try next with the one that is recommended; never what this race has tried."""
+    row = leader.row
+    others = [other.row for other in question.candidates if other.row is not row]
+    sizes = sorted({other.workers for other in others if other.label == row.label})
+    more = [size for size in sizes if size > row.workers]
+    place = row.efficiency or (row.scaling and row.scaling.divided_by(row.workers))
+    if place is None:
+        return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
+    if more:
+        return f"{row.label} with {more[0]} workers did no better here: {MORE_WORK}"
+    cores = cores_of(row.results)
+    sizes_to_add = "2" if cores == 2 else "2 and more"
+    if row.workers == 1 and any(other.workers > 1 for other in others):
+        if row.single or cores == 1:
+            return MORE_WORK
+        return f"add runs of {row.label} with {sizes_to_add} workers: so far only others ran with them."
+    if row.workers == 1:
+        if cores == 1:
+            return f"{_ONE_CORE}."
+        return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
+    if place.estimate >= GOOD_EFFICIENCY:
+        return _larger(row.workers, place.estimate, cores)
+    fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
+    return (f"try a larger batch{fewer}: {row.workers} workers reach {100 * place.estimate:.0f} % of the ideal, so "
+            "much of what they cost is waiting and messages.")
+
+
+def _larger(workers: int, efficiency: float, cores: int | None) -> str:
+    """The next number of workers, never more than there are cores."""
+    reached = f"{workers} still reach {100 * efficiency:.0f} % of the ideal"
+    if cores is None or cores > workers:
+        return f"try {2 * workers if cores is None else min(2 * workers, cores)} workers: {reached}."
+    where = "one core" if cores == 1 else f"{cores} cores"
+    return f"this is as many workers as {where} can carry ({reached}): more need more machines."
