@@ -117,6 +117,11 @@ class Lead:
         return f"{_percent(abs(value - 1))} {'better' if value >= 1 else 'worse'}"
 
 
+def times(ratio: float) -> str:
+    """`1.62×`, `6.5×`, `19×`: as many digits as a reader needs."""
+    return f"{ratio:.2f}×" if ratio < _TIMES else f"{_number(ratio)}×"
+
+
 def _percent(share: float) -> str:
     """A small share with the digits it needs: `0.4 %`, `3 %`, `62 %`."""
     number = 100 * share

@@ -13,7 +13,7 @@ from velodrome.analysis.blocks import ERROR_RATE, FIRST_LOOK
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.decide import Outcome
 from velodrome.analysis.estimate import in_words
-from velodrome.analysis.lead import Lead
+from velodrome.analysis.lead import Lead, times
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.measures import Result
 from velodrome.analysis.objective import Question, ask, objective_of, target_of
@@ -137,13 +137,13 @@ def _runs(row: Row) -> frozenset[str]:
 def _in_words(lead: Lead, objective: str) -> str:
     if lead.scale == "points":
         return f"{lead.estimate:.1f} points {_WORSE[objective]}"
-    return f"{lead.estimate:.2f}× {_WORSE[objective]}"
+    return f"{times(lead.estimate)} {_WORSE[objective]}"
 
 
 def _at_least(lead: Lead) -> str:
     if lead.low is None:
         return ""
-    return f" (at least {lead.low:.1f})" if lead.scale == "points" else f" (at least {lead.low:.2f}×)"
+    return f" (at least {lead.low:.1f})" if lead.scale == "points" else f" (at least {times(lead.low)})"
 
 
 def _aside(row: Row, rows: Sequence[Row], criteria: Criteria) -> str:

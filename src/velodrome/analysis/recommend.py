@@ -276,7 +276,7 @@ def _open(question: Question) -> Recommendation:
         distribute, verdict = True, f"distributing pays; {among}."
     else:
         best = min(plain, key=lambda candidate: _effort(candidate.row))
-        ahead = f"{leader.name} leads, but not beyond doubt" if leader.distributed else f"{leader.name} leads"
+        ahead = f"{'it' if leader is best else leader.name} leads, but not beyond doubt"
         help_ = "help" if question.objective == "accuracy" else "pay"
         verdict = f"distributing is not shown to {help_}: by default use {best.name} ({ahead})."
     against = rival if best is leader else best
