@@ -71,8 +71,9 @@ def test_updates_of_different_size_are_labelled() -> None:
         "updates against 128)."
     )
     opened = repeated([100, 130, 70], workers=2, batch_scope="per-worker", batch_of_step=128)
-    assert judged([*SINGLE, *opened]).verdict.endswith(" leads; 64-example updates against 128 of torch/ddp with 2 "
-                                                       "workers).")
+    assert judged([*SINGLE, *opened]).verdict.endswith(
+        "not beyond doubt; 64-example updates against 128 of torch/ddp with 2 workers)."
+    )
     assert "updates" not in judged([*SINGLE, *TWO]).verdict
     batches = [*SINGLE, *repeated([150, 151, 149], strategy="single", batch_size=128)]
     assert "updates" not in judged(batches).verdict, "the names have the sizes"

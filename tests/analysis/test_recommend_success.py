@@ -39,7 +39,7 @@ def test_an_unlucky_run_counts_against_a_close_lead() -> None:
     close = repeated([110 * part for part in NOISE], [0.95, 0.95, 0.95, 0.95, 0.90], workers=2)
     answer = judged([*SINGLE, *close])
     assert (answer.decision, answer.distribute) == ("open", None)
-    assert "by default use torch/single with 1 worker (torch/single with 1 worker leads)" in answer.verdict
+    assert "by default use torch/single with 1 worker (it leads, but not beyond doubt)" in answer.verdict
 
 
 def test_a_configuration_that_never_reached_the_target_is_set_aside_with_its_count() -> None:
