@@ -92,7 +92,7 @@ def test_what_a_model_forked_ends_with_its_job_in_a_race_of_warm_processes(scene
     text, _ = controller.communicate(timeout=90)
     assert controller.returncode == 0, text
     forked = [int(line) for line in (tmp_path / "forked").read_text().split()]
-    assert len(forked) == 2
+    assert len(forked) in (2, 4)  # a run that other programs disturbed is repeated
     check_gone_soon(forked, "nothing-else")
 
 
