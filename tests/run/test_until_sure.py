@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import beside, result
-from velodrome.analysis.progress import Dropped
+from velodrome.analysis.progress import Criteria, Dropped, standings
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.run import race_runs, until_sure
@@ -316,3 +316,36 @@ def test_a_stored_race_is_judged_by_what_it_was_asked_for(runs: Path, machine: M
     assert record.objective_for(None, "accuracy>=0.9") == "time-to-accuracy"
     assert (record.margins_for().tolerance, record.margins_for("3%").tolerance) == (0.2, 0.03)
     assert make_report(record, margins=record.margins_for()).answers[0].recommendation.decision == "level"
+
+
+def test_what_never_ran_within_the_budget_is_named(runs: Path, machine: Machine) -> None:
+    ending, _ = run(runs, asked(budget="35s"))
+    assert (ending.stopped, len(machine.ran), len(ending.not_run)) == ("budget", 3, 1)
+    assert f"before {ending.not_run[0]} ran; a larger --budget continues" in ending.sentence
+
+
+def to_target(strategy: str, accuracy: float, runs: int, epochs: int = 4) -> list[dict[str, Any]]:
+    rate = 1000.0 if strategy == "single" else 2000.0
+    return [result(strategy, 1 if strategy == "single" else 2, rate * (1 + 0.01 * (seed % 3)), accuracy, seed=seed,
+                   epochs=epochs, target="accuracy>=0.9") for seed in range(1, runs + 1)]
+
+
+@pytest.mark.parametrize(("repeats", "grace", "out"), [
+    (4, None, False), (6, None, True), (6, 4, True), (6, 5, False),
+])
+def test_missing_the_target_drops_a_configuration_only_after_enough_runs_and_the_grace(
+    repeats: int, grace: int | None, out: bool
+) -> None:
+    """With half of the time per run, four misses may be bad luck; after six it cannot be the faster way any more."""
+    results = [*to_target("single", 0.95, repeats), *to_target("ddp", 0.5, repeats)]
+    [task] = standings(results, Criteria(target="accuracy>=0.9", grace=grace))
+    assert [drop.name for drop in task.dropped] == (["torch/ddp with 2 workers"] if out else [])
+    assert task.decided == out
+    if out:
+        assert task.dropped[0].why == f"did not reach accuracy>=0.9 in any of its {repeats} runs"
+
+
+def test_a_race_in_which_nothing_reaches_the_target_ends() -> None:
+    results = [*to_target("single", 0.5, 3), *to_target("ddp", 0.5, 3)]
+    [task] = standings(results, Criteria(target="accuracy>=0.9"))
+    assert (task.hopeless, task.decided, task.outcome) == (True, True, "open")

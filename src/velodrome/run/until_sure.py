@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from velodrome.analysis.configuration import Configuration, names_of
+from velodrome.analysis.lead import in_list
 from velodrome.analysis.margins import parse_margins
 from velodrome.analysis.progress import MOST_FAILURES, Criteria, Dropped, TaskStanding, standings
 from velodrome.run.race import RaceFolder
@@ -31,6 +32,8 @@ class Ending:
     repetitions: int
     tasks: tuple[TaskStanding, ...]
     dropped: tuple[Dropped, ...]
+    #: Configurations that never ran, because the budget was over.
+    not_run: tuple[str, ...] = ()
 
     @property
     def sure(self) -> bool:
@@ -43,7 +46,8 @@ class Ending:
         if self.stopped == "sure":
             return f"Sure after {times}."
         if self.stopped == "budget":
-            return f"Stopped by the budget in repetition {self.repetitions}; a larger --budget continues."
+            lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
+            return f"Stopped by the budget in repetition {self.repetitions}{lacking}; a larger --budget continues."
         if self.stopped == "hopeless":
             return f"Stopped after {times}: no configuration can win."
         return f"Stopped after {times}, the most that were allowed; a larger --max-repeat continues."
@@ -51,7 +55,7 @@ class Ending:
     def as_json(self) -> dict[str, Any]:
         return {
             "sure": self.sure, "stopped": self.stopped, "repetitions": self.repetitions,
-            "tasks": [task.as_json() for task in self.tasks],
+            "tasks": [task.as_json() for task in self.tasks], "not_run": list(self.not_run),
         }
 
 
@@ -107,7 +111,8 @@ class UntilSure:
         tasks, failing = self._look(runs, repetitions + 1, observer)
         if stopped in ("max-repeat", "budget") and self._is_sure(tasks, failing, runs.results):
             stopped = "sure"
-        ending = Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing))
+        not_run = self._not_run(runs.results, failing)
+        ending = Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing), not_run)
         observer.decided(ending)
         return ending
 
@@ -133,15 +138,18 @@ class UntilSure:
         hopeless = any(task.hopeless for task in tasks)
         most = repetitions >= self._race.most
         stopped: Stopped = "sure" if sure else "hopeless" if hopeless else "max-repeat" if most else "budget"
-        return Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing))
+        return Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing), self._not_run(finished, failing))
+
+    def _not_run(self, results: Mapping[str, Result], failing: Mapping[str, Dropped]) -> tuple[str, ...]:
+        """Names of configurations without any result that are not out."""
+        return tuple(self._names[key] for key, entries in self._of.items()
+                     if key not in failing and not any(_finished(results, entry) for entry in entries))
 
     def _is_sure(
         self, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped], results: Mapping[str, Result]
     ) -> bool:
         """Whether every task is decided, and with all configurations that can run."""
-        missing = [key for key, entries in self._of.items()
-                   if key not in failing and not any(_finished(results, entry) for entry in entries)]
-        return bool(tasks) and not missing and all(task.outcome != "open" for task in tasks)
+        return bool(tasks) and not self._not_run(results, failing) and all(task.outcome != "open" for task in tasks)
 
     def _stand(self, results: Mapping[str, Result], before: int) -> tuple[list[TaskStanding], dict[str, Dropped]]:
         """How the race stands before a repetition: its tasks, and configurations that always fail."""
