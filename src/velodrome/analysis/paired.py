@@ -28,18 +28,15 @@ def paired_ratios(values: Mapping[str, Mapping[Block, float]]) -> Callable[[str,
     """A function from two names to the ratio of the first over the second; None if they share no two repetitions."""
     places = {name: place for place, name in enumerate(values)}
     logs = logarithms(list(values.values()))
-    found = fit(logs[None]) if logs.shape[1] > 1 else None
 
     def over(first: str, second: str) -> Ratio | None:
-        if found is None:
-            return None
-        pair = 0, places[first], places[second]
-        error = float(found.error[pair])
+        # By the runs of these two only: so the interval is right whatever the noise of the others is.
+        found = fit(logs[None, [places[first], places[second]]])
+        estimate, error, freedom = (float(of[0, 0, 1]) for of in (found.estimate, found.error, found.freedom))
         if not math.isfinite(error):
             return None
-        estimate = float(found.estimate[pair])
         # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.
-        reach = min(100.0, error * t_quantile((1 + CONFIDENCE) / 2, float(found.freedom[pair])))
+        reach = min(100.0, error * t_quantile((1 + CONFIDENCE) / 2, freedom))
         return Ratio(math.exp(estimate), math.exp(estimate - reach), math.exp(estimate + reach))
 
     return over
