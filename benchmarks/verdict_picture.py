@@ -79,7 +79,7 @@ def _draw_rival(axis: plt.Axes, name: str, leads: list[Range], last: Standing, r
         colour = OUT if drop and look == drop.look else IN
         axis.plot([look, look], [bottom, upper], color=colour, linewidth=3.2, solid_capstyle="butt")
         axis.plot(look, centre, "o", color=colour, markersize=4, markeredgecolor="white", markeredgewidth=0.8, zorder=3)
-    if drop:
+    if drop and drop.look < last.looks:
         axis.axvspan(drop.look + 0.5, last.looks + 0.7, color=FAINT, linewidth=0)
     words = f"out after {drop.look}" if drop else "left"
     axis.text(0.97, 0.06, words, transform=axis.transAxes, ha="right", color=OUT, fontweight="bold")

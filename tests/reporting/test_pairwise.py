@@ -26,7 +26,7 @@ def test_accuracies_differ_in_points_also_where_one_is_zero() -> None:
 
 
 def test_each_pair_is_beaten_level_or_open_by_the_margins_of_the_verdict() -> None:
-    single, near = repeated([100, 101, 99], strategy="single"), repeated([100.5, 101.4, 99.6], workers=1)
+    single, near = repeated([100, 101, 99], strategy="single"), repeated([100.2, 101.3, 99.1], workers=1)
     results = [*single, *near, *repeated([60, 61, 59], workers=2)]
     assert findings(results, "throughput", "torch/single with 1 worker") == [
         ["1.00×", "level"], ["1.67×", "beaten by torch/ddp with 1 worker after 3 repetitions"],
