@@ -39,7 +39,7 @@ _FIRST_SHARES = {3: 0.02, 4: 0.04, 5: 0.08, 6: 0.15, 7: 0.3, 8: 0.6}
 #: By how much looks and pairs err less often than their sum, because they depend on one another, by the number of
 #: configurations that entered. With these, the worst situations of the benchmark, mostly those of unequal noise, have
 #: 4 to 5 % false claims; the number for eight also leaves two that are equally good, ahead of the others, below 5 %.
-_TOGETHER = {2: 3.8, 3: 3.2, 4: 3.1, 8: 4.9, 16: 5.2}
+_TOGETHER = {2: 3.7, 3: 3.1, 4: 3.0, 8: 4.7, 16: 5.0}
 #: A configuration whose noise exceeds that of the others, with this chance of seeming so only, is judged by itself.
 _NOISY = 0.04
 #: Standard errors by which the difference in noise between configurations is taken for larger than it seems.
