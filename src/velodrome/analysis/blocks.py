@@ -34,12 +34,15 @@ _DEVIATION = 1.4826
 #: are hard to decide, with noise half as large as the lead, end at about that look.
 _EVEN_LOOKS = 14
 #: The first looks of more than two configurations have less: there, noise of unequal size is hardest to see. Two need
-#: none of this, because the noise of their difference is all that matters.
-_FIRST_SHARES = {3: 0.02, 4: 0.04, 5: 0.08, 6: 0.15, 7: 0.3, 8: 0.6}
+#: none of this, because the noise of their difference is all that matters. Up to four leave more for the third
+#: repetition, at which many races end; with more, the later looks need it to tell many rivals apart.
+_FIRST_SHARES_OF_FEW = {3: 0.1, 4: 0.15, 5: 0.2, 6: 0.3, 7: 0.5, 8: 0.8}
+_FIRST_SHARES_OF_MANY = {3: 0.02, 4: 0.04, 5: 0.08, 6: 0.15, 7: 0.3, 8: 0.6}
+_FEW = 4
 #: By how much looks and pairs err less often than their sum, because they depend on one another, by the number of
 #: configurations that entered. With these, the worst situations of the benchmark, mostly those of unequal noise, have
 #: 4 to 5 % false claims; the number for eight also leaves two that are equally good, ahead of the others, below 5 %.
-_TOGETHER = {2: 3.7, 3: 3.1, 4: 3.0, 8: 4.7, 16: 5.0}
+_TOGETHER = {2: 3.7, 3: 2.6, 4: 2.6, 8: 4.7, 16: 5.0}
 #: A configuration whose noise exceeds that of the others, with this chance of seeming so only, is judged by itself.
 _NOISY = 0.04
 #: Standard errors by which the difference in noise between configurations is taken for larger than it seems.
@@ -186,6 +189,7 @@ def margin(freedom: Array, look: int, rivals: Array | float, entered: int) -> Ar
     left as rivals."""
     pairs = np.maximum(rivals * (rivals - 1) / 2, 1)
     together = np.interp(entered, list(_TOGETHER), list(_TOGETHER.values()))
-    level = ERROR_RATE * together * share_of_look(look, _FIRST_SHARES if entered > 2 else {}) / pairs
+    first = {} if entered <= 2 else _FIRST_SHARES_OF_FEW if entered <= _FEW else _FIRST_SHARES_OF_MANY
+    level = ERROR_RATE * together * share_of_look(look, first) / pairs
     found: Array = -stdtrit(freedom, level / 2) if look >= FIRST_LOOK else np.full_like(freedom, np.inf)
     return found
