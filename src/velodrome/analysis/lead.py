@@ -118,7 +118,9 @@ class Lead:
 
 
 def times(ratio: float) -> str:
-    """`1.62×`, `6.5×`, `19×`: as many digits as a reader needs."""
+    """`1.004×`, `1.62×`, `6.5×`, `19×`: as many digits as a reader needs."""
+    if 1 < ratio < 1.01:
+        return f"{max(ratio, 1.001):.3f}×"
     return f"{ratio:.2f}×" if ratio < _TIMES else f"{_number(ratio)}×"
 
 
