@@ -274,7 +274,7 @@ FORMS = [
         "use torch/allreduce with 2 workers: the fastest of 2 configurations.",
         "180 examples/s for torch/allreduce with 2 workers (mean of 3 runs), 80 % better (at least 79 %) than the "
         "next, 100 examples/s for torch/single with 1 worker (mean of 3 runs). (1 of 3 configurations set aside: "
-        "torch/ddp with 2 workers, accuracy 5.0 points lower than torch/single with 1 worker (4.1–5.9).)",
+        "torch/ddp with 2 workers, accuracy 5.0 points lower than torch/single with 1 worker (3.9–6.1).)",
         "try 4 workers: 2 still reach 90 % of the ideal.",
         id="set aside because of its accuracy",
     ),

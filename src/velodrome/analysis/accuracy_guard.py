@@ -18,6 +18,8 @@ from velodrome.tasks.base import Metric
 
 #: Standard errors by which an accuracy must exceed that of guessing: a chance of 5 % for one that guesses.
 _ABOVE_CHANCE = 1.645
+#: A range of accuracies that reaches further than this says nothing.
+_NOTHING = 0.5
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def _range(found: Difference, ends: tuple[float, float], metric: Metric) -> str:
     low, high = ends
     if not math.isfinite(low):
         return "one run gives no interval"
+    if metric.fraction and max(-low, high) > _NOTHING:
+        return "too few runs to tell by how much"
     words = ("lower", "higher") if metric.better == "more" else ("higher", "lower")
     text = f"{_amount(low, metric)}–{_amount(high, metric)}"
     if low < 0:

@@ -184,6 +184,11 @@ def share_of_look(look: int, first: Mapping[int, float] = MappingProxyType({})) 
     return (_EVEN_LOOKS + 1) * _EVEN_LOOKS / (look * (look - 1)) / whole
 
 
+def error_of_look(look: int) -> float:
+    """What one question asked after every repetition may use of the error rate at this one."""
+    return ERROR_RATE * _TOGETHER[2] * share_of_look(max(look, FIRST_LOOK))
+
+
 def margin(freedom: Array, look: int, rivals: Array | float, entered: int) -> Array:
     """How many standard errors a difference must exceed to be claimed at this look, so many of those that entered being
     left as rivals."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from velodrome.analysis.accuracy_contest import accuracy_contest
 from velodrome.analysis.accuracy_guard import Guarded, guard
 from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, times_to
+from velodrome.analysis.blocks import error_of_look
 from velodrome.analysis.compare import Row
 from velodrome.analysis.decide import Contest, Standing, contest_of, decide
 from velodrome.analysis.lead import Lead, Scale
@@ -172,7 +173,8 @@ def metric_of(rows: Sequence[Row]) -> Metric:
 def accurate_enough(rows: Sequence[Row], margin: float | None = None) -> Guarded:
     """Rows that may win by speed or cost, with those that may not; `margin` replaces that of the task's metric."""
     metric = metric_of(rows)
-    return guard(rows, metric if margin is None else replace(metric, margin=margin))
+    looks = max((row.runs for row in rows), default=0)
+    return guard(rows, metric if margin is None else replace(metric, margin=margin), error_of_look(looks))
 
 
 def _of_measure(rows: Sequence[Row], name: str) -> tuple[Candidate, ...]:

@@ -267,7 +267,7 @@ def _open(question: Question) -> Recommendation:
     among = f"which of {names} is best is open"
     distribute: bool | None = None
     best = leader
-    if not _is_mixed(question):
+    if not _is_mixed(question) or _baseline_is_out(question, plain):
         verdict = f"open: {leader.name} leads {_rest(left)}, but not beyond doubt."
     elif len(plain) == len(left):
         distribute, best = False, min(plain, key=lambda candidate: _effort(candidate.row))
@@ -287,6 +287,12 @@ def _open(question: Question) -> Recommendation:
         question.objective, "open", verdict, why, settle.sentence, best.name, other.name, question.lead(best, other),
         settle.repetitions, distribute=distribute, settle=settle,
     )
+
+
+def _baseline_is_out(question: Question, plain: Sequence[Candidate]) -> bool:
+    """Whether `single` was beaten, and only other strategies with one worker are left beside distributed ones."""
+    return (bool(plain) and len(plain) < len(question.survivors) and not any(one.row.single for one in plain)
+            and any(candidate.row.single for candidate in question.candidates))
 
 
 def _rest(left: Sequence[Candidate]) -> str:
