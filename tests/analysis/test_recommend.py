@@ -325,11 +325,7 @@ def test_an_unknown_objective_or_a_missing_target_is_refused() -> None:
 
 
 def test_a_baseline_that_is_beaten_is_no_default() -> None:
-    crashed = result("ddp", 1, 90.0, seed=4, status="failed", target="accuracy>=0.7")
-    answer = ask([
-        *repeated([100, 102, 98], strategy="single"), *repeated([90, 91.8, 88.2], workers=1), crashed,
-        *repeated([180, 183, 177], workers=2),
-        *repeated([50, 51, 49], strategy="parameter-server", engine="tensorflow", workers=2, servers=1),
-    ], "time-to-accuracy", "accuracy>=0.7")
+    answer = ask([*repeated([100, 102, 98], strategy="single"), *repeated([90, 200, 60], workers=1),
+                  *repeated([180, 183, 177], workers=2), *repeated([50, 51, 49], strategy="allreduce", workers=2)])
     assert (answer.decision, answer.best) == ("open", "torch/ddp with 2 workers")
-    assert answer.verdict.startswith("open: torch/ddp with 2 workers leads torch/ddp with 1 worker")
+    assert answer.verdict == "open: torch/ddp with 2 workers leads torch/ddp with 1 worker, but not beyond doubt."

@@ -115,7 +115,7 @@ def test_the_page_begins_with_the_verdict_and_has_every_section_in_order(page: s
         "6. Resources of every process over time.",
         "7. Timeline of phases.",
         "Tables",
-        "torch/single with 1 worker compared with the others",
+        "torch/ddp with 2 workers compared with the others",
         "Times and batches",
         "Resources, all processes",
         "Resources by process",
@@ -182,7 +182,7 @@ def test_escapes_leave_nothing_that_means_something() -> None:
 
 def test_markdown_has_the_verdict_and_aligned_tables(report: Report) -> None:
     text = to_markdown(report)
-    assert "**Verdict:** distributing is not shown to pay: by default use torch/single with 1 worker" in text
+    assert "**Verdict:** use torch/ddp with 2 workers" in text
     assert_aligned(text)
 
 
