@@ -325,7 +325,8 @@ def test_an_unknown_objective_or_a_missing_target_is_refused() -> None:
 
 
 def test_a_baseline_that_is_beaten_is_no_default() -> None:
-    answer = ask([*repeated([100, 102, 98], strategy="single"), *repeated([90, 200, 60], workers=1),
-                  *repeated([180, 183, 177], workers=2), *repeated([50, 51, 49], strategy="allreduce", workers=2)])
+    answer = ask([*repeated([100, 102, 98] * 2, strategy="single"), *repeated([90, 200, 60, 150, 210, 70], workers=1),
+                  *repeated([180, 183, 177] * 2, workers=2),
+                  *repeated([50, 51, 49] * 2, strategy="allreduce", workers=2)])
     assert (answer.decision, answer.best) == ("open", "torch/ddp with 2 workers")
     assert answer.verdict == "open: torch/ddp with 2 workers leads torch/ddp with 1 worker, but not beyond doubt."
