@@ -61,7 +61,7 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch, 
     words = ("--strategy", "ddp", "--runs", runs, "--dry-run", "--json")
     raced = velodrome("race", *words, "--vary", "workers=1,8,64")
     assert "--workers 8, 64: this machine has 2 cores" in raced.err
-    assert "--workers 8, 64" in raced.json()["notes"][0]
+    assert any("--workers 8, 64" in note for note in raced.json()["notes"])
     assert velodrome("race", *words, "--vary", "workers=1,2").json()["notes"] == []
 
 
