@@ -58,7 +58,7 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch, 
     job = resolve(Job(strategy="ddp", workers=64))
     told = "--workers 64: this machine has 2 cores, so the workers take turns"
     assert told in (preflight.crowded([job, Job(workers=1)]) or "")
-    words = ("--strategy", "ddp", "--runs", runs, "--dry-run", "--json")
+    words = ("--strategy", "ddp", "--no-baseline", "--runs", runs, "--dry-run", "--json")
     raced = velodrome("race", *words, "--vary", "workers=1,8,64")
     assert "--workers 8, 64: this machine has 2 cores" in raced.err
     assert any("--workers 8, 64" in note for note in raced.json()["notes"])
