@@ -87,7 +87,7 @@ def test_the_page_has_a_place_for_every_table_and_keeps_the_rest(tmp_path, monke
 
 
 def test_a_grid_of_equal_error_has_the_repetitions_at_which_it_is_right_as_often():
-    from verdict_tables import KNOWING, PLANNED, savings
+    from verdict_tables import AVERAGE, EVERYWHERE, KNOWING, savings
 
     def figure(right, seconds, curve):
         return {"size": 2, "until_sure": {"right": right, "seconds": seconds},
@@ -96,4 +96,7 @@ def test_a_grid_of_equal_error_has_the_repetitions_at_which_it_is_right_as_often
     easy, hard = figure(0.9, 8.0, (0.8, 1.0, 1.0)), figure(0.7, 20.0, (0.1, 0.4, 0.9))
     found = savings([easy, hard, figure(0.1, 30.0, (0.0, 0.0, 0.2))])
     assert found[KNOWING] == pytest.approx([8 / (2 * 7.5), 20 / (2 * 16)])
-    assert found[PLANNED] == pytest.approx([8 / (2 * 16), 20 / (2 * 16)])
+    assert found[EVERYWHERE] == pytest.approx([8 / (2 * 16), 20 / (2 * 16)])
+    # Right in 1.7 of three: between 10 repetitions, with 1.4, and 20, with 2.1.
+    average = 10 + 10 * 0.3 / 0.7
+    assert found[AVERAGE] == pytest.approx([8 / (2 * average), 20 / (2 * average)])
