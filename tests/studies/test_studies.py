@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -196,11 +197,11 @@ def rows_for(plan: StudyPlan, rates: Sequence[float], noise: Sequence[float] = (
     """A made-up result for each of our jobs, once for each factor of noise; every job has them in another order."""
     made = []
     for place, (job, rate) in enumerate(zip(plan.jobs, rates, strict=True)):
-        turn = place % len(noise)
+        orders = list(permutations(noise))
         fields = {name: job[name] for name in ("engine", "strategy", "workers", "servers", "batch_size") if name in job}
         made += [
             result(rate=rate * factor, dataset=job["dataset"], model=job["model"], job=dict(job), seed=seed, **fields)
-            for seed, factor in enumerate([*noise[turn:], *noise[:turn]], start=1)
+            for seed, factor in enumerate(orders[place % len(orders)], start=1)
         ]
     return compare(made)
 
