@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from velodrome.cluster import preflight
@@ -19,7 +19,7 @@ from velodrome.cluster.emulated.measure import measure
 from velodrome.cluster.emulated.nodes import Network, missing_tools
 from velodrome.cluster.emulated.request import parse
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation
+from velodrome.cluster.launcher import Allocation, Exit
 from velodrome.cluster.local.cold import Wrap, start_cold
 from velodrome.cluster.local.group import LocalGroup
 from velodrome.cluster.local.ports import PORTS
@@ -27,6 +27,20 @@ from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
+
+
+@dataclass
+class EmulatedGroup(LocalGroup):
+    """Processes on emulated nodes: one that the kernel ended because its node was out of memory is reported so."""
+
+    limits: Limits | None = None
+
+    def exit_of(self, process: Process) -> Exit | None:
+        found = super().exit_of(process)
+        killed = found is not None and found.signal == "SIGKILL"
+        if found is None or not killed or self.limits is None or not self.limits.memory_exceeded(process.host):
+            return found
+        return replace(found, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
 
 
 class EmulatedLauncher:
@@ -77,8 +91,8 @@ class EmulatedLauncher:
             self._facts = measure(self._cluster, self._network)
         return self._network
 
-    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> LocalGroup:
-        group = LocalGroup(secrets.token_hex(12))
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> EmulatedGroup:
+        group = EmulatedGroup(secrets.token_hex(12), limits=self._limits)
         try:
             for process, place in _places(plan.processes).items():
                 started = start_cold(plan, place, folder, group.token, resume=resume, wrap=self._inside(process.host))

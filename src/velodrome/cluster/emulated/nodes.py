@@ -77,10 +77,10 @@ class Network:
         table = [f"{_NETWORK.format(number)} {name}" for number, name in enumerate(names, 1)]
         hosts.write_text("\n".join(["127.0.0.1 localhost", *table]) + "\n")
         self.nodes: list[Node] = []
-        self._switch = Node("switch", "", None)
+        self.switch = Node("switch", "", None)
         try:
             self.nodes += [Node(name, _NETWORK.format(number), hosts) for number, name in enumerate(names, 1)]
-            for node in (self._switch, *self.nodes):
+            for node in (self.switch, *self.nodes):
                 node.wait_until_ready()
             self._connect(cluster)
         except BaseException:
@@ -88,24 +88,24 @@ class Network:
             raise
 
     def _connect(self, cluster: EmulatedCluster) -> None:
-        self._switch.run("ip", "link", "add", "bridge", "type", "bridge")
-        self._switch.run("ip", "link", "set", "bridge", "up")
+        self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
+        self.switch.run("ip", "link", "set", "bridge", "up")
         for number, node in enumerate(self.nodes, 1):
             port = f"port{number}"
-            self._switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
-            self._switch.run("ip", "link", "set", port, "master", "bridge", "up")
+            self.switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
+            self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
             node.run("ip", "link", "set", "lo", "up")
             node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
             node.run("ip", "link", "set", "eth0", "up")
             if cluster.bandwidth is not None:
                 shape(node, "eth0", cluster.bandwidth)
-                shape(self._switch, port, cluster.bandwidth)
+                shape(self.switch, port, cluster.bandwidth)
 
     def __getitem__(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
 
     def close(self) -> None:
-        for node in (*self.nodes, self._switch):
+        for node in (*self.nodes, self.switch):
             node.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
