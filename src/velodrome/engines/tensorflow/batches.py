@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.splits import Part
+from velodrome.engines.tensorflow.examples import Examples, gather
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.schedule import Partition, evaluation_indices
 
@@ -28,29 +28,15 @@ class StepIndex(NamedTuple):
     batch: tf.Tensor
 
 
-class ExampleTensors(NamedTuple):
-    """Images and labels of a part as tensors. Images stay bytes, so that gathering a batch moves little."""
-
-    images: tf.Tensor
-    labels: tf.Tensor
-
-    @classmethod
-    def of(cls, part: Part) -> ExampleTensors:
-        return cls(tf.constant(part.images), tf.constant(part.labels, tf.int64))
-
-
 class ReplicaBatches(NamedTuple):
     """The batches of one replica for many steps: their index, and the examples that it refers to."""
 
     steps: StepIndex
-    examples: ExampleTensors
+    examples: Examples
 
 
-def batches_spec(shape: tuple[int, int, int]) -> ReplicaBatches:
-    return ReplicaBatches(
-        StepIndex(*(tf.TensorSpec([None], tf.int64) for _ in StepIndex._fields)),
-        ExampleTensors(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64)),
-    )
+#: Tensor specifications of an index.
+STEPS = StepIndex(*(tf.TensorSpec([None], tf.int64) for _ in StepIndex._fields))
 
 
 def step_index(partition: Partition) -> StepIndex:
@@ -74,7 +60,7 @@ def evaluation_partition(examples: int, rank: int, workers: int) -> Partition:
 
 
 def gather_batch(batches: ReplicaBatches, step: tf.Tensor) -> Batch:
-    """Images and labels of a step."""
-    index, (images, labels) = batches
-    mine = index.indices[index.offsets[step] : index.offsets[step + 1]]
-    return Batch(tf.gather(images, mine), tf.gather(labels, mine), index.real[step], index.batch[step])
+    """Inputs and targets of a step."""
+    index = batches.steps
+    mine = gather(batches.examples, index.indices[index.offsets[step] : index.offsets[step + 1]])
+    return Batch(mine.inputs, mine.targets, index.real[step], index.batch[step])

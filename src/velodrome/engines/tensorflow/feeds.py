@@ -13,10 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.gather import Gather
-from velodrome.data.splits import Part as Examples
 from velodrome.engines.tensorflow import batches as batches
-from velodrome.engines.tensorflow.batches import ExampleTensors, ReplicaBatches
+from velodrome.engines.tensorflow.batches import ReplicaBatches
+from velodrome.engines.tensorflow.examples import (
+    Examples,
+    Reader,
+    are_on_disk,
+    examples_of,
+    input_bytes,
+    spec_of,
+    to_tensors,
+)
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.schedule import Partition, Schedule
 from velodrome.tasks.text_schedule import TextSchedule, Words
@@ -24,7 +31,7 @@ from velodrome.tasks.text_schedule import evaluation_rows as rows_of_text
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
-#: Bytes of images that a window of a streamed data set holds.
+#: Bytes of inputs that a window of a streamed data set holds.
 WINDOW_BYTES = 4 << 20
 
 
@@ -58,18 +65,18 @@ class Feed(ABC):
         """The batch of a step from one replica's inputs, in the graph."""
 
 
-def steps_per_window(part: Examples, partitions: Sequence[Partition]) -> int:
+def steps_per_window(examples: Examples, partitions: Sequence[Partition]) -> int:
     """The same in all processes, so that each makes the same calls, whether its part is in memory or on disk."""
-    bytes_of_step = int(partitions[0].batch.max(initial=1)) * int(np.prod(part.images.shape[1:]))
+    bytes_of_step = int(partitions[0].batch.max(initial=1)) * input_bytes(examples)
     return max(1, WINDOW_BYTES // max(1, bytes_of_step))
 
 
 class InMemorySource:
     """Partitions of a part in memory. Windows end where those of a process that reads its part from disk do."""
 
-    def __init__(self, part: Examples, examples: ExampleTensors, partitions: Sequence[Partition]) -> None:
-        self._inputs = [ReplicaBatches(batches.step_index(partition), examples) for partition in partitions]
-        self._length = steps_per_window(part, partitions)
+    def __init__(self, examples: Examples, tensors: Examples, partitions: Sequence[Partition]) -> None:
+        self._inputs = [ReplicaBatches(batches.step_index(partition), tensors) for partition in partitions]
+        self._length = steps_per_window(examples, partitions)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         while first < last:
@@ -82,13 +89,13 @@ class StreamedSource:
     """Partitions of a part on disk: windows of a few megabytes, the next one read while the present one is used."""
 
     def __init__(
-        self, part: Examples, gather: Gather, partitions: Sequence[Partition], reader: ThreadPoolExecutor
+        self, examples: Examples, reader: Reader, partitions: Sequence[Partition], thread: ThreadPoolExecutor
     ) -> None:
-        self._part, self._gather, self._partitions, self._reader = part, gather, partitions, reader
+        self._reader, self._partitions, self._thread = reader, partitions, thread
         self._steps = partitions[0].steps
-        self._length = steps_per_window(part, partitions)
+        self._length = steps_per_window(examples, partitions)
         self._first, self._inputs = 0, list[ReplicaBatches]()
-        self._next: Future[list[ReplicaBatches]] | None = reader.submit(self._read, 0)
+        self._next: Future[list[ReplicaBatches]] | None = thread.submit(self._read, 0)
 
     def _read(self, first: int) -> list[ReplicaBatches]:
         last = min(first + self._length, self._steps)
@@ -100,9 +107,7 @@ class StreamedSource:
             index = batches.step_index(Partition(places, offsets - offsets[0], partition.batch[first:last]))
             if not len(wanted):
                 wanted = np.zeros(1, np.int64)  # what an empty step holds
-            labels = np.asarray(self._part.labels).take(wanted)
-            examples = ExampleTensors(tf.constant(self._gather(wanted)), tf.constant(labels, tf.int64))
-            inputs.append(ReplicaBatches(index, examples))
+            inputs.append(ReplicaBatches(index, self._reader(wanted)))
         return inputs
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
@@ -117,29 +122,30 @@ class StreamedSource:
         assert self._next is not None
         self._inputs, self._first = self._next.result(), first
         after = first + self._length
-        self._next = self._reader.submit(self._read, after) if after < self._steps else None
+        self._next = self._thread.submit(self._read, after) if after < self._steps else None
 
 
-class ImageFeed(Feed):
-    """Images and labels of a data set, in memory or, if its arrays are mapped files, from disk."""
+class IndexFeed(Feed):
+    """Examples of a data set by their indices, in memory or, if its arrays are mapped files, from disk."""
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self.spec = batches.batches_spec(context.data.input_shape)
-        self._examples: dict[str, ExampleTensors] = {}
-        self._reader = ThreadPoolExecutor(1)
-        self._gathers: dict[str, Gather] = {}
+        self._parts = {part: examples_of(getattr(context.data, part)) for part in ("train", "validation", "test")}
+        self.spec = ReplicaBatches(batches.STEPS, spec_of(self._parts["train"]))
+        self._tensors: dict[str, Examples] = {}
+        self._thread = ThreadPoolExecutor(1)
+        self._readers: dict[str, Reader] = {}
         self._epoch: InMemorySource | StreamedSource
 
     def _source(self, part: str, partitions: Sequence[Partition]) -> InMemorySource | StreamedSource:
-        examples: Examples = getattr(self._context.data, part)
-        if isinstance(examples.images, np.memmap):
-            if part not in self._gathers:
-                self._gathers[part] = Gather(examples.images)
-            return StreamedSource(examples, self._gathers[part], partitions, self._reader)
-        if part not in self._examples:
-            self._examples[part] = ExampleTensors.of(examples)
-        return InMemorySource(examples, self._examples[part], partitions)
+        examples = self._parts[part]
+        if are_on_disk(examples):
+            if part not in self._readers:
+                self._readers[part] = Reader(examples)
+            return StreamedSource(examples, self._readers[part], partitions, self._thread)
+        if part not in self._tensors:
+            self._tensors[part] = to_tensors(examples)
+        return InMemorySource(examples, self._tensors[part], partitions)
 
     def begin_epoch(self, schedule: Schedule) -> None:
         self._epoch = self._source("train", [schedule.partition(rank) for rank in self._ranks])

@@ -26,14 +26,14 @@ class ClassificationTask(TensorFlowTask):
         return network
 
     def feed(self, context: Context, ranks: range) -> Feed:
-        from velodrome.engines.tensorflow.feeds import ImageFeed
+        from velodrome.engines.tensorflow.feeds import IndexFeed
 
-        return ImageFeed(context, ranks)
+        return IndexFeed(context, ranks)
 
     def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.image_dispatcher import ImageDispatcher
+        from velodrome.engines.tensorflow.index_dispatcher import IndexDispatcher
 
-        return ImageDispatcher(context, network, strategy, monitor)
+        return IndexDispatcher(context, network, strategy, monitor)
 
     def prepare_server_worker(self, context: Context) -> None:
         from velodrome.engines.tensorflow import worker_data, worker_files

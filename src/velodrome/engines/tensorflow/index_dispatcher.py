@@ -1,4 +1,4 @@
-"""Schedules closures over images: each carries the indices of examples that `worker_data.py` brings to the workers."""
+"""Schedules closures over examples: each carries indices, and `worker_data.py` brings the examples to the workers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.cluster import PeerMonitor
+from velodrome.engines.tensorflow.examples import examples_of, gather, input_bytes
 from velodrome.engines.tensorflow.flat import Batch, FlatModel
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
-from velodrome.engines.tensorflow.worker_data import WorkerData, examples_of, reads_itself
+from velodrome.engines.tensorflow.worker_data import WorkerData, examples_in, reads_itself
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
@@ -27,7 +28,7 @@ _SMALL_NETWORK = 24
 _LONG_JOB = 600
 #: A closure that takes more seconds than this is divided into so many at the end of an epoch.
 _LONG_CLOSURE, _SMALLER = 0.4, 4
-#: Most bytes of images that are sent along with a closure of several steps.
+#: Most bytes of inputs that are sent along with a closure of several steps.
 _SENT_BYTES = 16 << 20
 
 
@@ -45,7 +46,7 @@ def balanced_size(steps: int, epoch: int, most: int, workers: int) -> int:
     return min(sizes, key=lambda size: epochs * seconds(epoch, size) + seconds(rest, size))
 
 
-class ImageDispatcher(ParameterServer):
+class IndexDispatcher(ParameterServer):
     """Any closure may run on any worker, and one is always queued for the next worker that is free."""
 
     def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
@@ -65,7 +66,7 @@ class ImageDispatcher(ParameterServer):
         indices of the examples in `source`. `unrolled` is the number of steps to unroll; 0 for a loop.
         """
         size, examples, seed_offset, indices = order[0], order[1], order[2], order[3:]
-        tensors = examples_of(source)
+        tensors = examples_in(source)
         states = [
             value + tf.cast(tf.stack([seed_offset * _SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
@@ -73,9 +74,7 @@ class ImageDispatcher(ParameterServer):
 
         def body(first: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
             last = tf.minimum(first + size, examples)
-            mine = indices[first:last]
-            images, labels = (tf.gather(tensor, mine) for tensor in tensors)
-            batch = Batch(images, labels, last - first, last - first)
+            batch = Batch(*gather(tensors, indices[first:last]), last - first, last - first)
             result = self._step(now, batch)
             return last, counts + result.counts, *result.statistics
 
@@ -95,9 +94,8 @@ class ImageDispatcher(ParameterServer):
         return [variable.read_value() for variable in self._statistics]
 
     def _count_examples(self, source: Any, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        images, labels = (tf.gather(tensor, indices) for tensor in examples_of(source))
         number = tf.size(indices, tf.int64)
-        batch = Batch(images, labels, number, number)
+        batch = Batch(*gather(examples_in(source), indices), number, number)
         result = self._network.count(self._layers(), self._read_statistics(), batch)
         confusion = () if result.confusion is None else (result.confusion,)
         return (result.counts, tf.cast(result.right, tf.uint8), *confusion)
@@ -107,7 +105,7 @@ class ImageDispatcher(ParameterServer):
         self._schedule, self._scheduled = schedule, 0
         self._closure_steps = self._steps_per_closure(schedule.steps)
         if not self._data.is_kept("train"):
-            bytes_of_step = self._context.data.train.images[:1].nbytes * schedule.batch_sizes[0]
+            bytes_of_step = input_bytes(examples_of(self._context.data.train)) * schedule.batch_sizes[0]
             self._closure_steps = max(1, min(self._closure_steps, _SENT_BYTES // bytes_of_step))
         steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))
         self._unrolled = not self._stock and steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
