@@ -6,16 +6,27 @@ process on an empty batch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.examples import Examples, gather
 from velodrome.engines.tensorflow.flat import Batch
+from velodrome.tasks.base import Task
+from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import Partition, evaluation_indices
 
 EVALUATION_BATCH = 500
+
+
+#: Tensors by name that are the same for all examples of a part.
+Constants = dict[str, tf.Tensor]
+
+
+def constants_of(task: Task, data: Any, part: str) -> Constants:
+    """What the counts of a part need to know of it as a whole: of regression, the mean of its targets."""
+    return {"centre": tf.constant(task.centre(data, part), tf.float64)} if isinstance(task, Regression) else {}
 
 
 class StepIndex(NamedTuple):
@@ -29,10 +40,12 @@ class StepIndex(NamedTuple):
 
 
 class ReplicaBatches(NamedTuple):
-    """The batches of one replica for many steps: their index, and the examples that it refers to."""
+    """The batches of one replica for many steps: their index, the examples that it refers to, and what the counts of
+    the part need to know beside them."""
 
     steps: StepIndex
     examples: Examples
+    constants: Constants
 
 
 #: Tensor specifications of an index.
@@ -63,4 +76,4 @@ def gather_batch(batches: ReplicaBatches, step: tf.Tensor) -> Batch:
     """Inputs and targets of a step."""
     index = batches.steps
     mine = gather(batches.examples, index.indices[index.offsets[step] : index.offsets[step + 1]])
-    return Batch(mine.inputs, mine.targets, index.real[step], index.batch[step])
+    return Batch(mine.inputs, mine.targets, index.real[step], index.batch[step], batches.constants)

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from velodrome.data.arrays import ArrayPart
 from velodrome.data.gather import Gather
 from velodrome.data.splits import Part
+from velodrome.tasks.ahead import rows_of
 from velodrome.tasks.schedule import Indices
 
 
@@ -22,48 +24,73 @@ class Examples(NamedTuple):
     targets: Any
 
 
-def examples_of(part: Any) -> Examples:
-    """The arrays of a part that a task loaded."""
-    if isinstance(part, Part):
-        return Examples(part.images, np.asarray(part.labels, np.int64))
-    raise NotImplementedError(type(part).__name__)
+class Source:
+    """A part that a task loaded, as TensorFlow's side reads it."""
+
+    def __init__(self, part: Part | ArrayPart) -> None:
+        #: The whole arrays; None where rows are computed when they are asked for.
+        self.arrays: Examples | None = None
+        if isinstance(part, Part):
+            self.arrays = Examples(part.images, np.asarray(part.labels, np.int64))
+        elif type(part) is ArrayPart:
+            self.arrays = Examples(dict(part.inputs), {name: np.asarray(each) for name, each in part.targets.items()})
+        self._part = part
+        self._rows: Any = None
+        self.spec: Examples = _spec_of(part if self.arrays is None else self.arrays)
+        self.input_bytes = sum(_bytes_of(spec) for spec in tf.nest.flatten(self.spec.inputs))
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all of it may become tensors; mapped files may be larger than memory."""
+        arrays = self.arrays
+        return arrays is not None and not any(isinstance(one, np.memmap) for one in tf.nest.flatten(arrays.inputs))
+
+    @property
+    def bytes(self) -> int:
+        return len(self) * sum(_bytes_of(spec) for spec in tf.nest.flatten(self.spec))
+
+    def tensors(self) -> Examples:
+        """All of it."""
+        found: Examples = tf.nest.map_structure(tf.constant, self.arrays)
+        return found
+
+    def read(self, indices: Indices, epoch: int = 0) -> Examples:
+        """Some examples, from memory or from disk; `epoch` is 0 in an evaluation."""
+        if self._rows is None:
+            # A part whose rows are computed is asked for inputs and targets together.
+            self._rows = rows_of(self._part) if self.arrays is None else tf.nest.map_structure(Gather, self.arrays)
+        if self.arrays is None:
+            return Examples(*(_constants(arrays) for arrays in self._rows(indices, epoch)))
+        found: Examples = tf.nest.map_structure(lambda gather: tf.constant(gather(indices)), self._rows)
+        return found
 
 
-def to_tensors(examples: Examples) -> Examples:
-    found: Examples = tf.nest.map_structure(tf.constant, examples)
-    return found
+def _constants(arrays: Any) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(array) for name, array in arrays.items()}
 
 
-def spec_of(examples: Examples) -> Examples:
-    """Tensor specifications for any number of examples like these."""
-    found: Examples = tf.nest.map_structure(
-        lambda array: tf.TensorSpec([None, *array.shape[1:]], tf.as_dtype(array.dtype)), examples
-    )
-    return found
+def _spec_of(part: Any) -> Examples:
+    """Tensor specifications for any number of examples of a part, or of its arrays."""
+    if isinstance(part, Examples):
+        found: Examples = tf.nest.map_structure(
+            lambda array: tf.TensorSpec([None, *array.shape[1:]], tf.as_dtype(array.dtype)), part
+        )
+        return found
+    return Examples(*(
+        {one.name: tf.TensorSpec([None, *one.shape], tf.as_dtype(one.dtype)) for one in fields}
+        for fields in (part.input_fields, part.target_fields)
+    ))
 
 
-def are_on_disk(examples: Examples) -> bool:
-    """Whether some inputs are mapped files, which may be larger than memory."""
-    return any(isinstance(array, np.memmap) for array in tf.nest.flatten(examples.inputs))
-
-
-def input_bytes(examples: Examples) -> int:
-    """Bytes of the inputs of one example."""
-    return sum(array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in tf.nest.flatten(examples.inputs))
+def _bytes_of(spec: tf.TensorSpec) -> int:
+    """Of one example."""
+    return int(spec.dtype.size * np.prod(spec.shape[1:], dtype=np.int64))
 
 
 def gather(examples: Examples, indices: tf.Tensor) -> Examples:
     """Those of the examples that the indices name, in the graph."""
     found: Examples = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), examples)
     return found
-
-
-class Reader:
-    """Reads examples by their indices, from memory or from disk, into tensors."""
-
-    def __init__(self, examples: Examples) -> None:
-        self._gathers = tf.nest.map_structure(Gather, examples)
-
-    def __call__(self, indices: Indices) -> Examples:
-        found: Examples = tf.nest.map_structure(lambda read: tf.constant(read(indices)), self._gathers)
-        return found

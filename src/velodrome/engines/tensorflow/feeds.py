@@ -14,16 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.engines.tensorflow import batches as batches
-from velodrome.engines.tensorflow.batches import ReplicaBatches
-from velodrome.engines.tensorflow.examples import (
-    Examples,
-    Reader,
-    are_on_disk,
-    examples_of,
-    input_bytes,
-    spec_of,
-    to_tensors,
-)
+from velodrome.engines.tensorflow.batches import Constants, ReplicaBatches, constants_of
+from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.schedule import Partition, Schedule
 from velodrome.tasks.text_schedule import TextSchedule, Words
@@ -33,6 +25,9 @@ from velodrome.worker.learner import Part
 
 #: Bytes of inputs that a window of a streamed data set holds.
 WINDOW_BYTES = 4 << 20
+
+
+PARTS = ("train", "validation", "test")
 
 
 class Window(NamedTuple):
@@ -48,6 +43,8 @@ class Feed(ABC):
 
     #: Tensor specifications of one replica's inputs.
     spec: Any
+    #: The epoch that begins, counted from 1; set by the learner.
+    epoch: int = 0
 
     @abstractmethod
     def begin_epoch(self, schedule: Any) -> None: ...
@@ -65,18 +62,22 @@ class Feed(ABC):
         """The batch of a step from one replica's inputs, in the graph."""
 
 
-def steps_per_window(examples: Examples, partitions: Sequence[Partition]) -> int:
+def steps_per_window(source: Source, partitions: Sequence[Partition]) -> int:
     """The same in all processes, so that each makes the same calls, whether its part is in memory or on disk."""
-    bytes_of_step = int(partitions[0].batch.max(initial=1)) * input_bytes(examples)
+    bytes_of_step = int(partitions[0].batch.max(initial=1)) * source.input_bytes
     return max(1, WINDOW_BYTES // max(1, bytes_of_step))
 
 
-class InMemorySource:
+class HeldWindows:
     """Partitions of a part in memory. Windows end where those of a process that reads its part from disk do."""
 
-    def __init__(self, examples: Examples, tensors: Examples, partitions: Sequence[Partition]) -> None:
-        self._inputs = [ReplicaBatches(batches.step_index(partition), tensors) for partition in partitions]
-        self._length = steps_per_window(examples, partitions)
+    def __init__(
+        self, source: Source, tensors: Examples, partitions: Sequence[Partition], constants: Constants | None = None
+    ) -> None:
+        self._inputs = [
+            ReplicaBatches(batches.step_index(partition), tensors, constants or {}) for partition in partitions
+        ]
+        self._length = steps_per_window(source, partitions)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         while first < last:
@@ -85,15 +86,18 @@ class InMemorySource:
             first = end
 
 
-class StreamedSource:
-    """Partitions of a part on disk: windows of a few megabytes, the next one read while the present one is used."""
+class StreamedWindows:
+    """Partitions of a part that is not in memory: windows of a few megabytes, the next one read while the present one
+    is used."""
 
     def __init__(
-        self, examples: Examples, reader: Reader, partitions: Sequence[Partition], thread: ThreadPoolExecutor
+        self, source: Source, partitions: Sequence[Partition], thread: ThreadPoolExecutor,
+        constants: Constants | None = None, epoch: int = 0,
     ) -> None:
-        self._reader, self._partitions, self._thread = reader, partitions, thread
+        self._source, self._partitions, self._thread = source, partitions, thread
+        self._constants, self._epoch = constants or {}, epoch
         self._steps = partitions[0].steps
-        self._length = steps_per_window(examples, partitions)
+        self._length = steps_per_window(source, partitions)
         self._first, self._inputs = 0, list[ReplicaBatches]()
         self._next: Future[list[ReplicaBatches]] | None = thread.submit(self._read, 0)
 
@@ -107,7 +111,7 @@ class StreamedSource:
             index = batches.step_index(Partition(places, offsets - offsets[0], partition.batch[first:last]))
             if not len(wanted):
                 wanted = np.zeros(1, np.int64)  # what an empty step holds
-            inputs.append(ReplicaBatches(index, self._reader(wanted)))
+            inputs.append(ReplicaBatches(index, self._source.read(wanted, self._epoch), self._constants))
         return inputs
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
@@ -126,37 +130,36 @@ class StreamedSource:
 
 
 class IndexFeed(Feed):
-    """Examples of a data set by their indices, in memory or, if its arrays are mapped files, from disk."""
+    """Examples of a data set by their indices, in memory or, if they do not fit there, read ahead of their use."""
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self._parts = {part: examples_of(getattr(context.data, part)) for part in ("train", "validation", "test")}
-        self.spec = ReplicaBatches(batches.STEPS, spec_of(self._parts["train"]))
+        self._sources = {part: Source(getattr(context.data, part)) for part in PARTS}
+        self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
+        fixed = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in self._constants["train"].items()}
+        self.spec = ReplicaBatches(batches.STEPS, self._sources["train"].spec, fixed)
         self._tensors: dict[str, Examples] = {}
         self._thread = ThreadPoolExecutor(1)
-        self._readers: dict[str, Reader] = {}
-        self._epoch: InMemorySource | StreamedSource
+        self._epoch: HeldWindows | StreamedWindows
 
-    def _source(self, part: str, partitions: Sequence[Partition]) -> InMemorySource | StreamedSource:
-        examples = self._parts[part]
-        if are_on_disk(examples):
-            if part not in self._readers:
-                self._readers[part] = Reader(examples)
-            return StreamedSource(examples, self._readers[part], partitions, self._thread)
+    def _windows(self, part: str, partitions: Sequence[Partition], epoch: int = 0) -> HeldWindows | StreamedWindows:
+        source, constants = self._sources[part], self._constants[part]
+        if not source.in_memory:
+            return StreamedWindows(source, partitions, self._thread, constants, epoch)
         if part not in self._tensors:
-            self._tensors[part] = to_tensors(examples)
-        return InMemorySource(examples, self._tensors[part], partitions)
+            self._tensors[part] = source.tensors()
+        return HeldWindows(source, self._tensors[part], partitions, constants)
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        self._epoch = self._source("train", [schedule.partition(rank) for rank in self._ranks])
+        self._epoch = self._windows("train", [schedule.partition(rank) for rank in self._ranks], self.epoch)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         return self._epoch.windows(first, last)
 
     def evaluation(self, part: Part) -> Iterator[Window]:
-        examples = len(getattr(self._context.data, part))
+        examples = len(self._sources[part])
         partitions = [batches.evaluation_partition(examples, rank, self._world) for rank in self._ranks]
-        return self._source(part, partitions).windows(0, partitions[0].steps)
+        return self._windows(part, partitions).windows(0, partitions[0].steps)
 
     def batch(self, inputs: Any, step: tf.Tensor) -> Batch:
         return batches.gather_batch(inputs, step)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.engines.tensorflow import worker_files
-from velodrome.engines.tensorflow.examples import Examples, Reader, are_on_disk, examples_of, to_tensors
+from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.tasks.schedule import Indices
 from velodrome.worker.context import Context
 
@@ -35,14 +35,15 @@ class WorkerData:
     def __init__(self, coordinator: Any, data: Any, *, published: bool) -> None:
         """`published`: the workers have opened their own examples."""
         self._coordinator, self._published = coordinator, published
-        self._parts = {part: examples_of(getattr(data, part)) for part in worker_files.PARTS}
+        self._parts = {part: Source(getattr(data, part)) for part in worker_files.PARTS}
         self._datasets: dict[str, Any] = {}
-        self._readers: dict[str, Reader] = {}
+        #: The epoch that begins, counted from 1; set by the learner.
+        self.epoch = 0
 
     def is_kept(self, part: str) -> bool:
         """Whether workers keep the part, so that closures need no more than indices."""
-        examples = self._parts[part]
-        return not are_on_disk(examples) and (self._published or _bytes_of(examples) <= SENT_ONCE_BYTES)
+        source = self._parts[part]
+        return source.in_memory and (self._published or source.bytes <= SENT_ONCE_BYTES)
 
     def source(self, part: str, indices: Indices) -> tuple[Any, Indices]:
         """What a closure reads its examples from (`examples_in`), and the indices of the examples in it."""
@@ -50,20 +51,19 @@ class WorkerData:
             if part not in self._datasets:
                 self._datasets[part] = self._published_dataset(part) if self._published else self._send(part)
             return self._datasets[part], indices
-        if part not in self._readers:
-            self._readers[part] = Reader(self._parts[part])
-        return self._readers[part](indices), np.arange(len(indices), dtype=np.int64)
+        read = self._parts[part].read(indices, self.epoch if part == "train" else 0)
+        return read, np.arange(len(indices), dtype=np.int64)
 
     def _published_dataset(self, part: str) -> Any:
         """An iterator in every worker that yields the whole part as the worker has published it."""
-        make = tf.autograph.experimental.do_not_convert(partial(worker_files.dataset, part, self._parts[part]))
+        make = tf.autograph.experimental.do_not_convert(partial(worker_files.dataset, part, self._parts[part].arrays))
         return iter(self._coordinator.create_per_worker_dataset(make))
 
     def _send(self, part: str) -> Any:
         """An iterator in every worker that yields the whole part, again and again, without copying it."""
         # Made out here, the tensors are sent as they are; in the function they would become part of its graph, which
         # takes half a minute for 40 MB.
-        tensors = to_tensors(self._parts[part])
+        tensors = self._parts[part].tensors()
 
         # Converting Python into graphs, which nothing here needs, would leave files behind when a worker is killed.
         @tf.autograph.experimental.do_not_convert
@@ -76,7 +76,3 @@ class WorkerData:
 def examples_in(source: Any) -> Examples:
     """The examples that a closure was given a source of, in its graph."""
     return Examples(*source) if isinstance(source, tuple) else next(source)
-
-
-def _bytes_of(examples: Examples) -> int:
-    return sum(array.nbytes for array in tf.nest.flatten(examples))

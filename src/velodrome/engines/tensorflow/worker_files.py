@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.examples import Examples, examples_of
+from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.errors import RunFailed
 
 PARTS = ("train", "validation", "test")
@@ -37,7 +37,8 @@ def supported() -> bool:
 def publish(data: Any) -> None:
     """In a worker: open the examples for the closures to come."""
     for part in PARTS:
-        arrays = tf.nest.flatten(examples_of(getattr(data, part)))
+        source = Source(getattr(data, part))
+        arrays = [] if source.arrays is None else tf.nest.flatten(source.arrays)  # the chief sends what is computed
         for array, descriptor in zip(arrays, _descriptors(part, len(arrays)), strict=True):
             _open(_file_of(array), descriptor)
 
