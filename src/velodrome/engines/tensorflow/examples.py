@@ -34,13 +34,13 @@ class Source:
             self.arrays = Examples(part.images, np.asarray(part.labels, np.int64))
         elif type(part) is ArrayPart:
             self.arrays = Examples(dict(part.inputs), {name: np.asarray(each) for name, each in part.targets.items()})
-        self._part = part
-        self._rows: Any = None
+        self._length = len(part)
+        self._rows: Any = rows_of(part) if isinstance(part, ArrayPart) and self.arrays is None else None
         self.spec: Examples = _spec_of(part if self.arrays is None else self.arrays)
         self.input_bytes = sum(_bytes_of(spec) for spec in tf.nest.flatten(self.spec.inputs))
 
     def __len__(self) -> int:
-        return len(self._part)
+        return self._length
 
     @property
     def in_memory(self) -> bool:
@@ -59,11 +59,10 @@ class Source:
 
     def read(self, indices: Indices, epoch: int = 0) -> Examples:
         """Some examples, from memory or from disk; `epoch` is 0 in an evaluation."""
-        if self._rows is None:
-            # A part whose rows are computed is asked for inputs and targets together.
-            self._rows = rows_of(self._part) if self.arrays is None else tf.nest.map_structure(Gather, self.arrays)
         if self.arrays is None:
             return Examples(*(_constants(arrays) for arrays in self._rows(indices, epoch)))
+        if self._rows is None:
+            self._rows = tf.nest.map_structure(Gather, self.arrays)
         found: Examples = tf.nest.map_structure(lambda gather: tf.constant(gather(indices)), self._rows)
         return found
 

@@ -195,7 +195,8 @@ class IndexDispatcher(ParameterServer):
             counted = np.sum([each.confusion for each in in_order], axis=0)
             self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
         counts = sum((self._network.counts(each.counts) for each in in_order), Counts())
-        return count_scores(self._context, part, counts, np.concatenate([np.zeros(0), *(each.scores.ravel() for each in in_order)]))
+        scores = [each.scores.ravel() for each in in_order]
+        return count_scores(self._context, part, counts, np.concatenate([np.zeros(0), *scores]))
 
     def load(self, state: State) -> None:
         super().load(state)
