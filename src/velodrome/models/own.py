@@ -28,19 +28,19 @@ _ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}
 _MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module"}
 
 
-def split_name(model: str) -> tuple[str, str]:
-    """Module and function of `module:function`."""
+def split_name(model: str, option: str = "--model") -> tuple[str, str]:
+    """Module and function of `module:function`, which an option names."""
     module, _, function = model.partition(":")
     parts = [*module.split("."), *function.split(".")]
     if not all(part.isidentifier() for part in parts):
-        raise BadRequest(f"--model {model!r}: write your own model as module:function, for example my_nets:build")
+        raise BadRequest(f"{option} {model!r}: write your own model as module:function, for example my_nets:build")
     return module, function
 
 
-def builder_of(model: str) -> Callable[..., Any]:
+def builder_of(model: str, option: str = "--model") -> Callable[..., Any]:
     """Import the user's function. Errors inside the user's module pass through as they are."""
-    module_name, function = split_name(model)
-    refuse_standard("--model", model, module_name)
+    module_name, function = split_name(model, option)
+    refuse_standard(option, model, module_name)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -48,15 +48,15 @@ def builder_of(model: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise BadRequest(f"--model {model!r}: no module named {error.name!r} in {here} or on PYTHONPATH") from None
+            raise BadRequest(f"{option} {model!r}: no module named {error.name!r} in {here} or on PYTHONPATH") from None
         raise
     for part in function.split("."):
         if not hasattr(found, part):
-            raise BadRequest(f"--model {model!r}: module {module_name!r} has no {part!r}")
+            raise BadRequest(f"{option} {model!r}: module {module_name!r} has no {part!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise BadRequest(f"--model {model!r}: {function!r} is not a function")
-    refuse_standard_function("--model", model, found)
+        raise BadRequest(f"{option} {model!r}: {function!r} is not a function")
+    refuse_standard_function(option, model, found)
     builder: Callable[..., Any] = found
     return builder
 

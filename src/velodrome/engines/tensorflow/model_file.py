@@ -75,14 +75,18 @@ def load(folder: Path) -> keras.Model:
         return keras.saving.load_model(
             folder / WHOLE, custom_objects=objects, compile=False, safe_mode=about.get("safe_mode", True)
         )
-    before = keras.config.floatx()
+    before, policy = keras.config.floatx(), keras.config.dtype_policy()
     try:
         keras.config.set_floatx(about["dtype"])
+        if "policy" in about:
+            keras.config.set_dtype_policy(about["policy"])
         shape = tuple(about["input_shape"])
         model = builder_of(about["model"])(input_shape=shape, classes=about["classes"], **about["model_args"])
         model(np.zeros((about.get("only_batch") or 1, *shape), about["dtype"]))  # creates the weights
     finally:
         keras.config.set_floatx(before)
+        if "policy" in about:
+            keras.config.set_dtype_policy(policy)
     model.load_weights(folder / WEIGHTS)
     return model
 

@@ -14,7 +14,7 @@ from velodrome.data.splits import Splits
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
-from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
+from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
 from velodrome.engines.tensorflow.softmax import before_activation, logarithm
 from velodrome.engines.tensorflow.trial import Findings, Trial
@@ -42,15 +42,16 @@ class Network(FlatModel):
 
     def __init__(self, job: Job, data: Splits) -> None:
         self.shape, self.classes = data.input_shape, data.classes
-        keras.config.set_floatx(job.dtype)
+        set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         model = self._built(job)
         self.pixels, self.notes = choose_transform(job, model, data)
         self.pixel_form = self.pixels.form
-        sizes = [size or 1 for size in Classification().schedule(job, data, 1).sizes(job.steps)]
+        schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
+        sizes = [size or 1 for size in schedule.sizes(job.steps)]
         # The images come round again where there are fewer.
         chosen = data.train.images[np.arange(sizes[0]) % len(data.train)]
-        images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.dtype))
+        images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.weights_dtype))
         with fits_data(job.model, self.shape, building=False, batch=len(images)):
             outputs = model(images, training=False)
         super().__init__(job, model)
@@ -110,7 +111,12 @@ class Network(FlatModel):
             logits = self._logits(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
             penalties = list(self.model.losses) if self._penalised else []
         after = [scope.get_current_value(variable) for variable in self.statistics]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
+        if training and self.job.label_smoothing:
+            labels = tf.one_hot(batch.targets, self.classes, dtype=self.dtype)
+            labels = labels * (1 - self.job.label_smoothing) + self.job.label_smoothing / self.classes
+            losses = tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        else:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
         return losses, tf.argmax(logits, axis=-1), after, penalties
 
     def _logits(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
