@@ -35,7 +35,7 @@ def offered(velodrome, monkeypatch: pytest.MonkeyPatch):
     ("runs list --status i", ["interrupted", "incomplete"]),
     ("race --naming ", ["plain", "published"]),
     ("race --on d", ["debug"]),
-    ("train --optimizer ", ["sgd", "momentum", "adam"]),
+    ("train --optimizer ", ["sgd", "momentum", "adam", "adamw"]),
     ("train --engine torch --strategy ", ["allreduce", "ddp", "single"]),
     ("train --engine tensorflow --strategy m", ["mirrored", "multi-worker-mirrored"]),
     ("train --strategy d", ["ddp"]),
@@ -86,7 +86,7 @@ def test_names_of_what_is_stored_are_offered(offered, runs: Path) -> None:
 
 @pytest.mark.parametrize(("words", "told"), [
     (["--vary", "entry", "=", "torch/d"], ["torch/ddp"]),
-    (["--vary", "optimizer", "="], ["sgd", "momentum", "adam"]),
+    (["--vary", "optimizer", "="], ["sgd", "momentum", "adam", "adamw"]),
     (["--vary", "entry", "=", "tensorflow/parameter-server", ":"], ["1"]),
     (["--vary", "optimizer", "=", "sgd", "--naming", "pl"], ["plain"]),
     (["--naming", ""], ["plain", "published"]),
