@@ -76,8 +76,7 @@ def test_nesterov_is_that_of_keras(train: Any, data: Path) -> None:
     assert np.abs(ours.state["weights"] - weights).max() < 1e-6
 
 
-@pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("adam", 0.0)])
-def test_weight_decay_of_other_optimizers_is_added_to_the_gradient(train: Any, optimizer: str, momentum: float) -> None:
+def test_weight_decay_of_other_optimizers_is_added_to_the_gradient(train: Any) -> None:
     """One step: with it, SGD's weights are those without it less rate times decay times the initial ones."""
     asked = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 1, "model": "keras_nets:dense"}
     without, begun = train(**asked, steps=1), train(**asked | {"learning_rate": 1e-30}, steps=1)
@@ -104,7 +103,110 @@ def test_smaller_batches_that_are_added_up_are_the_larger_batch(
 ) -> None:
     alone = train(strategy="single", **EVERYTHING)
     ran = train(strategy=strategy, workers=workers, implementation=implementation, **EVERYTHING | PARTS)
-    limit = 1e-9 if implementation == "velodrome" else 1e-6  # Keras keeps constants of its own in float32
+    limit = 1e-9 if implementation == "velodrome" else 1e-5  # Keras keeps constants of its own in float32
     assert ran.state["iterations"] == STEPS
     assert largest_difference(alone.state, ran.state) < limit
     assert ran.result["test"]["loss_sum"] == pytest.approx(alone.result["test"]["loss_sum"], abs=1e2 * limit)
+
+
+def test_rows_of_a_text_are_added_up_too(tmp_path: Path) -> None:
+    from driver import run, write_text
+
+    from velodrome.spec.job import Job
+
+    text = write_text(tmp_path / "text.npz")
+    asked = {"engine": "tensorflow", "model": "lstm-small", "dtype": "float64", "optimizer": "sgd", "unroll": 5,
+             "learning_rate": 0.1, "steps": 6, "epochs": 2, "schedule": "linear", "seed": 3}
+    whole = run(Job(**asked, batch_size=6), text, tmp_path / "whole")
+    parts = run(Job(**asked, batch_size=2, accumulate=3), text, tmp_path / "parts")
+    assert largest_difference(whole.state, parts.state) < 1e-9
+    assert parts.result["test"]["loss_sum"] == pytest.approx(whole.result["test"]["loss_sum"], rel=1e-9)
+
+
+OWN = {"optimizer": "keras_nets:make_optimizer", "epochs": 3, "model": "keras_nets:conv"}
+
+
+@pytest.mark.parametrize(("strategy", "workers", "changes"), [
+    ("single", 1, {}), ("mirrored", 2, {"schedule": "linear"}),
+    pytest.param("multi-worker-mirrored", 2, {}, marks=pytest.mark.slow),
+    pytest.param("central-storage", 2, {}, marks=pytest.mark.slow),
+    pytest.param("parameter-server", 1, {"schedule": "linear"}, marks=pytest.mark.slow),
+    pytest.param("parameter-server", 1, {}, marks=pytest.mark.slow),
+])
+def test_an_optimizer_of_ones_own_is_used_as_it_is(
+    train: Any, data: Path, strategy: str, workers: int, changes: dict[str, Any]
+) -> None:
+    pytest.importorskip("keras")
+    import keras_nets
+
+    ran = train(strategy=strategy, workers=workers, **OWN | changes)
+    rate = (lambda step: 0.01 * (1 - step / 12)) if changes else (lambda step: 0.01)
+    weights, _ = by_keras(data, keras_nets.make_optimizer(), rate, 0.0, steps=12)
+    assert np.abs(ran.state["weights"] - weights).max() < 1e-5
+    assert "your optimizer keras_nets:make_optimizer" in ran.result["implementation"]["framework"]
+
+
+def test_a_resumed_run_with_an_optimizer_of_ones_own_and_averages_is_exact(train: Any, tmp_path: Path) -> None:
+    asked = {**OWN, "strategy": "mirrored", "workers": 2, "ema": 0.9, "warmup": "1epochs", "schedule": "constant"}
+    whole = train(**asked)
+    train(**asked | {"epochs": 2}, folder=tmp_path)
+    resumed = train(**asked, folder=tmp_path, resume=True)
+    assert largest_difference(whole.state, resumed.state) < 1e-12
+    assert "average" in whole.state
+    assert resumed.result["test"]["loss_sum"] == pytest.approx(whole.result["test"]["loss_sum"], rel=1e-12)
+
+
+@pytest.mark.parametrize(("strategy", "workers"), [
+    ("single", 1), pytest.param("allreduce", 2, marks=pytest.mark.slow),
+])
+def test_bfloat16_is_close_to_float32_and_keeps_float32_weights(train: Any, strategy: str, workers: int) -> None:
+    asked = {"strategy": strategy, "workers": workers, "optimizer": "sgd"}
+    exact, mixed = train(**asked, dtype="float32"), train(**asked, dtype="bfloat16")
+    assert mixed.state["weights"].dtype == np.float32
+    apart = np.abs(exact.state["weights"] - mixed.state["weights"]).max()
+    assert 1e-6 < apart < 0.01, "it computes in another format, and nearly the same"
+    assert abs(exact.result["test"]["correct"] - mixed.result["test"]["correct"]) <= 3
+
+
+@pytest.mark.parametrize("form", ["model.keras", "weights.weights.h5", "weights.safetensors"])
+def test_a_job_starts_from_the_weights_of_a_file(train: Any, tmp_path: Path, form: str) -> None:
+    keras = pytest.importorskip("keras")
+    from safetensors.numpy import save_file
+
+    before = train(strategy="single", optimizer="sgd", dtype="float32")
+    file = before.folder / "model" / "model.keras"
+    if form != "model.keras":
+        saved = keras.saving.load_model(file)
+        file = tmp_path / form
+        if form.endswith(".h5"):
+            saved.save_weights(file)
+        else:
+            save_file({variable.path: np.asarray(variable) for variable in saved.variables}, file)
+    ran = train(strategy="single", optimizer="sgd", dtype="float32", weights=str(file), seed=9, steps=1, epochs=1,
+                learning_rate=1e-12)
+    assert np.abs(ran.state["weights"] - before.state["weights"]).max() < 1e-6
+    assert not [event for process in ran.processes for event in process.of_kind("warning")]
+
+
+def test_weights_that_do_not_match_are_listed_and_none_at_all_refused(train: Any) -> None:
+    file = train(strategy="single", optimizer="sgd", dtype="float32").folder / "model" / "model.keras"
+    asked = {"strategy": "single", "optimizer": "sgd", "dtype": "float32", "weights": str(file), "steps": 1}
+    other = train(**asked, model_args={"filters": 4})
+    (message,) = [event["message"] for process in other.processes for event in process.of_kind("warning")]
+    assert "1 of the model's 4 tensors were loaded" in message
+    assert "of another shape" in message
+    (process,) = train(**asked, model="dense-300-100", good=False).processes
+    assert process.code == 2
+    assert "tensors fits the model" in process.of_kind("error")[0]["message"]
+
+
+@pytest.mark.parametrize(("strategy", "workers"), [("single", 1), ("mirrored", 2)])
+def test_penalties_that_a_model_adds_are_trained_on(train: Any, strategy: str, workers: int) -> None:
+    """One step of SGD: half a rate of 2·c·w is what an L2 penalty of c changes."""
+    asked = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 1, "steps": 1, "model": "keras_nets:penalised"}
+    start = train(**asked | {"learning_rate": 1e-30}).state["weights"]
+    plain = train(**asked, model_args={"penalty": 0.0}).state["weights"]
+    ran = train(**asked, strategy=strategy, workers=workers, model_args={"penalty": 0.25})
+    kernel = ran.state["weights"].size - 10
+    expected = np.where(np.arange(start.size) < kernel, plain - 0.1 * 2 * 0.25 * start, plain)
+    assert np.abs(ran.state["weights"] - expected).max() < 1e-9

@@ -22,6 +22,7 @@ from velodrome.engines.tensorflow.closures import Closures
 from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
 from velodrome.engines.tensorflow.optimizers import is_by_keras
+from velodrome.engines.tensorflow.rates import steps_of_epoch
 from velodrome.engines.tensorflow.server_weights import FlatServerWeights, ServerWeights
 from velodrome.engines.tensorflow.stock import KerasServerWeights
 from velodrome.tasks.counts import Counts
@@ -59,7 +60,7 @@ class ParameterServer(Learner):
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
         self._stock = is_by_keras(context.job)
         kind = KerasServerWeights if self._stock else FlatServerWeights
-        self._weights: ServerWeights = kind(context.job, network, strategy)
+        self._weights: ServerWeights = kind(context.job, network, strategy, steps_of_epoch(context))
         with tf.device(servers[0]):
             self._iterations = tf.Variable(0, dtype=tf.int64)
             # The staleness of an update: how many others were applied between its pull and its push, this epoch.

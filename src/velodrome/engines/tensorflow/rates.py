@@ -10,17 +10,19 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.spec.job import Job
+from velodrome.worker.context import Context
 
 
 class GraphRates:
     """One rate for an epoch or, where the job's schedule changes it at every step, one for each of its updates."""
 
-    def __init__(self, job: Job, dtype: Any) -> None:
-        """Its variables are on the device of the caller."""
+    def __init__(self, job: Job, dtype: Any, steps: int) -> None:
+        """Its variables are on the device of the caller. `steps` are those of an epoch: variables on servers must have
+        a fixed shape."""
         self._by_step = job.rate_changes_within_epoch
         self._rate = tf.Variable(job.rate, dtype=dtype)
         if self._by_step:
-            self._rates = tf.Variable(np.full(1, job.rate), dtype=dtype, shape=[None])
+            self._rates = tf.Variable(np.full(steps, job.rate), dtype=dtype)
             #: Updates before the epoch.
             self._before = tf.Variable(0, dtype=tf.int64)
 
@@ -40,6 +42,11 @@ class GraphRates:
             self._before.assign(before)
         else:
             self._rate.assign(rates[0])
+
+
+def steps_of_epoch(context: Context) -> int:
+    """The steps of an epoch, where a schedule needs to know them."""
+    return context.task.schedule(context.job, context.data, 1).steps if context.job.rate_changes_within_epoch else 1
 
 
 class KerasRates(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]

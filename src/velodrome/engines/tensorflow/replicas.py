@@ -20,7 +20,7 @@ from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_sta
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
 from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.rates import GraphRates
+from velodrome.engines.tensorflow.rates import GraphRates, steps_of_epoch
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import answers
@@ -75,7 +75,7 @@ class Replicas(Learner):
             self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
             #: The moving average of the weights, which is evaluated and saved in their place.
             self._average = None if self._context.job.ema is None else tf.Variable(initial)
-        self._rates = GraphRates(self._context.job, self._network.dtype)
+        self._rates = GraphRates(self._context.job, self._network.dtype, steps_of_epoch(self._context))
 
     def _read_weights(self) -> tf.Tensor:
         """The buffer, as this replica sees it."""

@@ -62,7 +62,8 @@ class ServerWeights(ABC):
 class FlatServerWeights(ServerWeights):
     """One flat buffer, split over the servers as the strategy's partitioner decides."""
 
-    def __init__(self, job: Job, network: FlatModel, strategy: Any) -> None:
+    def __init__(self, job: Job, network: FlatModel, strategy: Any, steps: int) -> None:
+        """`steps` are those of an epoch."""
         self._network, self._optimizer = network, optimizer_of(job)
         with strategy.scope():
             weights = tf.Variable(network.weights())
@@ -72,7 +73,7 @@ class FlatServerWeights(ServerWeights):
             with tf.device(part.device):
                 zeros = np.zeros(part.shape, job.weights_dtype)
                 self._slots.append([tf.Variable(zeros) for _ in range(self._optimizer.slots)])
-                self._rates.append(GraphRates(job, network.dtype))
+                self._rates.append(GraphRates(job, network.dtype, steps))
                 if job.ema is not None:
                     self._averages.append(tf.Variable(part.numpy()))
 

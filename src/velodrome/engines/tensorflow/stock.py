@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.flat import Array, FlatModel, clip_by_norm
 from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
-from velodrome.engines.tensorflow.rates import GraphRates, KerasRates
+from velodrome.engines.tensorflow.rates import GraphRates, KerasRates, steps_of_epoch
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
 from velodrome.errors import BadRequest
@@ -61,13 +61,14 @@ class KerasWeights:
     #: Whether they are on parameter servers.
     on_servers = False
 
-    def __init__(self, job: Job, network: FlatModel, strategy: Any) -> None:
+    def __init__(self, job: Job, network: FlatModel, strategy: Any, steps: int) -> None:
+        """`steps` are those of an epoch."""
         self._network, self._strategy, self._job = network, strategy, job
         with strategy.scope():
             self.optimizer = users_optimizer(job.optimizer) if job.has_own_optimizer else keras_optimizer(job)
             self._base = self._own_rate() if job.has_own_optimizer and job.sets_rate else 1.0
         with strategy.scope() if self.on_servers else nullcontext():
-            self._rates = GraphRates(job, network.dtype)
+            self._rates = GraphRates(job, network.dtype, steps)
         with strategy.scope():
             if job.rate_changes_within_epoch:
                 self.optimizer.learning_rate = KerasRates(self._rates)
@@ -108,10 +109,11 @@ class KerasWeights:
     def _move_averages(self, strategy: Any) -> None:
         """Move the averages towards the weights after an update; the first one copies them. Once for all replicas."""
         decay = self._job.ema or 0.0
-        share = tf.where(self.optimizer.iterations.value > 1, 1 - decay, 1.0)
+        numbers = (tf.constant(number, self._network.dtype) for number in (1 - decay, 1.0))
+        share = tf.where(self.optimizer.iterations.value > 1, *numbers)
 
         def move(average: tf.Variable, weights: tf.Tensor) -> None:
-            average.assign_sub(tf.cast(share, average.dtype) * (average - weights))
+            average.assign_sub(share * (average - weights))
 
         for average, variable in zip(self._averages, self._network.trainable, strict=True):
             strategy.extended.update(average, move, args=(variable.value,), group=False)
@@ -164,7 +166,9 @@ class StockReplicas(Replicas):
     """Synchronous training with Keras' own parts. The network must have been built in the strategy's scope."""
 
     def _create_weights(self) -> None:
-        self._keras = KerasWeights(self._context.job, self._network, self._strategy)
+        self._keras = KerasWeights(
+            self._context.job, self._network, self._strategy, steps_of_epoch(self._context)
+        )
 
     def _evaluated_layers(self) -> list[tf.Tensor]:
         return self._keras.evaluated_layers()
