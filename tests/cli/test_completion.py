@@ -51,8 +51,8 @@ def test_values_are_offered(offered, line: str, words: list[str]) -> None:
 @pytest.mark.parametrize(("word", "words"), [
     ("ep", ["epochs=1", "epochs=1,5"]),
     ("batch", ["batch_size=", "batch_scope="]),
-    ("optimizer=", ["optimizer=sgd", "optimizer=momentum", "optimizer=adam"]),
-    ("optimizer=sgd,", ["optimizer=sgd,momentum", "optimizer=sgd,adam"]),
+    ("optimizer=", ["optimizer=sgd", "optimizer=momentum", "optimizer=adam", "optimizer=adamw"]),
+    ("optimizer=sgd,", ["optimizer=sgd,momentum", "optimizer=sgd,adam", "optimizer=sgd,adamw"]),
     ("batch-size=3", ["batch-size=32,64", "batch-size=32,64,128"]),
     ("entry=torch/d", ["entry=torch/ddp"]),
     ("entry=torch/ddp,tensorflow/p", ["entry=torch/ddp,tensorflow/parameter-server:1"]),

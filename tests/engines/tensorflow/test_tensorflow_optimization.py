@@ -109,6 +109,7 @@ def test_smaller_batches_that_are_added_up_are_the_larger_batch(
     assert ran.result["test"]["loss_sum"] == pytest.approx(alone.result["test"]["loss_sum"], abs=1e2 * limit)
 
 
+@pytest.mark.slow
 def test_rows_of_a_text_are_added_up_too(tmp_path: Path) -> None:
     from driver import run, write_text
 
@@ -127,7 +128,7 @@ OWN = {"optimizer": "keras_nets:make_optimizer", "epochs": 3, "model": "keras_ne
 
 
 @pytest.mark.parametrize(("strategy", "workers", "changes"), [
-    ("single", 1, {}), ("mirrored", 2, {"schedule": "linear"}),
+    ("mirrored", 2, {"schedule": "linear"}), pytest.param("single", 1, {}, marks=pytest.mark.slow),
     pytest.param("multi-worker-mirrored", 2, {}, marks=pytest.mark.slow),
     pytest.param("central-storage", 2, {}, marks=pytest.mark.slow),
     pytest.param("parameter-server", 1, {"schedule": "linear"}, marks=pytest.mark.slow),
@@ -147,7 +148,7 @@ def test_an_optimizer_of_ones_own_is_used_as_it_is(
 
 
 def test_a_resumed_run_with_an_optimizer_of_ones_own_and_averages_is_exact(train: Any, tmp_path: Path) -> None:
-    asked = {**OWN, "strategy": "mirrored", "workers": 2, "ema": 0.9, "warmup": "1epochs", "schedule": "constant"}
+    asked = {**OWN, "strategy": "single", "ema": 0.9, "warmup": "1epochs"}
     whole = train(**asked)
     train(**asked | {"epochs": 2}, folder=tmp_path)
     resumed = train(**asked, folder=tmp_path, resume=True)
@@ -168,7 +169,9 @@ def test_bfloat16_is_close_to_float32_and_keeps_float32_weights(train: Any, stra
     assert abs(exact.result["test"]["correct"] - mixed.result["test"]["correct"]) <= 3
 
 
-@pytest.mark.parametrize("form", ["model.keras", "weights.weights.h5", "weights.safetensors"])
+@pytest.mark.parametrize("form", [
+    "model.keras", "weights.safetensors", pytest.param("weights.weights.h5", marks=pytest.mark.slow),
+])
 def test_a_job_starts_from_the_weights_of_a_file(train: Any, tmp_path: Path, form: str) -> None:
     keras = pytest.importorskip("keras")
     from safetensors.numpy import save_file

@@ -70,14 +70,16 @@ def _extracted(file: str, place: Path) -> Path:
 
 
 def _from_safetensors(model: keras.Model, file: str) -> Matching:
-    """Match arrays with the variables of a model by their paths, such as `dense/kernel`."""
-    places = {variable.path: variable for variable in model.variables}
+    """Match arrays with the variables of a model by their paths, such as `dense/kernel`; some begin with its name."""
+    prefix = f"{model.name}/"
+    places = {variable.path.removeprefix(prefix): variable for variable in model.variables}
     try:
         with safe_open(file, framework="numpy") as stored:
-            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            names = {name.removeprefix(prefix): name for name in stored.keys()}  # noqa: SIM118 (not a mapping)
+            shapes = {name: tuple(stored.get_slice(given).get_shape()) for name, given in names.items()}
             matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
             for name in matching.loaded:
-                places[name].assign(stored.get_tensor(name))
+                places[name].assign(stored.get_tensor(names[name]))
     except SafetensorError as error:
         raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
     return matching
