@@ -65,8 +65,8 @@ def _check_optimization(job: Job, task: Task) -> None:
         )
     if job.dtype == "bfloat16" and job.engine == "tensorflow" and task.name == "language-model":
         raise BadRequest(
-            f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one of "
-            "them, or --engine torch"
+            f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one "
+            "of them, or --engine torch"
         )
 
 

@@ -151,13 +151,13 @@ class Optimization(BaseModel):
         name = PurePath(file or "").name.lower()
         if file is None or name.endswith(WEIGHTS_FILES):
             return file
-        known = f"{', '.join(WEIGHTS_FILES[:-1])} or {WEIGHTS_FILES[-1]}"
         if name.endswith(PICKLES):
             raise ValueError(
                 "it may be a pickle, which can run any code when it is read; save the weights with "
-                f"safetensors.torch.save_file(model.state_dict(), 'weights.safetensors'), or as {known}"
+                "safetensors.torch.save_file(model.state_dict(), 'weights.safetensors'), or with model.save_weights of "
+                "Keras as .weights.h5"
             )
-        raise ValueError(f"weights are read from files that end in {known}")
+        raise ValueError(f"weights are read from files that end in {', '.join(WEIGHTS_FILES)}")
 
     @property
     def has_own_optimizer(self) -> bool:
