@@ -130,4 +130,9 @@ def penalised(input_shape: Shape, classes: int, penalty: float = 0.0) -> keras.M
 
 def make_optimizer() -> keras.optimizers.Optimizer:
     """An optimizer that no job names."""
+    return keras.optimizers.RMSprop(0.01, momentum=0.5)
+
+
+def make_nadam() -> keras.optimizers.Optimizer:
+    """One that assigns to a variable of its own in each replica, which Keras cannot do under every strategy."""
     return keras.optimizers.Nadam(0.01)

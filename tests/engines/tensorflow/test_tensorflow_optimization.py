@@ -147,6 +147,15 @@ def test_an_optimizer_of_ones_own_is_used_as_it_is(
     assert "your optimizer keras_nets:make_optimizer" in ran.result["implementation"]["framework"]
 
 
+@pytest.mark.slow
+def test_a_strategy_that_cannot_use_an_optimizer_refuses_it_with_the_reason(train: Any) -> None:
+    asked = {**OWN, "optimizer": "keras_nets:make_nadam", "strategy": "central-storage", "workers": 2}
+    (process,) = train(**asked, good=False).processes
+    assert process.code == 2
+    message = process.of_kind("error")[0]["message"]
+    assert "Keras' Nadam cannot train under central-storage: You must specify an aggregation method" in message
+
+
 def test_a_resumed_run_with_an_optimizer_of_ones_own_and_averages_is_exact(train: Any, tmp_path: Path) -> None:
     asked = {**OWN, "strategy": "single", "ema": 0.9, "warmup": "1epochs"}
     whole = train(**asked)

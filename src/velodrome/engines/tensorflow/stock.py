@@ -23,7 +23,7 @@ from velodrome.engines.tensorflow.rates import GraphRates, KerasRates, steps_of_
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
 from velodrome.errors import BadRequest
-from velodrome.models.own import builder_of
+from velodrome.models.own import builder_of, reason_of
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.worker.learner import State
@@ -169,6 +169,18 @@ class StockReplicas(Replicas):
         self._keras = KerasWeights(
             self._context.job, self._network, self._strategy, steps_of_epoch(self._context)
         )
+
+    def _functions(self) -> tuple[Any, Any, Any]:
+        try:
+            return super()._functions()
+        except (ValueError, TypeError, NotImplementedError) as error:
+            if not self._context.job.has_own_optimizer:
+                raise
+            kind = type(self._keras.optimizer).__name__
+            raise BadRequest(
+                f"--optimizer {self._context.job.optimizer!r}: Keras' {kind} cannot train under "
+                f"{self._context.job.strategy}: {reason_of(error)}; choose another strategy or optimizer"
+            ) from error
 
     def _evaluated_layers(self) -> list[tf.Tensor]:
         return self._keras.evaluated_layers()
