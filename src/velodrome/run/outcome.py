@@ -113,6 +113,8 @@ def build_result(
         fields["pixels"] = final.pixels
     if plan.facts:
         fields["cluster"] = dict(plan.facts)
+    if final is not None and final.metrics:
+        fields["metrics"] = final.metrics
     if (shares := summary.shares) is not None:
         fields["shares"] = shares
     if final is not None and final.confusion is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from velodrome.models.generators import Generators
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
+from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Transport
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
@@ -101,8 +103,9 @@ class TorchLearner(Learner):
     # -- training
 
     def begin_epoch(self, schedule: Any) -> None:
-        self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
         self._epochs += 1
+        self._task.epoch = self._epochs
+        self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
         seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._transport.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
@@ -124,7 +127,7 @@ class TorchLearner(Learner):
         self._will_add(True)
         return self._task.train(first * self._accumulate, last * self._accumulate, self)
 
-    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+    def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
         all processes."""
         scaled = None if loss is None else loss * (self.loss_factor / batch)
@@ -151,6 +154,15 @@ class TorchLearner(Learner):
             loss.backward()
         self._will_add(self._added + 1 < self._accumulate)
         return True
+
+    def sum(self, number: float) -> float:
+        """The sum of a number over all processes, in each of them."""
+        if self._transport.size == 1:
+            return number
+        vector = np.array([number], np.float64)
+        with self._context.waiting():
+            self._transport.all_reduce(vector)
+        return float(vector[0])
 
     def _local_gradients(self, loss: torch.Tensor) -> Gradients:
         """Back-propagate. A parameter that the loss does not reach has no gradient."""
@@ -196,16 +208,21 @@ class TorchLearner(Learner):
         names = self._context.task.counted
         nothing = np.zeros(0)
         found = nothing if mine.answers is None or part != "test" else answers.to_vector(mine.answers)
-        parts = [mine.counts.vector(names), nothing if mine.confusion is None else mine.confusion, found]
+        optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
+        parts = [mine.counts.vector(names), *optional, found]
         vector = np.concatenate(parts)
         self._transport.all_reduce(vector)
-        counts, confusion, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
+        summed, confusion, scores, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
         if mine.confusion is not None:
             classes = math.isqrt(len(confusion))
             self.confusion = confusion.round().astype(np.int64).reshape(classes, classes)
         if mine.answers is not None and part == "test":
             self.answers = answers.from_vector(found, len(mine.answers))
-        return Counts.of(counts, names)
+        counts, task = Counts.of(summed, names), self._context.task
+        if mine.scores is None:
+            return counts
+        assert isinstance(task, ExampleTask), "only they have scores"
+        return replace(counts, own={**counts.own, **task.count_scores(self._context.data, part, scores)})
 
     def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted

@@ -83,6 +83,8 @@ class Network:
     #: What the user should know about the model, as sentences.
     notes: tuple[str, ...] = ()
     evaluation_loss: Loss = loss_of_logits
+    #: Calls a copy of the model as training does, for trying it; by default with `sample`.
+    call: Callable[[nn.Module], object] | None = None
 
     @property
     def forward(self) -> nn.Module:
@@ -98,7 +100,8 @@ class Network:
             with trial.untouched(self.model) as tried, torch.no_grad():
                 if tried is self.model:  # it cannot be copied, and a call may change more than tensors
                     return False
-                tried.train()(self.sample)
+                tried.train()
+                self.call(tried) if self.call else tried(self.sample)
                 return all(torch.equal(*pair) for pair in zip(before, tried.parameters(), strict=True))
         except Exception:
             return False
