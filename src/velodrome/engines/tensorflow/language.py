@@ -18,7 +18,7 @@ import tensorflow as tf
 from velodrome import files
 from velodrome.data.text import Text
 from velodrome.engines.tensorflow import model_file
-from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
+from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.models import keras_zoo
 from velodrome.models.recipe import VOCABULARY
 from velodrome.spec.job import Job
@@ -31,7 +31,7 @@ class LanguageNetwork(FlatModel):
     own_parts = ("LSTM layers with the input products of all time steps at once, instead of Keras' layers",)
 
     def __init__(self, job: Job, text: Text) -> None:
-        keras.config.set_floatx(job.dtype)
+        set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary)))
         self.vocabulary, self._name = text.vocabulary, text.name
@@ -43,7 +43,7 @@ class LanguageNetwork(FlatModel):
 
     def initial_state(self, rows: int) -> list[Array]:
         """The state at the beginning of a text."""
-        return [np.zeros((rows, units), self.job.dtype) for units in self.units for _ in range(2)]
+        return [np.zeros((rows, units), self.job.weights_dtype) for units in self.units for _ in range(2)]
 
     def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
         return [np.array(value) for value in values]

@@ -76,14 +76,18 @@ def load(folder: Path) -> keras.Model:
         return keras.saving.load_model(
             folder / WHOLE, custom_objects=objects, compile=False, safe_mode=about.get("safe_mode", True)
         )
-    before = keras.config.floatx()
+    before, policy = keras.config.floatx(), keras.config.dtype_policy()
     try:
         keras.config.set_floatx(about["dtype"])
+        if "policy" in about:
+            keras.config.set_dtype_policy(about["policy"])
         model = builder_of(about["model"])(**building_arguments(about))
         zeros = {name: np.zeros(shape, form) for name, (shape, form) in first_inputs(about).items()}
         model(zeros if len(zeros) > 1 else next(iter(zeros.values())))  # creates the weights
     finally:
         keras.config.set_floatx(before)
+        if "policy" in about:
+            keras.config.set_dtype_policy(policy)
     model.load_weights(folder / WEIGHTS)
     return model
 

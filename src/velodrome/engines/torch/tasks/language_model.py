@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,35 +30,43 @@ class LanguageModelTask(TorchTask):
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         rows = self._tensor(schedule.rows(self._context.data.train, self._replica.rank))
-        self._inputs, self._targets = rows[:, :-1], rows[:, 1:]
+        ends = [len(rows) * part // schedule.parts for part in range(schedule.parts + 1)]
+        #: The rows of each part of a step; the last has some unless none has.
+        self._parts = [rows[low:high] for low, high in pairwise(ends)]
         self._unroll, self._batch = schedule.unroll, schedule.batch
-        self._state: LstmState = self._network.model.initial_state(len(rows))
+        self._states: list[LstmState] = [self._network.model.initial_state(len(part)) for part in self._parts]
 
     def _tensor(self, words: Words) -> torch.Tensor:
         return torch.from_numpy(words).to(self._replica.device, torch.int64)
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         losses: list[torch.Tensor] = []
-        for step in range(first, last):
-            columns = slice(step * self._unroll, (step + 1) * self._unroll)
-            logits, state = stepper.forward(self._inputs[:, columns], self._state)
-            loss = functional.cross_entropy(_by_word(logits), self._targets[:, columns].t().flatten(), reduction="sum")
+        words = 0
+        for number in range(first, last):
+            step, part = divmod(number, len(self._parts))
+            rows, columns = self._parts[part], slice(step * self._unroll, (step + 1) * self._unroll)
+            if not len(rows):
+                stepper.step(None, self._batch)
+                continue
+            targets = rows[:, 1:][:, columns]
+            logits, state = stepper.forward(rows[:, columns], self._states[part])
+            loss = functional.cross_entropy(_by_word(logits), targets.t().flatten(), reduction="sum")
             # Truncated back-propagation: the state continues into the next step, the gradient does not.
-            self._state = state[0].detach(), state[1].detach()
+            self._states[part] = state[0].detach(), state[1].detach()
             stepper.step(loss, self._batch)
             losses.append(loss.detach())
-        words = (last - first) * self._unroll * len(self._inputs)
-        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)))
+            words += targets.numel()
+        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)) if losses else 0.0)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
         read = evaluation_rows(getattr(self._context.data, part), self._replica.rank, self._replica.size)
-        model, unroll = self._network.model, self._context.job.unroll
+        model, unroll = self._network.forward, self._context.job.unroll
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._replica.device)
         model.eval()
         if len(read.inputs):
             inputs, targets = self._tensor(read.inputs), self._tensor(read.targets)
             real = torch.from_numpy(read.real).to(self._replica.device)
-            state = model.initial_state(len(inputs))
+            state = self._network.model.initial_state(len(inputs))
             with torch.no_grad():
                 for first in range(0, inputs.shape[1], unroll):
                     columns = slice(first, first + unroll)
