@@ -29,6 +29,10 @@ class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
+class UserCodeError(RunFailed):
+    """Code of the user raised: `__cause__` is what it raised, and its traceback is shown."""
+
+
 class PeerLost(VelodromeError):
     """A process lost another one it was training with: never the cause, always a consequence."""
 
