@@ -45,6 +45,8 @@ def check_job(job: Job) -> None:
         zoo_model(job.model)
     if job.task and is_own(job.task):
         split_name(job.task, "--task")
+    if job.transform is not None:
+        split_name(job.transform, "--transform")
     task = task_of(job)
     task.check_engine(job.engine)
     if job.target:
@@ -57,7 +59,7 @@ def _about(job: Job) -> Description:
 
 
 def _check_own_module(job: Job) -> None:
-    for option, name in (("--model", job.model), ("--task", job.task or "")):
+    for option, name in (("--model", job.model), ("--task", job.task or ""), ("--transform", job.transform or "")):
         if is_own(name):
             _find_module(job.engine, option, name)
 

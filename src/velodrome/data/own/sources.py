@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Named
-from velodrome.data.own.items import Item, input_fields, item_of, target_fields
+from velodrome.data.arrays import TARGET, ArrayField, ArrayPart, Named
+from velodrome.data.own.items import Item, item_of
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError
 
 #: A stream that is longer is taken for one that never ends.
@@ -151,7 +151,9 @@ class SourcePart(ArrayPart):
     expected_inputs: tuple[ArrayField, ...] = ()
     expected_targets: tuple[ArrayField, ...] = ()
     #: Classes by word, where targets are words.
-    classes: Mapping[str, int] = field(default_factory=dict)
+    words: Mapping[str, int] = field(default_factory=dict)
+    #: How many classes the only target has, 0 if it is none.
+    classes: int = 0
     #: A prefetching thread and an evaluation may ask at the same time; users' objects are not safe for that.
     lock: Any = field(default_factory=threading.Lock, compare=False, repr=False)
 
@@ -196,13 +198,15 @@ class SourcePart(ArrayPart):
                     f"has {one.shape}; make them alike"
                 )
             if cell.dtype.kind == "U":
-                cell = np.asarray(self.classes.get(str(cell), -1))
+                cell = np.asarray(self.words.get(str(cell), -1))
             elif cell.dtype.kind == "f" and (one.is_whole or not np.isfinite(cell).all()):
                 why = "is not whole" if one.is_whole else "has NaN or infinity"
                 raise RunFailed(f"--dataset {self.name!r}: {one.name!r} of item {position} {why}; repair it")
             out[row] = cell
+            if self.classes and one.name == TARGET and not 0 <= out[row] < self.classes:
+                raise RunFailed(
+                    f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
+                    "counted from 0"
+                )
         return out
 
-
-def fields_of(item: Item) -> tuple[tuple[ArrayField, ...], tuple[ArrayField, ...]]:
-    return input_fields(item), target_fields(item)
