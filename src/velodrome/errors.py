@@ -34,7 +34,7 @@ class RunFailed(VelodromeError):
 
 
 class UserCodeError(RunFailed):
-    """Code of the user's raised while examples were read: `__cause__` is what it raised, reported with its traceback."""
+    """Code of the user's raised while examples were read: `__cause__` is what it raised, traceback and all."""
 
 
 class PeerLost(VelodromeError):

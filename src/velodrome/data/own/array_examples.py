@@ -114,7 +114,6 @@ def _targets(
             raise BadRequest(f"data set {name!r}: {next(iter(arrays))} holds words, which only a single target may")
         else:
             found[one] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
-            _refuse_one_hot(name, next(iter(arrays)), values)
             if len(parts[0].targets) == 1 and values.ndim == 2 and set(np.unique(values).tolist()) <= {0, 1}:
                 classes = values.shape[1]
     return found, classes, names
@@ -138,14 +137,6 @@ def _labels(
     names = class_names(name, trained)
     pairs = [labels_of(key, array, names, faults) for key, array in arrays.items()]
     return np.concatenate([marks for marks, _ in pairs]), np.concatenate([good for _, good in pairs]), tuple(names)
-
-
-def _refuse_one_hot(name: str, key: str, values: NDArray[np.int64]) -> None:
-    if values.ndim == 2 and values.shape[1] > 1 and values.min(initial=0) >= 0 and (values.sum(axis=1) == 1).all():
-        raise BadRequest(
-            f"data set {name!r}: every row of {key} has a single 1, as one-hot labels do: give the classes as numbers, "
-            "with argmax(axis=1)"
-        )
 
 
 def _trained(

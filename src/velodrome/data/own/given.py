@@ -55,6 +55,7 @@ def given_parts(name: str, arrays: Mapping[str, Any]) -> list[GivenPart]:
         if not missing:
             parts.append(GivenPart(part, which, *sides))
     for one in parts:
+        _refuse_one_hot(name, one)
         _check_alike(name, parts[0], one)
     return parts
 
@@ -100,6 +101,18 @@ def _check_alike(name: str, first: GivenPart, part: GivenPart) -> None:
             raise BadRequest(f"data set {name!r}: {part.key(one)} holds {array.dtype}, and {what}")
         if 0 in array.shape[1:]:
             raise BadRequest(f"data set {name!r}: {part.key(one)} has the shape {array.shape}, which holds no numbers")
+
+
+def _refuse_one_hot(name: str, part: GivenPart) -> None:
+    for one, array in part.targets.items():
+        if len(array.shape) != 2 or array.shape[1] < 2 or array.dtype.kind not in "buif" or not len(part):
+            continue
+        values = array.whole()
+        if np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all():
+            raise BadRequest(
+                f"data set {name!r}: every row of {part.key(one)} has a single 1, as one-hot labels do: give the "
+                "classes as numbers, with argmax(axis=1)"
+            )
 
 
 def _listed(names: Sequence[str]) -> str:

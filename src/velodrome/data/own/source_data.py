@@ -76,7 +76,7 @@ def _counted(name: str, value: Any) -> _Counted:
     known = None
     if kind == "hugging-face":
         column = target_column(name, value)
-        names, known = hugging_face_names(value, column), value.with_format("numpy")[column]
+        names, known = hugging_face_names(value, column), np.asarray(value.with_format("numpy")[column][:])
     source = MapSource(name, value)
     if not len(source):
         raise BadRequest(f"--dataset {name!r}: the data set has no examples")
