@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import numpy as np
@@ -65,8 +66,7 @@ def test_it_sees_the_schedule_that_arrays_would_have(load):
     indices = by_data(len(data.train), 8, 2, seed=1, epoch=3).partition(1)
     ahead = Ahead(data.train)
     ahead.begin(indices.indices, indices.offsets, 3)
-    ends = indices.offsets
-    seen = [ahead.rows(low, high)[0]["x"][:, 0] for low, high in zip(ends, ends[1:], strict=False)]
+    seen = [ahead.rows(low, high)[0]["x"][:, 0] for low, high in itertools.pairwise(indices.offsets)]
     np.testing.assert_array_equal(np.concatenate(seen), data.train.positions[indices.indices])
     assert numbers(data.test) == list(range(10))
 
@@ -172,8 +172,7 @@ def test_a_stream_is_read_in_order_each_worker_its_own(load):
             mine = in_order(len(data.train), 8, 2).partition(rank)
             ahead = Ahead(data.train)
             ahead.begin(mine.indices, mine.offsets, epoch)
-            seen += [ahead.rows(low, high)[0]["x"][:, 0] for low, high in zip(mine.offsets, mine.offsets[1:],
-                                                                              strict=False) if high > low]
+            seen += [ahead.rows(low, high)[0]["x"][:, 0] for low, high in itertools.pairwise(mine.offsets) if high > low]
         assert sorted(np.concatenate(seen).tolist()) == whole.tolist()
     stream.length = 10
     with pytest.raises(RunFailed, match="the stream had 30 examples when training began and ended after 10 now"):

@@ -9,12 +9,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Description, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
+
+if TYPE_CHECKING:
+    from velodrome.data.arrays import ArrayField, Arrays
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -74,7 +77,8 @@ def show(
     mirror: str | None = None,
     on_download: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a contact sheet of a data set and count its classes; for a text, count its words.
+    """Write a contact sheet of a data set and count its classes; for a text, count its words; for arrays and tables,
+    say what they hold and what was done to their columns.
 
     Args:
         name: name of a data set; also your own data.
@@ -91,8 +95,11 @@ def show(
     if catalogue.describe(name, bad_data=bad_data).kind == "text":
         return _count_words(name, bad_data)
     from velodrome.data.images.contact_sheet import class_counts, draw, write
+    from velodrome.data.splits import Splits
 
-    splits = catalogue.load(name, seed=seed, validation=validation, bad_data=bad_data)
+    splits = catalogue.load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
+    if not isinstance(splits, Splits):
+        return _arrays(splits)
     path = Path(out) if out is not None else Path(re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") + ".png")
     write(draw(splits, columns), path)
     return {
@@ -100,6 +107,22 @@ def show(
         "train": len(splits.train), "validation": len(splits.validation), "test": len(splits.test),
         "counts": class_counts(splits), "notes": [*splits.notes],
     }
+
+
+def _arrays(data: Arrays) -> dict[str, Any]:
+    """What arrays hold; of a table also means, deviations and categories of its columns."""
+    from velodrome.data.arrays import implied_task
+
+    return {
+        "name": data.name, "train": len(data.train), "validation": len(data.validation), "test": len(data.test),
+        "inputs": [_plain_field(one) for one in data.inputs], "targets": [_plain_field(one) for one in data.targets],
+        "task": data.columns.get("task") or implied_task(data.targets), "classes": data.classes,
+        "class_names": [*data.class_names], "columns": dict(data.columns), "notes": [*data.notes, *data.caveats],
+    }
+
+
+def _plain_field(one: ArrayField) -> dict[str, Any]:
+    return {"name": one.name, "shape": [*one.shape], "dtype": one.dtype}
 
 
 def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
