@@ -172,7 +172,8 @@ def test_a_stream_is_read_in_order_each_worker_its_own(load):
             mine = in_order(len(data.train), 8, 2).partition(rank)
             ahead = Ahead(data.train)
             ahead.begin(mine.indices, mine.offsets, epoch)
-            seen += [ahead.rows(low, high)[0]["x"][:, 0] for low, high in itertools.pairwise(mine.offsets) if high > low]
+            steps = [(low, high) for low, high in itertools.pairwise(mine.offsets) if high > low]
+            seen += [ahead.rows(low, high)[0]["x"][:, 0] for low, high in steps]
         assert sorted(np.concatenate(seen).tolist()) == whole.tolist()
     stream.length = 10
     with pytest.raises(RunFailed, match="the stream had 30 examples when training began and ended after 10 now"):

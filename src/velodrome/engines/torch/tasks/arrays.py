@@ -44,7 +44,7 @@ class ArrayTask(TorchTask):
     @classmethod
     def network(cls, context: Context, device: torch.device) -> Network:
         network = build(context.job, context.data, _task_of(context), device, evaluation_batch=EVALUATION_BATCH)
-        for note in (*network.notes, *context.data.caveats) if context.is_chief else ():
+        for note in network.notes if context.is_chief else ():
             context.events.emit("warning", message=note)
         return network
 
