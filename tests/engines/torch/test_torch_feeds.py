@@ -62,7 +62,7 @@ def test_a_stream_is_sharded_and_says_what_is_not_promised(trained):
     alone, together = trained(job("stream")), trained(job("stream", strategy="ddp", workers=2))
     warned = [event["message"] for process in together.processes for event in process.of_kind("warning")]
     assert sum("is a stream, which has no random access" in message for message in warned) == 1
-    assert largest_difference(together.state, alone.state, "model.") < 1e-9, "this one yields the same examples every time"
+    assert largest_difference(together.state, alone.state, "model.") < 1e-9, "it yields the same examples every time"
     assert together.result["test"]["total"] == 18
 
 
