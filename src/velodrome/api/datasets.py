@@ -1,4 +1,4 @@
-"""`datasets.list`, `prepare`, `show`, `verify` and `shard`: what `velodrome data` does, as plain data."""
+"""`datasets.list`, `prepare`, `show`, `encode_row`, `verify` and `shard`: what `velodrome data` does, as plain data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import builtins
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Description, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from velodrome.data.arrays import ArrayField, Arrays
+
+#: Bytes of a file of columns.
+_LARGEST_COLUMNS = 1 << 28
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -140,6 +146,26 @@ def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
     }
 
 
+def encode_row(columns: str | Path | Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """A new row of a table as the inputs of a model that was trained on it, with a batch of one.
+
+    Args:
+        columns: the folder of a saved model, its ``columns.json``, or what that file contains.
+        row: cells by column; one that is missing counts as the mean of its column, or as no category.
+    """
+    from velodrome.data.tables import encoding
+
+    if isinstance(columns, Mapping):
+        return encoding.encode_row(columns, row)
+    path = Path(columns)
+    path = path / "columns.json" if path.is_dir() else path
+    try:
+        stored: dict[str, Any] = files.read_json(path, _LARGEST_COLUMNS)
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"cannot read {str(path)!r}: {error}; give the folder of a model of a table") from None
+    return encoding.encode_row(stored, row)
+
+
 def verify(name: str) -> dict[str, Any]:
     """Compare the stored files of a data set with their checksums: ``ok``, and the state of each file.
 
@@ -149,8 +175,8 @@ def verify(name: str) -> dict[str, Any]:
     ok = bool(found) and all(file.state == "ok" for file in found)
     prepare = not found or any(file.state != "ok" and file.by_prepare for file in found)
     advice = None if ok or not prepare else f"velodrome data prepare {shlex.quote(name)}"
-    files = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
-    return {"name": name, "ok": ok, "advice": advice, "files": files}
+    states = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
+    return {"name": name, "ok": ok, "advice": advice, "files": states}
 
 
 def shard(
