@@ -49,6 +49,8 @@ def check_job(job: Job) -> None:
         zoo_model(job.model)
     if job.task and is_own(job.task):
         split_name(job.task, "--task")
+    if job.transform is not None:
+        split_name(job.transform, "--transform")
     task = task_of(job)
     task.check_engine(job.engine)
     if job.target:
@@ -76,7 +78,8 @@ def _about(job: Job) -> Description:
 
 
 def _check_own_modules(job: Job) -> None:
-    for option, name in (("--model", job.model), ("--task", job.task or ""), ("--optimizer", job.optimizer)):
+    named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
+    for option, name in ((f"--{option}", name or "") for option, name in named):
         if is_own(name):
             _find_module(job.engine, option, name)
 

@@ -63,6 +63,10 @@ class Job(Optimization):
         "channel to mean 0 and standard deviation 1 over the training set (standardize); auto is unit, or byte for a "
         "Keras model that begins with its own Rescaling or Normalization of bytes"
     )
+    transform: str | None = Field(
+        None, description="`module:function` of your own that changes a training example (augmentation): called with "
+        "a dictionary of its arrays and a random number generator seeded by seed, epoch and example"
+    )
     bad_data: Literal["skip", "fail"] = Field(
         "fail", description="whether unusable examples of your own data are left out with a warning (skip) or fail the "
         "job (fail)"
@@ -95,7 +99,7 @@ class Job(Optimization):
 
 #: The fields of a job by topic, as help and reference show them. Every field belongs to one group.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Data": ("dataset", "pixels", "validation", "sharding", "bad_data"),
+    "Data": ("dataset", "pixels", "validation", "sharding", "transform", "bad_data"),
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Distribution": (
         "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",

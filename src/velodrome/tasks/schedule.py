@@ -108,8 +108,17 @@ def per_worker_sizes(batch: int, workers: int) -> tuple[int, ...]:
 
 def by_data(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
     """Every n-th example of each batch of one order: together, at every step, the batch of one worker alone."""
-    order = order_of_epoch(examples, seed, epoch)
-    batches = [order[first : first + batch] for first in range(0, examples, batch)]
+    return _in_turn(order_of_epoch(examples, seed, epoch), batch, workers)
+
+
+def in_order(examples: int, batch: int, workers: int) -> Schedule:
+    """As `by_data`, in the order of the data: for what can only be read from front to back."""
+    return _in_turn(np.arange(examples, dtype=np.int64), batch, workers)
+
+
+def _in_turn(order: Indices, batch: int, workers: int) -> Schedule:
+    """Every n-th example of each batch of an order."""
+    batches = [order[first : first + batch] for first in range(0, len(order), batch)]
     indices = tuple(np.concatenate([part[rank::workers] for part in batches]) for rank in range(workers))
     return Schedule(indices, per_worker_sizes(batch, workers))
 

@@ -5,6 +5,7 @@ It knows no framework. What a step does is the learner's; which examples it trai
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from velodrome.errors import RunFailed
+from velodrome.files import write_text
 from velodrome.models.generators import preserved, read_states, restore_states
 from velodrome.spec.job import Target
 from velodrome.tasks import answers
@@ -108,6 +110,8 @@ def run(context: Context, learner: Learner) -> None:
     if context.is_chief:
         with events.phase("save"):
             learner.save(context.folder / "model")
+            if columns := getattr(context.data, "columns", None):  # how a new row is encoded
+                write_text(context.folder / "model" / "columns.json", json.dumps(columns, indent=1, ensure_ascii=False))
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     pixels=learner.pixels, metrics=task.definitions(),
