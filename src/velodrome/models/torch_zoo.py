@@ -1,4 +1,4 @@
-"""The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with Keras' own initial distribution.
+"""The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with the same initial distributions.
 
 Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary; logits go out.
 """
@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, zoo_model
+from velodrome.models.torch_gpt import Gpt
+from velodrome.models.torch_resnet import resnet20, start_he_normal
+from velodrome.offers.models import check_shape, text_models, zoo_model
 
 Shape = tuple[int, int, int]
 #: Hidden and cell state of every row: h and c, each (layers, rows, units).
@@ -141,12 +143,28 @@ def _fruit_cnn(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
     return layers
 
 
+def _vgg_small(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
+    channels, height, width = shape
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, filters in enumerate((32, 64), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU()
+        channels, height, width = filters, height // 2, width // 2
+    return OrderedDict(
+        layers, flatten=Flatten(), dense1=nn.Linear(channels * height * width, 1024), relu3=nn.ReLU(),
+        dense2=nn.Linear(1024, 1024), relu4=nn.ReLU(), dense3=nn.Linear(1024, classes),
+    )
+
+
 _LAYERS: dict[str, Callable[[Shape, int], OrderedDict[str, nn.Module]]] = {
     "linear": _linear,
     "dense-128": _dense_128,
     "dense-300-100": _dense_300_100,
     "lenet5": _lenet5,
     "fruit-cnn": _fruit_cnn,
+    "resnet20": resnet20,
+    "vgg-small": _vgg_small,
 }
 
 
@@ -155,17 +173,29 @@ def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
     channels, height, width = input_shape
     check_shape(name, (height, width, channels))
     model = nn.Sequential(_LAYERS[name](input_shape, classes))
+    if name == "resnet20":
+        start_he_normal(model)
+    else:
+        _start_glorot_uniform(model)
+    return model
+
+
+def _start_glorot_uniform(model: nn.Sequential) -> None:
     for layer in model:
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-    return model
 
 
-def build_text(name: str, vocabulary: int) -> LanguageModel:
-    """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name."""
+def build_text(name: str, vocabulary: int, context: int = 20) -> LanguageModel | Gpt:
+    """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name.
+
+    `context` is the largest number of words that a model without carried state reads at a time.
+    """
     if zoo_model(name).task != "language-model":
-        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
+        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    if name == "gpt-mini":
+        return Gpt(vocabulary, context)
     return LanguageModel(vocabulary, units=200, layers=2, limit=0.1)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, is_own
+from velodrome.offers.models import check_shape, is_own, text_models
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step, sharding_of
@@ -35,7 +35,8 @@ class Classification(Task):
     def check(self, job: Job, about: Description) -> None:
         if about.kind != "images":
             raise BadRequest(
-                f"--dataset {job.dataset!r} is {about.kind}, and model {job.model!r} takes images: choose lstm-small"
+                f"--dataset {job.dataset!r} is {about.kind}, and model {job.model!r} takes images: choose "
+                f"{text_models()}"
             )
         # What only the user's code can tell, the workers check when they have loaded it.
         if about.input_shape is not None and not is_own(job.model):
