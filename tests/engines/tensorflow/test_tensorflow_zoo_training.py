@@ -45,7 +45,7 @@ def zoo(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any
         if key not in done:
             reads = {"batch_size": 7, "unroll": 10} if model == "gpt-mini" else {"batch_size": 30}
             usual = {"engine": "tensorflow", "dataset": "driven", "seed": 3, "epochs": 2, "optimizer": "momentum",
-                     "learning_rate": 0.02, "dtype": "float64", "start_timeout": 60} | reads
+                     "learning_rate": 0.005, "dtype": "float64", "start_timeout": 60} | reads
             done[key] = run(Job(model=model, **(usual | asked)), files[model], tmp_path_factory.mktemp("run"))
         return done[key]
 
@@ -147,7 +147,7 @@ def test_resnet20_normalises_by_each_workers_own_examples_and_is_exact_otherwise
     zoo: Any, files: dict[str, Path], strategy: str, workers: int
 ) -> None:
     data = read_data(str(files["resnet20"])).train
-    weights, moving = normalised_by_worker(data.images / 255, data.labels, workers, 0.02)
+    weights, moving = normalised_by_worker(data.images / 255, data.labels, workers, 0.005)
     state = zoo("resnet20", strategy=strategy, workers=workers).state
     assert np.abs(state["weights"] - weights).max() < 1e-9
     for index, value in enumerate(moving):
