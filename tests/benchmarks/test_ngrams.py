@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_a_unigram_is_as_likely_as_it_was_frequent():
 
 def _kneser_ney(train, before, word, vocabulary):
     """Interpolated Kneser-Ney with one discount, word by word from its definition."""
-    pairs = Counter(zip(train[:-1], train[1:], strict=True))
+    pairs = Counter(pairwise(train))
     discount = (n1 := list(pairs.values()).count(1)) / (n1 + 2 * list(pairs.values()).count(2))
     preceded = Counter(second for _, second in pairs)
     lower = (preceded[word] + 1) / (len(pairs) + vocabulary)
