@@ -31,6 +31,23 @@ def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int
     assert np.abs(np.asarray(keras_model(images)) - answers).max() < 1e-5
 
 
+@pytest.mark.parametrize("shape", [(10,), (5, 3)])
+def test_the_networks_for_arrays_compute_the_same_function(shape: tuple[int, ...]) -> None:
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    keras_model = keras_zoo.build("mlp", input_shape=shape, classes=3)
+    torch_model = torch_zoo.build("mlp", input_shape=shape, classes=3)
+    assert keras_model.count_params() == np.prod(shape) * 128 + 128 + 128 * 64 + 64 + 64 * 3 + 3
+    rows = np.random.default_rng(2).normal(size=(6, *shape)).astype(np.float32)
+    with torch.no_grad():
+        for variable, parameter in zip(keras_model.trainable_variables, torch_model.parameters(), strict=True):
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(np.asarray(variable).T)))
+        answers = torch_model(torch.from_numpy(rows)).numpy()
+    assert np.abs(np.asarray(keras_model(rows)) - answers).max() < 1e-5
+
+
 def test_the_photo_networks_compute_the_same_function() -> None:
     pytest.importorskip("tensorflow")
     torch = pytest.importorskip("torch")

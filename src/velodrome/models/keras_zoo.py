@@ -1,11 +1,12 @@
 """The zoo as Keras 3 models: the same architectures as in `torch_zoo`, with the same initial distributions.
 
-Images come as (height, width, channels) with values from 0 to 1; logits go out.
+Images come as (height, width, channels) with values from 0 to 1, arrays as they are; logits go out, or as many numbers
+as were asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import layers
@@ -13,9 +14,7 @@ from keras import layers
 from velodrome.errors import BadRequest
 from velodrome.models.keras_gpt import gpt_mini
 from velodrome.models.keras_resnet import resnet20
-from velodrome.offers.models import check_shape, text_models, zoo_model
-
-Shape = tuple[int, int, int]
+from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 
 def _linear(classes: int) -> list[keras.Layer]:
@@ -65,6 +64,13 @@ def _fruit_cnn(classes: int) -> list[keras.Layer]:
     ]
 
 
+def _mlp(outputs: int) -> list[keras.Layer]:
+    return [
+        layers.Flatten(), layers.Dense(128, activation="relu"), layers.Dense(64, activation="relu"),
+        layers.Dense(outputs),
+    ]
+
+
 def _vgg_small(classes: int) -> list[keras.Layer]:
     return [
         *(layer for filters in (32, 64) for layer in (
@@ -83,6 +89,7 @@ _LAYERS: dict[str, Callable[[int], list[keras.Layer]]] = {
     "dense-300-100": _dense_300_100,
     "lenet5": _lenet5,
     "fruit-cnn": _fruit_cnn,
+    "mlp": _mlp,
     "vgg-small": _vgg_small,
 }
 
@@ -90,12 +97,17 @@ _LAYERS: dict[str, Callable[[int], list[keras.Layer]]] = {
 _LSTM_SMALL, _LSTM_LAYERS, _LSTM_LIMIT = 200, 2, 0.1
 
 
-def build(name: str, input_shape: Shape, classes: int) -> keras.Model:
-    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape."""
-    check_shape(name, input_shape)
+def build(name: str, input_shape: Sequence[int], classes: int) -> keras.Model:
+    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape.
+
+    Images are (height, width, channels); arrays may have any shape.
+    """
+    if name != ARRAY_MODEL:
+        check_shape(name, input_shape)
     if name == "resnet20":
-        return resnet20(input_shape, classes)
-    return keras.Sequential([keras.Input(input_shape), *_LAYERS[name](classes)], name=name)
+        height, width, channels = input_shape
+        return resnet20((height, width, channels), classes)
+    return keras.Sequential([keras.Input(tuple(input_shape)), *_LAYERS[name](classes)], name=name)
 
 
 def build_text(name: str, vocabulary: int, context: int = 20) -> keras.Model:

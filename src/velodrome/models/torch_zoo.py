@@ -1,12 +1,14 @@
 """The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with the same initial distributions.
 
-Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary; logits go out.
+Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary, arrays as they
+are; logits go out, or as many numbers as were asked for.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -15,7 +17,7 @@ from torch import nn
 from velodrome.errors import BadRequest
 from velodrome.models.torch_gpt import Gpt
 from velodrome.models.torch_resnet import resnet20, start_he_normal
-from velodrome.offers.models import check_shape, text_models, zoo_model
+from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 Shape = tuple[int, int, int]
 #: Hidden and cell state of every row: h and c, each (layers, rows, units).
@@ -168,15 +170,28 @@ _LAYERS: dict[str, Callable[[Shape, int], OrderedDict[str, nn.Module]]] = {
 }
 
 
-def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
-    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape."""
+def build(name: str, input_shape: Sequence[int], classes: int) -> nn.Module:
+    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape.
+
+    Images are (channels, height, width); arrays may have any shape.
+    """
+    if name == ARRAY_MODEL:
+        return _mlp(math.prod(input_shape), classes)
     channels, height, width = input_shape
     check_shape(name, (height, width, channels))
-    model = nn.Sequential(_LAYERS[name](input_shape, classes))
+    model = nn.Sequential(_LAYERS[name]((channels, height, width), classes))
     if name == "resnet20":
         start_he_normal(model)
     else:
         _start_glorot_uniform(model)
+    return model
+
+
+def _mlp(numbers: int, outputs: int) -> nn.Module:
+    layers = _dense(numbers, 128, 64, outputs)
+    layers["flatten"] = nn.Flatten()
+    model = nn.Sequential(layers)
+    _start_glorot_uniform(model)
     return model
 
 

@@ -31,6 +31,9 @@ class ZooModel:
         return EXAMPLE_TASKS if self.task in EXAMPLE_TASKS else (self.task,)
 
 
+#: The model for arrays, where a job names none.
+ARRAY_MODEL = "mlp"
+
 MODELS = (
     ZooModel("linear", "one dense layer: multinomial logistic regression"),
     ZooModel("dense-128", "one hidden layer of 128, relu"),
@@ -39,6 +42,10 @@ MODELS = (
     ZooModel(
         "fruit-cnn", "small convolutional network for photos of about 100×100, with augmentation",
         smallest=32, recipe={"batch_size": 64, "epochs": 8},
+    ),
+    ZooModel(
+        ARRAY_MODEL, "for tables and other arrays: two hidden layers of 128 and 64, relu", takes="arrays",
+        recipe={"batch_size": 32, "epochs": 40, "learning_rate": 0.003},
     ),
     ZooModel(
         "resnet20", "residual network of 20 layers with batch normalisation, as He et al. (2015) describe it for "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, is_own, text_models, zoo_model
+from velodrome.offers.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step, sharding_of
@@ -132,8 +132,8 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     described = ", ".join(f"{name!r} of shape {tuple(shape)}" for name, shape in shapes.items())
     if len(shapes) > 1 or len(next(iter(shapes.values()))) != 3:
         raise BadRequest(
-            f"model {model!r} takes images, and the data has {described}: choose a model for arrays, or name your own "
-            "as module:function"
+            f"model {model!r} takes images, and the data has {described}: choose {ARRAY_MODEL}, or name your own as "
+            "module:function"
         )
     height, width, channels = next(iter(shapes.values()))
     check_shape(model, (height, width, channels))

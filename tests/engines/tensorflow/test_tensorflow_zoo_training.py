@@ -113,7 +113,7 @@ def normalised_by_worker(images: Any, labels: Any, workers: int, rate: float) ->
                 loss = -tf.reduce_sum(tf.gather(chances, targets, batch_dims=1))
             return tape.gradient(loss, trained)
 
-        held = [[np.array(variable) for variable in moving] for _ in range(workers)]
+        held = [[np.asarray(variable).copy() for variable in moving] for _ in range(workers)]
         speed = [np.zeros(variable.shape) for variable in trained]
         for epoch in (1, 2):
             for batch in np.split(order_of_epoch(len(labels), 3, epoch), range(30, len(labels), 30)):
@@ -126,7 +126,7 @@ def normalised_by_worker(images: Any, labels: Any, workers: int, rate: float) ->
                         variable.assign(value)
                     found = gradients(tf.constant(images[mine]), tf.constant(labels[mine]))
                     total = [each + np.asarray(one) / len(batch) for each, one in zip(total, found, strict=True)]
-                    held[rank] = [np.array(variable) for variable in moving]
+                    held[rank] = [np.asarray(variable).copy() for variable in moving]
                 speed = [0.9 * moved + gradient for moved, gradient in zip(speed, total, strict=True)]
                 for variable, moved in zip(trained, speed, strict=True):
                     variable.assign(np.asarray(variable) - rate * moved)
