@@ -28,6 +28,9 @@ from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.main import report
 
+#: In place of a file of data: the job's own data set is loaded, as in a real run.
+CATALOGUE = "-"
+
 
 def read_data(path: str) -> Splits:
     """From an `.npz` file into memory, or from a folder of `.npy` files that stay on disk."""
@@ -59,8 +62,9 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
         job=Job.model_validate_json(job), world=World.from_json(os.environ[WORLD], role, int(rank)),
         folder=Path(folder), events=events, threads=1, resume=resume == "1",
     )
-    read = {"classification": read_data, "language-model": read_text}
-    context.data = read[context.task.name](data)
+    if data != CATALOGUE:
+        read = {"classification": read_data, "language-model": read_text}
+        context.data = read[context.task.name](data)
     if without := os.environ.get("DRIVER_WITHOUT"):
         module, function = without.split(":")
         *classes, name = function.split(".")
