@@ -75,8 +75,9 @@ def judge(rates: Rates) -> list[Verdict]:
         for workers, strategies in STRATEGIES.items():
             cell = Cell(model, workers)
             for engine, strategy in strategies:
-                text = f"own model, {engine} {strategy}, {cell}"
-                claim(text, OWN_BAR, cell, f"own {engine} {strategy}", f"velodrome {engine} {strategy}")
+                for own, text in (("own model", "own model"), ("own task", "own model and task")):
+                    claim(f"{text}, {engine} {strategy}, {cell}", OWN_BAR, cell, f"{own} {engine} {strategy}",
+                          f"velodrome {engine} {strategy}")  # fmt: skip
     for model in LARGE:
         one, two = Cell(model, 1), Cell(model, 2)
         for engine in ENGINES:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from entries import HERE, PEERS_ENVIRONMENT, VELODROME, Cell
@@ -31,6 +32,10 @@ STRATEGIES = {
 PEER_STRATEGIES = (
     ("torch", "ddp"), ("torch", "allreduce"), ("tensorflow", "multi-worker-mirrored"), ("tensorflow", "allreduce"),
 )
+
+
+#: Everything built in; the model by `module:function`; the model and the task by `module:name`.
+Own = Literal["velodrome", "own model", "own task"]
 
 
 @dataclass(frozen=True)
@@ -59,17 +64,19 @@ class OwnEntry:
     measure: Callable[[Material], float]
 
 
-def _velodrome(cell: Cell, engine: str, strategy: str, *, own: bool = False) -> OwnEntry:
+def _velodrome(cell: Cell, engine: str, strategy: str, own: Own = "velodrome") -> OwnEntry:
     def measure(material: Material) -> float:
-        model, paths = cell.model, [os.environ.get("PYTHONPATH", "")]
-        if own:
+        model, paths, task = cell.model, [os.environ.get("PYTHONPATH", "")], list[str]()
+        if own != "velodrome":
             model, paths = f"{ENGINES[engine]}:{cell.model.replace('-', '_')}", [str(HERE / "own"), *paths]
+        if own == "own task":
+            task = ["--task", f"{ENGINES[engine]}:Classify"]
         text = cell.model == "gpt-mini"
         # A step of an asynchronous strategy is one worker's: as many examples as elsewhere take so many more of them.
         steps = material.steps(cell) * (cell.workers if strategy == "parameter-server" else 1)
         command = [
             str(VELODROME), "train", "--json", "--runs", str(material.scratch / "runs"),
-            "--dataset", f"text:{material.text}" if text else "fashion-mnist", "--model", model,
+            "--dataset", f"text:{material.text}" if text else "fashion-mnist", "--model", model, *task,
             "--engine", engine, "--strategy", strategy, "--workers", str(cell.workers),
             "--batch-size", str(BATCH[cell.model]), "--batch-scope", "per-worker", "--optimizer", "adam",
             "--learning-rate", "0.001", "--epochs", "10000", "--steps", str(steps), "--threads", "1",
@@ -82,7 +89,7 @@ def _velodrome(cell: Cell, engine: str, strategy: str, *, own: bool = False) -> 
             raise RunError("the result holds no throughput")
         return float(rate)
 
-    return OwnEntry(f"{'own' if own else 'velodrome'} {engine} {strategy}", cell, measure)
+    return OwnEntry(f"{own} {engine} {strategy}", cell, measure)
 
 
 def _script(name: str, cell: Cell, start: Sequence[str], script: Path) -> OwnEntry:
@@ -102,7 +109,7 @@ def _entries() -> list[OwnEntry]:
     for cell in CELLS:
         if cell.model in OWN:
             for engine, strategy in STRATEGIES[cell.workers]:
-                found += [_velodrome(cell, engine, strategy, own=own) for own in (False, True)]
+                found += [_velodrome(cell, engine, strategy, own) for own in get_args(Own)]
         elif cell.workers == 1:
             for engine in ENGINES:
                 found.append(_velodrome(cell, engine, "single"))
