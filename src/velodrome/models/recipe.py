@@ -143,6 +143,9 @@ def _torch_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
+    if about.get("kind") == "text" and "context" in about:
+        return [f"It takes rows of at most {about['context']} words, as their places in `{VOCABULARY}`; it returns "
+                "logits of the words that follow."]
     if about.get("kind") == "text":
         return [f"It takes rows of words, as their places in `{VOCABULARY}`, and the state of every row; it returns "
                 "logits of the words that follow, and the new state."]

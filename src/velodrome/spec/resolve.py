@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from velodrome.errors import BadRequest
-from velodrome.offers.models import EXAMPLE_TASKS, recipe_of, task_of_model
+from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.check_optimization import batch_of_step as batch_of_step
 from velodrome.spec.check_optimization import check_optimization, without_conflicts
@@ -12,9 +12,10 @@ from velodrome.spec.job import Job
 
 def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
+    job = _with_task(_with_engine(job, engine))
     recipe = without_conflicts(recipe_of(job.model), job)
     own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
-    job = _with_task(_with_engine(job.model_copy(update=own), engine))
+    job = job.model_copy(update=own)
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.implementation == "stock" and not strategy.implementation.stock:
@@ -46,13 +47,18 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
 
 
 def _with_task(job: Job) -> Job:
-    """The job with the task that its data is for, if it names none and that is another one than its model's."""
+    """The job with the task that its data is for, if it names none and that is another one than its model's; for
+    arrays, with a model that takes them, if it names none."""
     from velodrome.data import catalogue
 
     default = task_of_model(job.model)
-    if job.task is not None or default not in EXAMPLE_TASKS:
+    if default not in EXAMPLE_TASKS:
         return job
     implied = catalogue.implied_task(job.dataset, bad_data=job.bad_data)
+    if implied is not None and "model" not in job.model_fields_set:
+        job = job.model_copy(update={"model": ARRAY_MODEL})
+    if job.task is not None:
+        return job
     return job if implied in (None, default) else job.model_copy(update={"task": implied})
 
 

@@ -68,8 +68,8 @@ def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
 
 def load(folder: Path) -> keras.Model:
     """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
-    the description and added to its `offset`, or arrays as described; a language model takes words and its LSTM
-    state."""
+    the description and added to its `offset`, or arrays as described; a language model takes words and, if it carries
+    one, its state."""
     about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     if about["file"] == WHOLE:
         objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}

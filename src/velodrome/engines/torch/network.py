@@ -189,7 +189,7 @@ def _training_sizes(job: Job, data: Splits) -> list[int]:
 def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
     """The job's language model with the weights that its seed decides."""
     seed_everything(job.seed)
-    model = torch_zoo.build_text(job.model, vocabulary).to(device=device, dtype=dtype_of(job))
+    model = torch_zoo.build_text(job.model, vocabulary, job.unroll).to(device=device, dtype=dtype_of(job))
     adapter = Autocast(model, device) if job.dtype == "bfloat16" else None
     return Network(model=model, loss=loss_of_logits, from_zoo=True, minimum_batch=1, adapter=adapter)
 
