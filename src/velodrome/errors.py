@@ -29,6 +29,10 @@ class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
+class ScriptFailed(RunFailed):
+    """A script of the user's ended with an exit code that is not 0."""
+
+
 class PeerLost(VelodromeError):
     """A process lost another one it was training with: never the cause, always a consequence."""
 

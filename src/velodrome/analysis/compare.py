@@ -73,7 +73,8 @@ class Row:
 
     @property
     def batch_size(self) -> int:
-        return int(self.configuration.fields["batch_size"])
+        """0 where a script of the user's own decides it."""
+        return int(self.configuration.fields.get("batch_size") or 0)
 
     @property
     def single(self) -> bool:

@@ -12,6 +12,7 @@ from velodrome.events.models import (
     EventBase,
     HelloEvent,
     Pace,
+    PaceEvent,
     PhaseEvent,
     ResourcesEvent,
     ResultEvent,
@@ -67,7 +68,10 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def throughput(pace: Pace | None, batch: int) -> Throughput:
-    """Examples and batches per second of the training phase, without the warm-up steps."""
+    """Examples and batches per second of the training phase, without the warm-up steps.
+
+    Where the batch is not known (0), batches are the steps that were reported.
+    """
     nothing = Throughput(examples_per_second=None, batches_per_second=None, warmup_steps=0)
     if not pace:
         return nothing
@@ -79,8 +83,9 @@ def throughput(pace: Pace | None, batch: int) -> Throughput:
     if seconds <= 0 or examples <= 0:
         return nothing
     rate = examples / seconds
+    batches = rate / batch if batch else (pace.steps - steps) / seconds
     return Throughput(
-        examples_per_second=round(rate, 3), batches_per_second=round(rate / batch, 4), warmup_steps=steps
+        examples_per_second=round(rate, 3), batches_per_second=round(batches, 4), warmup_steps=steps
     )
 
 
@@ -118,6 +123,8 @@ class EventSummary:
     task: Task
     epochs: dict[int, HistoryRow] = field(default_factory=dict)
     final: ResultEvent | None = None
+    #: How fast each process of a script trained.
+    paces: dict[Process, Pace] = field(default_factory=dict)
     updates: list[StalenessEvent] = field(default_factory=list)
     collectives: list[SharesEvent] = field(default_factory=list)
     hosts: dict[str, HostSummary] = field(default_factory=dict)
@@ -126,6 +133,8 @@ class EventSummary:
     _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
+    #: When a script of the user's own began.
+    script_began: float | None = None
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -146,6 +155,10 @@ class EventSummary:
                 self.epochs[event.epoch] = _history_row(event, self.task)
             case ResultEvent():
                 self.final = event
+            case PaceEvent() if not is_earlier:
+                self.paces[process] = event.pace
+            case PhaseEvent(phase="script") if not is_earlier and self.script_began is None:
+                self.script_began = event.controller_time
             case StalenessEvent():
                 self.updates.append(event)
             case SharesEvent():
@@ -183,9 +196,10 @@ class EventSummary:
     def seconds(self, ended: float) -> Seconds:
         """Divide the time of the run; a clock that was set back meanwhile makes no part negative."""
         test_seconds = self.final.test_seconds if self.final else 0.0
+        known = bool(self.history) or self.script_began is None
         return Seconds(
-            startup=max(0.0, round((self.first_step or ended) - self.started, 4)),
-            train=round(sum((row.seconds for row in self.history), 0.0), 4),
-            evaluate=round(sum(row.evaluate_seconds for row in self.history) + test_seconds, 4),
+            startup=max(0.0, round((self.first_step or self.script_began or ended) - self.started, 4)),
+            train=round(sum((row.seconds for row in self.history), 0.0), 4) if known else None,
+            evaluate=round(sum(row.evaluate_seconds for row in self.history) + test_seconds, 4) if known else None,
             total=max(0.0, round(ended - self.started, 4)),
         )

@@ -7,10 +7,14 @@ from velodrome.offers.base import Strategy
 from velodrome.offers.models import recipe_of
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.job import Job
+from velodrome.spec.script import refuse_without_script, resolve_script
 
 
 def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
+    if job.script is not None:
+        return resolve_script(job, engine)
+    refuse_without_script(job)
     own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
     job = _with_engine(job.model_copy(update=own), engine)
     strategy = strategy_of(job)
@@ -52,6 +56,8 @@ def _stock_forms() -> str:
 
 def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The job with as many workers as its strategy can have."""
+    if job.script is not None:
+        return job
     most = strategy_of(_with_engine(job, engine)).max_workers
     return job if most is None or job.workers <= most else job.model_copy(update={"workers": most})
 

@@ -12,6 +12,7 @@ from velodrome.spec.job import Target
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.classification import Classification
 from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.script import Script
 
 
 class Modelled(Protocol):
@@ -19,6 +20,9 @@ class Modelled(Protocol):
 
     @property
     def model(self) -> str: ...
+
+    @property
+    def script(self) -> str | None: ...
 
 
 _TASKS: dict[str, Task] = {}
@@ -31,6 +35,7 @@ def register(task: Task) -> None:
 
 register(Classification())
 register(LanguageModel())
+register(Script())
 
 
 def tasks() -> list[Task]:
@@ -44,8 +49,8 @@ def task(name: str) -> Task:
 
 
 def task_of(job: Modelled) -> Task:
-    """The task that the job's model is for."""
-    return task(task_of_model(job.model))
+    """The task that the job's model is for, or that of a script."""
+    return task(Script.name) if job.script is not None else task(task_of_model(job.model))
 
 
 def task_of_result(result: Mapping[str, Any]) -> Task:
