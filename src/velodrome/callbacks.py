@@ -9,8 +9,10 @@ Outside a run they do nothing. A framework is imported when its callback is firs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from velodrome.figures import log
@@ -104,10 +106,9 @@ def _share(loader: Any, workers: int) -> int | None:
 
 @cache
 def _lightning() -> Any:
-    try:
-        from lightning.pytorch import Callback
-    except ImportError:
-        from pytorch_lightning import Callback
+    # Both names of the package may be installed, and a trainer takes callbacks of its own only.
+    own = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
+    Callback = import_module(own).Callback  # noqa: N806 (a class)
 
     class Lightning(Callback):  # type: ignore[misc]
         """Reports steps and examples of every process, and what the module logs in the first one."""

@@ -77,6 +77,11 @@ class Row:
         return int(self.configuration.fields.get("batch_size") or 0)
 
     @property
+    def is_script(self) -> bool:
+        """Whether it runs a script of the user's own."""
+        return self.configuration.fields.get("script") is not None
+
+    @property
     def single(self) -> bool:
         """Whether it uses the strategy `single`, which distributes nothing."""
         return bool(self.configuration.fields["strategy"] == "single")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,8 +134,9 @@ class EventSummary:
     _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
-    #: When a script of the user's own began.
+    #: When a script of the user's own began, by the controller's clock and by its own.
     script_began: float | None = None
+    _script_time: float = -math.inf
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -158,13 +160,15 @@ class EventSummary:
             case PaceEvent() if not is_earlier:
                 self.paces[process] = event.pace
             case PhaseEvent(phase="script") if not is_earlier and self.script_began is None:
-                self.script_began = event.controller_time
+                self.script_began, self._script_time = event.controller_time, event.time
             case StalenessEvent():
                 self.updates.append(event)
             case SharesEvent():
                 self.collectives.append(event)
             case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
-                self.first_step = event.controller_time
+                # A script that reports an epoch when it is over has trained since it began.
+                with_script = event.time <= self._script_time
+                self.first_step = self.script_began if with_script else event.controller_time
 
     @property
     def shares(self) -> Shares | None:

@@ -82,7 +82,7 @@ class Recorder:
     def __init__(self, context: Context, clock: Callable[[], float] = time.perf_counter) -> None:
         self._context, self._events, self._clock = context, context.events, clock
         self._lock = threading.Lock()
-        self._began = clock()
+        self._began, self._began_at = clock(), round(time.time(), 4)
         #: When the last report was made.
         self._mark: float | None = None
         self._emitted = -math.inf
@@ -97,6 +97,11 @@ class Recorder:
         self._count = _Count()
         self._reports = 0
         self._finished = False
+
+    def begin(self) -> None:
+        """Report that the script begins."""
+        self._began, self._began_at = self._clock(), round(time.time(), 4)
+        self._events.emit("phase", phase="script", state="begin", time=self._began_at)
 
     def log(
         self, split: str, step: int | None, examples: int | None, epoch: int | None, figures: Mapping[str, float]
@@ -122,8 +127,9 @@ class Recorder:
         self, now: float, step: int | None, examples: int | None, epoch: int | None, figures: Mapping[str, float]
     ) -> None:
         only_marks = self._mark is None and not figures and not examples
+        of_epoch = epoch is not None and step is None
         self._turn_to(epoch, ends=bool(self._row.validation))
-        row = self._begin_row()
+        row = self._begin_row(of_epoch=of_epoch)
         row.trained = True
         before = self._context.status.steps
         if step is not None:
@@ -134,7 +140,7 @@ class Recorder:
         done = self._context.status.steps - before
         if only_marks:
             return
-        seconds = self._since_mark(now, of_epoch=epoch is not None and step is None)
+        seconds = self._since_mark(now, of_epoch=of_epoch)
         row.seconds += seconds
         row.examples += examples or 0
         row.steps += done
@@ -163,7 +169,7 @@ class Recorder:
             self._tested = examples or self._tested
             return
         self._turn_to(epoch, ends=False)
-        row = self._begin_row()
+        row = self._begin_row(of_epoch=epoch is not None)
         seconds = self._since_mark(now, of_epoch=epoch is not None)
         if row.trained:
             row.evaluate_seconds += seconds
@@ -181,11 +187,13 @@ class Recorder:
             self._end_row()
             self._row.epoch = epoch
 
-    def _begin_row(self) -> _Row:
+    def _begin_row(self, *, of_epoch: bool) -> _Row:
         row = self._row
         if not row.begun:
             row.begun = True
-            self._events.emit("phase", phase="train", state="begin", epoch=row.number)
+            # An epoch that is over when it is first heard of began with the script.
+            past = {"time": self._began_at} if of_epoch and self._mark is None else {}
+            self._events.emit("phase", phase="train", state="begin", epoch=row.number, **past)
         return row
 
     def _end_row(self) -> None:
@@ -229,6 +237,7 @@ class Recorder:
                     "result", test=test, history=self._history, parameters=None, steps=self._steps,
                     test_seconds=self._test_seconds, pace=pace,
                 )
+            self._phase_end("script", self._clock() - self._began)
 
     def _pace(self) -> dict[str, Any]:
         """Training from the first report on, with the first reports apart as warm-up."""

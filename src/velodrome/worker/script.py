@@ -59,15 +59,9 @@ def run(context: Context) -> None:
             stack.enter_context(read_output(job.read, recorder.log, events))
         stack.callback(figures.listen, None)
         figures.listen(recorder.log)
-        events.emit("phase", phase="script", state="begin")
-        began = time.perf_counter()
-
-        def finish() -> None:
-            recorder.finish()
-            events.emit("phase", phase="script", state="end", seconds=round(time.perf_counter() - began, 6))
-
+        recorder.begin()
         try:
-            with _as_main(path, [job.script, *words_of(job)]) as module, _leaving_by_itself(finish):
+            with _as_main(path, [job.script, *words_of(job)]) as module, _leaving_by_itself(recorder.finish):
                 exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
         except SystemExit as end:
             if end.code not in (None, 0):
@@ -75,7 +69,7 @@ def run(context: Context) -> None:
         except Exception as error:
             _translate(error, context.world)
             raise
-    finish()
+    recorder.finish()
 
 
 @contextmanager
