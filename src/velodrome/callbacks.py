@@ -60,9 +60,9 @@ def rows_of(batch: Any) -> int | None:
 
 @cache
 def _hugging_face() -> Any:
-    from transformers import TrainerCallback
+    base: Any = import_module("transformers").TrainerCallback
 
-    class HuggingFace(TrainerCallback):  # type: ignore[misc]
+    class HuggingFace(base):  # type: ignore[misc]
         """Reports steps and examples of every process, and what the Trainer logs and evaluates in the first one."""
 
         #: What the Trainer logs beside figures.
@@ -108,9 +108,9 @@ def _share(loader: Any, workers: int) -> int | None:
 def _lightning() -> Any:
     # Both names of the package may be installed, and a trainer takes callbacks of its own only.
     own = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
-    Callback = import_module(own).Callback  # noqa: N806 (a class)
+    base: Any = import_module(own).Callback
 
-    class Lightning(Callback):  # type: ignore[misc]
+    class Lightning(base):  # type: ignore[misc]
         """Reports steps and examples of every process, and what the module logs in the first one."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -143,9 +143,9 @@ def _lightning() -> Any:
 
 @cache
 def _keras() -> Any:
-    import keras
+    base: Any = import_module("keras").callbacks.Callback
 
-    class Keras(keras.callbacks.Callback):  # type: ignore[misc]
+    class Keras(base):  # type: ignore[misc]
         """Reports the epochs of `fit` and, after `evaluate`, figures of a test set.
 
         Args:
