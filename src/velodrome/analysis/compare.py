@@ -104,7 +104,8 @@ class Row:
 
     @property
     def examples_per_second(self) -> float:
-        return self.spreads["examples_per_second"].median
+        """0 where a script of the user's own did not report its examples."""
+        return self.median(THROUGHPUT.name) or 0.0
 
     @property
     def representative(self) -> Result:
@@ -133,8 +134,9 @@ class Row:
 
 
 def is_whole(result: Result) -> bool:
-    """Whether a run finished with everything that a comparison needs."""
-    return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
+    """Whether a run finished with everything that a comparison needs; a script is compared by what it reported."""
+    measured = bool(result.get("test")) and bool(THROUGHPUT.read(result))
+    return result["status"] == "finished" and (measured or result.get("script") is not None)
 
 
 #: Causes of a failure that have nothing to do with the configuration.
@@ -211,6 +213,8 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
 
     def over(row: Row, key: str | None) -> Ratio | None:
         if key is None:
+            return None
+        if not all(THROUGHPUT.name in one.spreads for one in (row, rows[key])):
             return None
         if key == row.configuration.key:
             return Ratio(1.0)
