@@ -25,6 +25,7 @@ from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.variables import FOLDER, SEED
 from velodrome.worker.context import Context, Status
 from velodrome.worker.cpu_time import own_seconds
+from velodrome.worker.horovod import rendezvous
 from velodrome.worker.recorder import Recorder
 from velodrome.worker.script_output import read_output
 
@@ -59,6 +60,7 @@ def run(context: Context) -> None:
             stack.enter_context(read_output(job.read, recorder.log, events))
         stack.callback(figures.listen, None)
         figures.listen(recorder.log)
+        stack.enter_context(rendezvous(context.world, job.start_timeout))
         recorder.begin()
         try:
             with _as_main(path, [job.script, *words_of(job)]) as module, _leaving_by_itself(recorder.finish):
