@@ -34,16 +34,17 @@ def train(velodrome: Any, name: str, engine: str = "torch") -> dict[str, Any]:
     return found
 
 
-def needing(name: str, module: str, engine: str = "torch") -> Any:
-    reason = f"{module} is not installed"
-    return pytest.param(name, engine, id=name, marks=pytest.mark.skipif(find_spec(module) is None, reason=reason))
+def needing(name: str, module: str, engine: str = "torch", *marks: Any) -> Any:
+    missing = pytest.mark.skipif(find_spec(module) is None, reason=f"{module} is not installed")
+    return pytest.param(name, engine, id=name, marks=[missing, *marks])
 
 
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        needing("accelerate", "accelerate"), needing("fabric", "lightning_fabric"),
         needing("tensorflow", "tensorflow", "tensorflow"),
+        needing("accelerate", "accelerate", "torch", pytest.mark.slow),
+        needing("fabric", "lightning_fabric", "torch", pytest.mark.slow),
     ],
 )
 def test_a_script_of_this_framework_trains_with_equal_weights_on_all_ranks(
