@@ -21,7 +21,7 @@ NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoin
 #: Fields of a result that are used if its job is not available.
 _RESULT_FIELDS = (
     "dataset", "model", "engine", "strategy", "consistency", "workers", "servers", "batch_size", "batch_scope",
-    "optimizer", "learning_rate", "target",
+    "optimizer", "learning_rate", "target", "script",
 )
 #: Fields that may differ between a configuration and its `single` baseline.
 _OF_DISTRIBUTION = frozenset({
