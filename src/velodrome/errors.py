@@ -25,12 +25,20 @@ class Unavailable(BadRequest):
         self.reasons = tuple(reasons)
 
 
+class UsersCodeFailed(BadRequest):
+    """Code of the user's raised when it was tried before training: its traceback is reported beside the sentence."""
+
+
 class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
 class ScriptFailed(RunFailed):
     """A script of the user's ended with an exit code that is not 0."""
+
+
+class UserCodeError(RunFailed):
+    """Code of the user's raised while examples were read: `__cause__` is what it raised, traceback and all."""
 
 
 class PeerLost(VelodromeError):

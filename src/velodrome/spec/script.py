@@ -51,7 +51,7 @@ def refuse_without_script(job: Job) -> None:
     for name in ("script_args", "read"):
         if getattr(job, name):
             raise BadRequest(f"--{name.replace('_', '-')} is for a script of your own: name it with --script")
-    for name in ("strategy", "dataset"):
+    for name in ("strategy", "dataset", "task"):
         if getattr(job, name) == LABEL:
             raise BadRequest(f"--{name} {LABEL!r} is for a script of your own: name it with --script")
 
