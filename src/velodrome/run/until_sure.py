@@ -17,7 +17,7 @@ from velodrome.analysis.margins import parse_margins
 from velodrome.analysis.progress import MOST_FAILURES, Criteria, Dropped, TaskStanding, standings
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
-from velodrome.run.race_runs import RaceRuns, attempts_of
+from velodrome.run.race_runs import RaceRuns, attempts_of, warm_engines
 from velodrome.run.store import RunFolder
 from velodrome.spec.race import Entry, Race
 
@@ -125,7 +125,7 @@ class UntilSure:
             if ahead is None:
                 break
             if ahead:
-                return list(dict.fromkeys(entry.job.engine for entry in ahead))
+                return warm_engines(ahead)
         return []
 
     def as_stored(self) -> Ending:
