@@ -54,6 +54,11 @@ class Row:
         return sum(map(has_crashed, self.failures))
 
     @property
+    def ended(self) -> int:
+        """Runs that were ended because they could not win any more."""
+        return sum(map(ended_early, self.failures))
+
+    @property
     def attempts(self) -> int:
         """Runs that came to an end, finished or crashed."""
         return self.runs + self.crashed
@@ -131,6 +136,8 @@ def is_whole(result: Result) -> bool:
     return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
 
 
+#: The cause of an end that the race decided, because the run could not win any more.
+BEATEN = "beaten"
 #: Causes of a failure that have nothing to do with the configuration.
 _NOT_ITS_FAULT = frozenset({"interrupt", "controller", "disk", "request", "collect"})
 
@@ -140,6 +147,11 @@ def has_crashed(result: Result) -> bool:
     if result["status"] != "failed":
         return False
     return (result.get("error") or {}).get("cause") not in _NOT_ITS_FAULT
+
+
+def ended_early(result: Result) -> bool:
+    """Whether a run was ended because it could not win any more."""
+    return result["status"] == "interrupted" and (result.get("error") or {}).get("cause") == BEATEN
 
 
 def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:

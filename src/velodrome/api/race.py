@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.compare import Row, compare
+from velodrome.analysis.compare import Row, compare, ended_early
 from velodrome.analysis.progress import Saving, saving
 from velodrome.analysis.recommend import verdict
 from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
@@ -156,7 +156,7 @@ def run_missing(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> 
 def _failures(results: Iterable[Result]) -> dict[str, str]:
     return {
         result["run"]: str((result.get("error") or {}).get("message", result["status"]))
-        for result in results if result["status"] != "finished"
+        for result in results if result["status"] != "finished" and not ended_early(result)
     }
 
 
