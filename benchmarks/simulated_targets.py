@@ -39,19 +39,17 @@ class Targets:
 
 
 def target_worlds() -> Iterator[Targets]:
-    """Races of two and four in which all are equal per success."""
-    for noise in (0.02, 0.05, 0.15):
-        for chance in (0.95, 0.9, 0.8, 0.6):
-            yield Targets((1.0, chance), noise)
-    for noise in (0.02, 0.15):
-        yield Targets((0.8, 0.8), noise)
-        yield Targets((1.0, 0.9, 0.8, 0.6), noise)
-        yield Targets((1.0, 0.8, 0.8, 0.8), noise)
+    """Races in which all are equal per success."""
+    for chance in (0.9, 0.8, 0.6):
+        yield Targets((1.0, chance), 0.02)
+    yield Targets((1.0, 0.8), 0.15)
+    yield Targets((0.8, 0.8), 0.15)
+    yield Targets((1.0, 0.8, 0.8, 0.8), 0.05)
 
 
 @dataclass
 class Claims:
-    """In how many races something false was claimed."""
+    """In how many races something false was claimed, at any look."""
 
     #: About the time of a run that reaches the target, while none had missed it.
     reaching: int = 0
@@ -64,30 +62,35 @@ class Claims:
 
 
 def false_claims(world: Targets, seed: int, races: int, last: int) -> Claims:
-    """Races that end when they are decided, or after the last repetition."""
+    """Races that are looked at after every repetition up to the last, whatever was claimed before."""
     draw, found = np.random.default_rng(seed), Claims()
     size, fast = len(world.chances), world.seconds()
     for _ in range(races):
         reached = draw.random((size, last)) < np.array(world.chances)[:, None]
         spent = fast[:, None] * np.where(reached, 1.0, MISS) * np.exp(world.noise * draw.normal(size=(size, last)))
-        reaching = per_success = unguarded = False
-        for look in range(FIRST_LOOK, last + 1):
+        reaching, per_success, unguarded = False, False, False
+        for look in _looks(reached):
             entries = [_attempts(spent[one, :look], reached[one, :look]) for one in range(size)]
             able = [one for one in range(size) if entries[one].successes]
-            standing = decide(contest_of_attempts([entries[one] for one in able], TOLERANCE))
             clean = all(entries[one].always for one in able)
-            for drop in standing.drops:
+            for drop in decide(contest_of_attempts([entries[one] for one in able], TOLERANCE)).drops:
                 winner, loser = able[drop.winner], able[drop.loser]
-                unguarded = True
-                reaching |= clean and fast[winner] >= fast[loser]
-                per_success |= not clean or drop.lead.low > cost_of_unseen(look, size)
-            if standing.outcome != "open":
-                break
+                seen = not entries[winner].always or not entries[loser].always
+                unguarded |= clean
+                reaching |= not seen and bool(fast[winner] >= fast[loser])
+                per_success |= seen or drop.lead.low > cost_of_unseen(look, size)
         found.reaching += reaching
         found.per_success += per_success
         found.any += reaching or per_success
-        found.unguarded += unguarded
+        found.unguarded += unguarded or per_success
     return found
+
+
+def _looks(reached: np.ndarray) -> list[int]:
+    """The last look of each time in which the same configurations had missed the target: it repeats all before it."""
+    last = reached.shape[1]
+    first = {int(np.argmin(row)) for row in reached if not row.all()}
+    return [look for look in sorted({*first, last}) if look >= FIRST_LOOK]
 
 
 def _attempts(spent: np.ndarray, reached: np.ndarray) -> Attempts:

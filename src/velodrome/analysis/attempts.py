@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.analysis.blocks import ERROR_RATE, Array, Fit, Mask, fit
+from velodrome.analysis.blocks import ERROR_RATE, Fit, fit
 from velodrome.analysis.compare import Row, ended_early, has_crashed
 from velodrome.analysis.decide import Contest
 from velodrome.analysis.measures import Result, instance_hours, instances, time_to_target
+from velodrome.analysis.outliers import Array, Mask
 from velodrome.analysis.repetition import Block
 from velodrome.spec.job import Target
 
@@ -83,6 +84,9 @@ def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable
         amounts[block] = amounts.get(block, 0.0) + (lost(result) if value is None else value)
     if not succeeded:
         return Attempts(amounts, frozenset(), (*failed, *cut))
+    if cut:  # what is known of all of them is that they take at least so long; more of one would only look like noise
+        most = max(amounts[block] for block in cut)
+        amounts |= {block: min(amounts[block], most) for block in succeeded}
     return Attempts(amounts, frozenset(succeeded).union(cut), tuple(failed), frozenset(cut))
 
 
@@ -140,7 +144,7 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
     that failed, it is allowed for what that may cost.
     """
     amounts, won, lost = _tables(entries)
-    failing = lost.any(1)
+    failing: Mask = np.asarray(lost.any(1))
 
     def fit_at(look: int) -> Fit:
         spent = amounts[:, :look]

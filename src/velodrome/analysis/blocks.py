@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.special import digamma, fdtrc, polygamma, stdtrit
 
-from velodrome.analysis.outliers import Array, Mask, straggling
+from velodrome.analysis.outliers import CHANCE, PLAIN_CHANCE, Array, Mask, straggling
 
 #: The chance that anything a race claims is wrong, however many configurations it has and however often one looks.
 ERROR_RATE = 0.05
@@ -34,7 +34,7 @@ _FEW = 4
 #: By how much looks and pairs err less often than their sum, because they depend on one another, by the number of
 #: configurations that entered. With these, the worst situations of the benchmark, mostly those of unequal noise, have
 #: 4 to 5 % false claims; the number for eight also leaves two that are equally good, ahead of the others, below 5 %.
-_TOGETHER = {2: 3.7, 3: 2.6, 4: 2.6, 8: 4.7, 16: 5.0}
+_TOGETHER = {2: 3.5, 3: 2.4, 4: 2.2, 8: 4.6, 16: 4.9}
 #: A configuration whose noise exceeds that of the others, with this chance of seeming so only, is judged by itself.
 _NOISY = 0.04
 #: Standard errors by which the difference in noise between configurations is taken for larger than it seems.
@@ -63,12 +63,15 @@ class Fit:
         return 0.0 if self.unseen is None else self.unseen
 
 
-def fit(logarithms: Array, *, robust: bool = True) -> Fit:
+def fit(logarithms: Array, *, robust: bool = True, plain: bool = False) -> Fit:
     """Compare the configurations of races; `logarithms` is (race, configuration, block), NaN where a run is missing.
 
-    Without `robust` every value counts as it is: a run that failed is no straggler.
+    Without `robust` every value counts as it is: a run that failed is no straggler. `plain` is for an interval of 95 %:
+    it takes values for stragglers that a verdict, which is to be wrong far less often, does not.
     """
-    stragglers = straggling(logarithms) if robust else np.zeros(logarithms.shape, bool)
+    stragglers = np.zeros(logarithms.shape, bool)
+    if robust:
+        stragglers = straggling(logarithms, PLAIN_CHANCE if plain else CHANCE)
     present = ~np.isnan(logarithms) & ~stragglers
     there = present.astype(float)
     filled = np.where(present, logarithms, 0.0)
@@ -98,7 +101,7 @@ def _steadied(own: Array, degrees: Array, filled: Array, present: Mask) -> tuple
     """
     runs, there = present.sum(2), present.astype(float)
     rest = _residuals(filled, there)
-    configurations = present.any(2).sum(1)
+    configurations = np.maximum(present.any(2).sum(1), 2)
     freedom = np.maximum(there.sum((1, 2)) - configurations - present.any(1).sum(1) + 1, 1)
     pooled = (rest**2).sum((1, 2)) / freedom
     mine = np.maximum((runs - 1) * (1 - 1 / configurations[:, None]), 0.5)

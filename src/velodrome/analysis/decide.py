@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from velodrome.analysis.blocks import FIRST_LOOK, Array, Fit, Mask, fit, margin
+from velodrome.analysis.blocks import FIRST_LOOK, Fit, fit, margin
+from velodrome.analysis.outliers import Array, Mask
 
 Outcome = Literal["one", "level", "open"]
 #: Further repetitions are not foreseen: what needs more than this is not worth settling.

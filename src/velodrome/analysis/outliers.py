@@ -13,9 +13,9 @@ from scipy.special import stdtrit
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: The chance that a run of ordinary noise is as far off as a straggler, by the noise of all configurations. Two alone
-#: show so little of it that less would find none.
-_CHANCE, _CHANCE_OF_TWO = 1e-4, 3e-3
+#: The chance that a run of ordinary noise is as far off as a straggler, by the noise of all configurations: in
+#: verdicts, and for the plain interval of a pair, where few runs would find none with less.
+CHANCE, PLAIN_CHANCE = 1e-4, 3e-3
 #: The same by the noise of its own configuration, which may be more than that of the others.
 _OWN_CHANCE = 6e-4
 #: The largest share of a configuration's runs that may be stragglers; with more it is just noisy.
@@ -26,7 +26,7 @@ _DEVIATION = 1.4826
 _EFFICIENCY = 0.7
 
 
-def straggling(values: Array) -> Mask:
+def straggling(values: Array, chance: float = CHANCE) -> Mask:
     """Which values are stragglers; `values` is (race, configuration, block), NaN where a run is missing."""
     present = ~np.isnan(values)
     rest = values
@@ -43,7 +43,7 @@ def straggling(values: Array) -> Mask:
     races, last = np.arange(len(values)), ranked.shape[1] - 1
     low, high = np.minimum((freedom - 1) // 2, last), np.minimum(freedom // 2, last)
     middle = (ranked[races, low] + ranked[races, high]) / 2
-    limit = (_deviations(freedom, _CHANCE_OF_TWO if two else _CHANCE) * middle)[:, None]
+    limit = (_deviations(freedom, chance) * middle)[:, None]
     if not two:
         own = _median(np.where(present, np.abs(rest), np.nan), 2)[:, :, 0]
         limit = np.maximum(limit, _deviations(runs - 1, _OWN_CHANCE) * own)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from velodrome.analysis.blocks import Array, fit
+from velodrome.analysis.blocks import fit
+from velodrome.analysis.outliers import Array
 from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import CONFIDENCE, Ratio, t_quantile
-
 
 #: Levels of intervals with so few degrees of freedom, one less than repetitions. By simulation.
 _FEW = {2: 0.94, 3: 0.945, 4: 0.945}
@@ -44,7 +44,7 @@ def paired_ratios(values: Mapping[str, Mapping[Block, float]]) -> Callable[[str,
 
     def over(first: str, second: str) -> Ratio | None:
         # By the runs of these two only: so the interval is right whatever the noise of the others is.
-        found = fit(logs[None, [places[first], places[second]]])
+        found = fit(logs[None, [places[first], places[second]]], plain=True)
         estimate, error, freedom = (float(of[0, 0, 1]) for of in (found.estimate, found.error, found.freedom))
         if not math.isfinite(error):
             return None

@@ -185,7 +185,7 @@ def _tries(row: Row) -> int:
 
 def _least_seconds(row: Row) -> float:
     ended = [result for result in row.failures if ended_early(result)]
-    return min(sum(entry["seconds"] for entry in result["history"]) for result in (*row.results, *ended))
+    return float(min(sum(entry["seconds"] for entry in result["history"]) for result in (*row.results, *ended)))
 
 
 def _per_success(row: Row) -> float | None:

@@ -91,6 +91,8 @@ class UntilSure:
         self._tasks = {key: job.task for key, job in jobs.items()}
         self._spent, self._began = 0.0, 0.0
         self._out_of_time = False
+        #: When runs of this repetition are ended early.
+        self._limits: Sequence[Limit] = ()
         self._told: set[str] = set()
 
     def run(self, runs: RaceRuns, observer: RaceObserver) -> Ending:
@@ -108,9 +110,8 @@ class UntilSure:
             repetitions = number
             if ahead:
                 observer.block(number, ahead)
-                found = limits_of(self._counted(runs.results, number), self._criteria)
-                runs.run_block(ahead, retry=True, fits=lambda entry: self._fits(entry, runs),
-                               watch=lambda entry, listener: self._watched(entry, listener, found))
+                self._limits = limits_of(self._counted(runs.results, number), self._criteria)
+                runs.run_block(ahead, retry=True, fits=lambda entry: self._fits(entry, runs), watch=self._watched)
             if self._out_of_time:
                 stopped = "budget"
                 break
@@ -169,10 +170,10 @@ class UntilSure:
             for entry in block for result in self._attempts(entry, results)
         ]
 
-    def _watched(self, entry: Entry, listener: Listener, found: Sequence[Limit]) -> Listener:
+    def _watched(self, entry: Entry, listener: Listener) -> Listener:
         """A listener that ends a run when it cannot win any more."""
         mine = {other.name for other in self._of[entry.configuration]}
-        limit = next((limit for limit in found if limit.runs & mine), None)
+        limit = next((limit for limit in self._limits if limit.runs & mine), None)
         return listener if limit is None else watched(listener, entry.job, limit, self._criteria.grace or 1)
 
     def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
