@@ -72,7 +72,7 @@ def raced(runs: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, **field
     monkeypatch.setattr(race_runs, "execute", machine.execute)
     race: Race = parse_race({
         "job": {"dataset": "digits", "engine": "torch", "target": GOAL, "epochs": EPOCHS},
-        "vary": {"entry": [{"strategy": "single"}, {"strategy": "ddp", "workers": 2}, {"strategy": "ddp", "workers": 3}]},
+        "vary": {"entry": [{"strategy": "single"}, *({"strategy": "ddp", "workers": count} for count in (2, 3))]},
         "until_sure": True, "baseline": False, "max_repeat": 5, **fields,
     })
     folder = RaceFolder(runs, "first")

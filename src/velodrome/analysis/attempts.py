@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.analysis.blocks import ERROR_RATE, Fit, fit
-from velodrome.analysis.compare import Row, ended_early, has_crashed
+from velodrome.analysis.compare import Row, has_crashed
 from velodrome.analysis.decide import Contest
 from velodrome.analysis.measures import Result, instance_hours, instances, time_to_target
 from velodrome.analysis.outliers import Array, Mask
 from velodrome.analysis.repetition import Block
+from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
 Counts = NDArray[np.int_]

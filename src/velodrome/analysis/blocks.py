@@ -34,7 +34,7 @@ _FEW = 4
 #: By how much looks and pairs err less often than their sum, because they depend on one another, by the number of
 #: configurations that entered. With these, the worst situations of the benchmark, mostly those of unequal noise, have
 #: 4 to 5 % false claims; the number for eight also leaves two that are equally good, ahead of the others, below 5 %.
-_TOGETHER = {2: 3.5, 3: 2.4, 4: 2.2, 8: 4.6, 16: 4.9}
+_TOGETHER = {2: 3.5, 3: 2.1, 4: 1.9, 8: 4.6, 16: 4.9}
 #: A configuration whose noise exceeds that of the others, with this chance of seeming so only, is judged by itself.
 _NOISY = 0.04
 #: Standard errors by which the difference in noise between configurations is taken for larger than it seems.

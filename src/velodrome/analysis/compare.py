@@ -14,6 +14,7 @@ from velodrome.analysis.measures import BY_NAME, MEASURES, THROUGHPUT, TIME_TO_T
 from velodrome.analysis.paired import paired_ratios
 from velodrome.analysis.repetition import Block, blocks_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
 
@@ -136,8 +137,6 @@ def is_whole(result: Result) -> bool:
     return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
 
 
-#: The cause of an end that the race decided, because the run could not win any more.
-BEATEN = "beaten"
 #: Causes of a failure that have nothing to do with the configuration.
 _NOT_ITS_FAULT = frozenset({"interrupt", "controller", "disk", "request", "collect"})
 
@@ -147,11 +146,6 @@ def has_crashed(result: Result) -> bool:
     if result["status"] != "failed":
         return False
     return (result.get("error") or {}).get("cause") not in _NOT_ITS_FAULT
-
-
-def ended_early(result: Result) -> bool:
-    """Whether a run was ended because it could not win any more."""
-    return result["status"] == "interrupted" and (result.get("error") or {}).get("cause") == BEATEN
 
 
 def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from velodrome.analysis.blocks import ERROR_RATE, FIRST_LOOK
-from velodrome.analysis.compare import Row, compare, ended_early, tasks_of
+from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.decide import Outcome
 from velodrome.analysis.early_end import Limit, limits
 from velodrome.analysis.estimate import in_words
@@ -18,6 +18,7 @@ from velodrome.analysis.lead import Lead, times
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.measures import Result
 from velodrome.analysis.objective import Question, ask, objective_of, target_of
+from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
 #: Attempts of a configuration that all failed after which it is not tried again.
@@ -202,6 +203,8 @@ class Saving:
     runs: int
     seconds: float
     grid_seconds: float
+    #: Runs that were ended early.
+    ended: int = 0
 
     @property
     def grid_runs(self) -> int:
@@ -211,10 +214,11 @@ class Saving:
     def sentence(self) -> str:
         """`41 of the 120 runs of the full grid: 6 min of about 18 min.`"""
         grid = f"{self.configurations} configurations × {self.repetitions} repetitions"
-        if self.runs >= self.grid_runs:
+        if self.runs >= self.grid_runs and not self.ended:
             return f"All {self.runs} runs of the grid took {in_words(self.seconds)} ({grid})."
-        return (f"{self.runs} of the {self.grid_runs} runs of the full grid ({grid}) took {in_words(self.seconds)} "
-                f"instead of about {in_words(self.grid_seconds)}.")
+        early = f", {self.ended} of them ended early," if self.ended else ""
+        return (f"{self.runs} of the {self.grid_runs} runs of the full grid ({grid}){early} took "
+                f"{in_words(self.seconds)} instead of about {in_words(self.grid_seconds)}.")
 
     def as_json(self) -> dict[str, Any]:
         return {"runs": self.runs, "of_runs": self.grid_runs, "seconds": self.seconds, "of_seconds": self.grid_seconds}
@@ -224,10 +228,10 @@ def saving(rows: Sequence[Row]) -> Saving:
     """What the drops of a race saved."""
     repetitions = max((_tries(row) for row in rows), default=0)
     seconds = {row.name: [_seconds(result) for result in row.results] for row in rows}
-    ended = sum(_seconds(result) for row in rows for result in row.failures if ended_early(result))
+    ended = [_seconds(result) for row in rows for result in row.failures if ended_early(result)]
     return Saving(
-        len(rows), repetitions, sum(map(_tries, rows)), sum(map(sum, seconds.values())) + ended,
-        sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()),
+        len(rows), repetitions, sum(map(_tries, rows)), sum(map(sum, seconds.values())) + sum(ended),
+        sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()), len(ended),
     )
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 from velodrome import files
-from velodrome.analysis.compare import BEATEN
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Launcher
@@ -19,6 +18,7 @@ from velodrome.cluster.registry import open_launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
+from velodrome.events.endings import BEATEN
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.run.outcome import Failure, make_result

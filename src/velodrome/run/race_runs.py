@@ -9,11 +9,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.compare import ended_early
 from velodrome.analysis.foreign import foreign_load, is_loaded
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events.endings import ended_early
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
 from velodrome.run.listing import ASIDE

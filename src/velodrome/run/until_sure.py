@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
-from velodrome.analysis.compare import ended_early
 from velodrome.analysis.configuration import Configuration, names_of
 from velodrome.analysis.early_end import Limit
 from velodrome.analysis.lead import in_list
 from velodrome.analysis.margins import parse_margins
 from velodrome.analysis.progress import MOST_FAILURES, Criteria, Dropped, TaskStanding, limits_of, standings
+from velodrome.events.endings import ended_early
 from velodrome.run.early_end import watched
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
