@@ -126,7 +126,7 @@ def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
         curve, repetition = grid_curve(world, mixed + 1, max(races // 10, 100), GRIDS)
         found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
         if not world.ladder:
-            error = max(1 - float(ends.right.mean()), 1 / count)
+            error = min(0.5, max(1 - float(ends.right.mean()), 1 / count))
             found["ideal"] = [ideal(world, mixed + 2, max(races // 10, 100), error, least)[1] for least in (1, 2)]
     if (world.size, world.noise, world.lead, world.ladder) == (8, 0.05, 0.1, False):
         ends = simulated(world, mixed, races, 2 * LAST, until_sure=True, most_runs=MOST_RUNS)
