@@ -25,8 +25,16 @@ class Unavailable(BadRequest):
         self.reasons = tuple(reasons)
 
 
+class UsersCodeFailed(BadRequest):
+    """Code of the user's raised when it was tried before training: its traceback is reported beside the sentence."""
+
+
 class RunFailed(VelodromeError):
     """A run started and did not end well."""
+
+
+class UserCodeError(RunFailed):
+    """Code of the user's raised while examples were read: `__cause__` is what it raised, traceback and all."""
 
 
 class PeerLost(VelodromeError):

@@ -30,7 +30,8 @@ On = Annotated[
     str,
     typer.Option(
         "--on", metavar="NAME", autocompletion=completion.launchers, show_default=True, rich_help_panel="Distribution",
-        help="Where processes run: local (this machine), or debug (one process inside this command, for breakpoints).",
+        help="Where processes run: local (this machine), debug (one process inside this command, for breakpoints), or "
+        "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine).",
     ),
 ]
 _MIRROR: dict[str, Any] = {
@@ -42,7 +43,10 @@ JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]
 
-_FLAGS = {"keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints"}
+_FLAGS = {
+    "keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints",
+    "nesterov": "--nesterov/--no-nesterov",
+}
 
 
 def _plain_type(annotation: Any) -> Any:

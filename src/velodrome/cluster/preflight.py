@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
@@ -15,6 +14,7 @@ from velodrome.data.own.standard_library import refuse_standard
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
+from velodrome.models import given_weights
 from velodrome.models.own import split_name
 from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
@@ -22,6 +22,7 @@ from velodrome.offers.transports import shared_memory_shortage, uses_mpi
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import roles_of
+from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 
 
@@ -32,7 +33,9 @@ def check_here(job: Job) -> None:
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
     if uses_mpi(strategy) and (shortage := shared_memory_shortage(job.workers)):
         raise Unavailable(shortage, [shortage])
-    _check_own_module(job)
+    _check_own_modules(job)
+    if job.weights is not None:
+        given_weights.check_readable(job.weights)
     _check_memory(job)
 
 
@@ -44,27 +47,51 @@ def check_job(job: Job) -> None:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
+    if job.task and is_own(job.task):
+        split_name(job.task, "--task")
+    if job.transform is not None:
+        split_name(job.transform, "--transform")
     task = task_of(job)
     task.check_engine(job.engine)
     if job.target:
         task.check_target(Target.parse(job.target))
+    _check_optimization(job, task)
     task.check(job, _about(job))
+
+
+def _check_optimization(job: Job, task: Task) -> None:
+    """Refuse what a task has no use for, or its engine cannot do."""
+    if job.label_smoothing and task.name != "classification":
+        raise BadRequest(
+            f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task.name}, and labels are smoothed in "
+            "classification only; leave it out"
+        )
+    if job.dtype == "bfloat16" and job.engine == "tensorflow" and task.name == "language-model":
+        raise BadRequest(
+            f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one "
+            "of them, or --engine torch"
+        )
 
 
 def _about(job: Job) -> Description:
     return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
 
 
-def _check_own_module(job: Job) -> None:
-    if not is_own(job.model):
-        return
-    # Only looked for, not imported: the controller never loads a framework.
-    top = split_name(job.model)[0].partition(".")[0]
-    refuse_standard("--model", job.model, top)
+def _check_own_modules(job: Job) -> None:
+    named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
+    for option, name in ((f"--{option}", name or "") for option, name in named):
+        if is_own(name):
+            _find_module(job.engine, option, name)
+
+
+def _find_module(engine: str, option: str, name: str) -> None:
+    """Refuse `module:name` whose module is not there. Not imported: the controller never loads a framework."""
+    top = split_name(name, option)[0].partition(".")[0]
+    refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(job.engine), top)
+    found = here or environments.has_module(environments.interpreter_of(engine), top)
     if not found:
-        raise BadRequest(f"--model {job.model!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
+        raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 
 def needed_memory(job: Job) -> int:
@@ -73,7 +100,7 @@ def needed_memory(job: Job) -> int:
     about = _about(job)
     examples = sum(part or 0 for part in (about.train, about.validation, about.test))
     # Bytes as they were read and as the framework's own tensor.
-    data = 2 * examples * math.prod(about.input_shape or ())
+    data = 2 * examples * about.example_bytes
     if about.files:  # what does not fit stays on disk
         data = min(data, available_memory() // (2 * len(roles_of(job))))
     return len(roles_of(job)) * (engine.memory_bytes + data)

@@ -17,6 +17,7 @@ from velodrome.events.fields import (
     CpuTime,
     HistoryRow,
     Implementation,
+    MetricDefinition,
     Network,
     Number,
     Positive,
@@ -91,6 +92,9 @@ class ProgressEvent(EventBase):
     metrics: dict[str, Number | None] = Field(
         default_factory=dict, description="all metrics of the task over the same examples, by name"
     )
+    learning_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="of the last step; for an optimizer of your own, what its rate was multiplied with"
+    )
 
 
 class EpochEvent(EventBase):
@@ -103,6 +107,9 @@ class EpochEvent(EventBase):
     steps: Count = Field(description="steps since the job began")
     train: Counts = Field(description="counts over the epoch's training examples, as they were trained on")
     validation: Counts = Field(description="counts over the validation set")
+    learning_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
+    )
 
 
 class ResourcesEvent(EventBase):
@@ -214,6 +221,10 @@ class ResultEvent(EventBase):
     )
     pixels: str | None = Field(
         None, description="pixel values that were fed to the model: unit, byte or standardize; null for a text"
+    )
+    metrics: list[MetricDefinition] = Field(
+        default_factory=list, description="the metrics of a task of your own, the one that decides first; empty for "
+        "tasks that come with Velodrome"
     )
 
 

@@ -5,7 +5,7 @@ The descriptions are the reference (docs/reference/run-folder.md is generated fr
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,7 @@ from velodrome.events.fields import (
     Count,
     HistoryRow,
     Implementation,
+    MetricDefinition,
     Network,
     Number,
     Positive,
@@ -23,7 +24,7 @@ from velodrome.events.fields import (
 
 
 class TestScore(Record):
-    """How well the trained model does on the whole test set."""
+    """How well the trained model does on the whole test set: metrics of its task, and what they were counted from."""
 
     perplexity: Number | None = Field(
         None, description="language models only: exp of the loss per word; accuracy and correct are null then"
@@ -171,7 +172,11 @@ class RunResult(Record):
     path: str = Field(description="its folder")
     status: Literal["finished", "failed", "interrupted"] = Field(description="finished, failed or interrupted")
     task: Annotated[str | None, NOT_NULL] = Field(
-        None, description="what is learned, e.g. `classification` or `language-model`"
+        None, description="what is learned, e.g. `classification`, `regression` or `module:Class` of your own"
+    )
+    metrics: Annotated[list[MetricDefinition] | None, NOT_NULL] = Field(
+        None, description="the metrics of a task of your own, the one that decides first; missing for those that come "
+        "with Velodrome"
     )
     dataset: str = Field(description="as requested")
     model: str = Field(description="as requested")
@@ -184,6 +189,10 @@ class RunResult(Record):
         None, description="how the strategy was implemented, if the engine reported it"
     )
     launcher: Annotated[str | None, NOT_NULL] = Field(None, description="what started the processes, e.g. `local`")
+    cluster: Annotated[dict[str, Any] | None, NOT_NULL] = Field(
+        None, description="what the launcher knows about the hosts; of an emulated cluster, what was asked for, and "
+        "the bandwidth (bits per second) and round-trip time (seconds) measured between two nodes"
+    )
     workers: Positive = Field(description="as requested")
     servers: Count = Field(description="parameter servers")
     batch_size: Positive = Field(description="as requested")
@@ -196,7 +205,10 @@ class RunResult(Record):
     )
     optimizer: Annotated[str | None, NOT_NULL] = Field(None, description="as requested")
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="as requested, or the optimizer's default"
+        None, description="as requested, or the optimizer's default; missing for an optimizer of your own"
+    )
+    effective_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="the learning rate after `--scale-rate`, before any schedule"
     )
     pixels: Annotated[str | None, NOT_NULL] = Field(
         None, description="pixel values that were fed to the model: unit, byte or standardize; missing for a text, and "

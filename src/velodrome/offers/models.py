@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from velodrome.errors import BadRequest
+
+#: Tasks on examples, for which a model returns as many numbers as its function is asked for.
+EXAMPLE_TASKS = ("classification", "regression", "binary", "multi-label")
 
 
 @dataclass(frozen=True)
@@ -15,11 +18,21 @@ class ZooModel:
     description: str
     #: The smallest height and width it can take.
     smallest: int = 1
-    #: The task that it is for.
+    #: The task that it is for, unless the data or the job names another one.
     task: str = "classification"
+    #: What it is fed: images, rows of words, or arrays of numbers.
+    takes: Literal["images", "text", "arrays"] = "images"
     #: Fields of a job that this model brings its own defaults for.
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that it can learn."""
+        return EXAMPLE_TASKS if self.task in EXAMPLE_TASKS else (self.task,)
+
+
+#: The model for arrays, where a job names none.
+ARRAY_MODEL = "mlp"
 
 MODELS = (
     ZooModel("linear", "one dense layer: multinomial logistic regression"),
@@ -31,14 +44,37 @@ MODELS = (
         smallest=32, recipe={"batch_size": 64, "epochs": 8},
     ),
     ZooModel(
+        ARRAY_MODEL, "for tables and other arrays: two hidden layers of 128 and 64, relu", takes="arrays",
+        recipe={"batch_size": 32, "epochs": 40, "learning_rate": 0.003},
+    ),
+    ZooModel(
+        "resnet20", "residual network of 20 layers with batch normalisation, as He et al. (2015) describe it for "
+        "CIFAR-10", smallest=8,
+        recipe={"optimizer": "momentum", "learning_rate": 0.1, "batch_size": 128, "epochs": 10},
+    ),
+    ZooModel(
+        "vgg-small", "32 and 64 filters 3×3, max-pool 2×2, dense 1024 twice: many parameters, little arithmetic",
+        smallest=4,
+    ),
+    ZooModel(
         "lstm-small", "language model: two LSTM layers of 200, as Zaremba et al. (2014) describe the small one",
-        task="language-model",
+        task="language-model", takes="text",
         recipe={
             "optimizer": "sgd", "learning_rate": 1.0, "batch_size": 20, "epochs": 13, "unroll": 20, "decay": 0.5,
             "decay_after": 4, "clip_norm": 5.0,
         },
     ),
+    ZooModel(
+        "gpt-mini", "language model: decoder-only transformer, 4 layers of width 128 with 4 heads, context = unroll",
+        task="language-model", takes="text",
+        recipe={"optimizer": "adam", "learning_rate": 0.001, "batch_size": 20, "epochs": 5, "unroll": 64},
+    ),
 )
+
+
+def text_models() -> str:
+    """The names of the models that read text: `lstm-small or gpt-mini`."""
+    return " or ".join(model.name for model in MODELS if model.task == "language-model")
 
 
 def task_of_model(model: str) -> str:
@@ -64,10 +100,10 @@ def zoo_model(name: str) -> ZooModel:
     raise BadRequest(f"no model {name!r}: choose one of {known}, or name your own as module:function")
 
 
-def check_shape(name: str, input_shape: tuple[int, int, int]) -> None:
+def check_shape(name: str, input_shape: Sequence[int]) -> None:
     """Refuse a model of the zoo that cannot take images of this height, width and channels."""
     smallest = zoo_model(name).smallest
-    height, width, _ = input_shape
+    height, width, *_ = input_shape
     if min(height, width) < smallest:
         raise BadRequest(
             f"model {name!r} needs images of at least {smallest}×{smallest}, and these are {height}×{width}: "

@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from velodrome.models import own
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
+from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import task_of
 from velodrome.worker.emitter import Emitter
 
@@ -61,14 +63,18 @@ class Context:
 
     @cached_property
     def task(self) -> Task:
-        return task_of(self.job)
+        """What the job learns; a task of the user's own is imported here, and nowhere else."""
+        found = task_of(self.job)
+        if not isinstance(found, OwnTask):
+            return found
+        return found.bind(own.make_task(found.name))
 
     @cached_property
     def data(self) -> Any:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
-        for note in data.notes if self.is_chief else ():
+        for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
             self.events.emit("warning", message=note)
         return data
 

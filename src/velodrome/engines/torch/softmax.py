@@ -50,6 +50,10 @@ class SoftmaxInput(TorchFunctionMode):
         found = None if self._sigmoid or outputs is not self._outputs else self._inputs
         return None if found is None else found.to(outputs.dtype)
 
+    def sigmoid_input(self, outputs: torch.Tensor) -> torch.Tensor | None:
+        """What a sigmoid made these outputs of; None if none did."""
+        return self._inputs.to(outputs.dtype) if self._inputs is not None and self.is_sigmoid(outputs) else None
+
     def is_sigmoid(self, outputs: torch.Tensor) -> bool:
         """Whether these outputs came out of a sigmoid."""
         return self._sigmoid and outputs is self._outputs

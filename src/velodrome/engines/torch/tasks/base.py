@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.network import Network
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
@@ -24,9 +25,12 @@ class Stepper(Protocol):
     #: What is called with a batch.
     forward: nn.Module
 
-    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+    def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
         all processes."""
+
+    def sum(self, number: float) -> float:
+        """The sum of a number over all processes, in each of them."""
 
 
 class Replica(NamedTuple):
@@ -44,10 +48,16 @@ class EvaluationCounts(NamedTuple):
     confusion: NDArray[np.float64] | None = None
     #: For every example of the part, whether this process classified it correctly; None where no answer is right.
     answers: NDArray[np.bool_] | None = None
+    #: For every example of the part, the scores that this process computed, zero for those of others, flattened; None
+    #: where a task needs none.
+    scores: NDArray[np.float64] | None = None
 
 
 class TorchTask(ABC):
     """PyTorch's side of a task: feeds batches to a network and counts losses and predictions."""
+
+    #: The current epoch, counted from 1; set by the learner before `begin_epoch`.
+    epoch: int = 0
 
     def __init__(self, context: Context, network: Network, replica: Replica) -> None:
         self._context, self._network, self._replica = context, network, replica
@@ -77,6 +87,8 @@ class TorchTask(ABC):
 
 
 def task_class(context: Context) -> type[TorchTask]:
-    """PyTorch's side of the job's task."""
-    found: type[TorchTask] = import_module(context.task.module("torch")).TASK
+    """PyTorch's side of the job's task; classification of anything but byte images is that of arrays."""
+    arrays = isinstance(context.data, Arrays)
+    module = "velodrome.engines.torch.tasks.arrays" if arrays else context.task.module("torch")
+    found: type[TorchTask] = import_module(module).TASK
     return found
