@@ -23,6 +23,7 @@ from velodrome.analysis.measures import (
 from velodrome.analysis.paired import paired_ratios
 from velodrome.analysis.repetition import Block, blocks_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
 
@@ -61,6 +62,11 @@ class Row:
     def crashed(self) -> int:
         """Runs that failed because of what they ran: an interrupted one may have done well."""
         return sum(map(has_crashed, self.failures))
+
+    @property
+    def ended(self) -> int:
+        """Runs that were ended because they could not win any more."""
+        return sum(map(ended_early, self.failures))
 
     @property
     def attempts(self) -> int:

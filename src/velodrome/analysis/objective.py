@@ -106,6 +106,11 @@ class Question:
     #: How many configurations were set aside because no run of theirs was one.
     never: int = 0
 
+    @property
+    def has_target(self) -> bool:
+        """Whether runs may miss what decides."""
+        return self.success != "finished"
+
     @cached_property
     def standing(self) -> Standing:
         """How the contest of the candidates stands; it speaks of them by their number."""
@@ -222,7 +227,7 @@ def _per_success(
             "no_candidates": f"no configuration reached {text}; {_best_seen(rows, target)}",
             "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
         }
-    if missed:
+    if missed or any(attempts.cut for _, attempts in found):
         words["contest"] = contest_of_attempts([attempts for _, attempts in found if attempts.successes], tolerance)
     never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
     if never and text is not None:

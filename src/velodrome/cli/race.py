@@ -66,8 +66,9 @@ AccuracyMargin = Annotated[
 ]
 Grace = Annotated[
     int | None,
-    typer.Option("--grace", metavar="EPOCHS", help="With --until-sure, drop no configuration for not reaching the "
-                 "target whose runs are shorter than this.", rich_help_panel=_PANEL),
+    typer.Option("--grace", metavar="EPOCHS", help="With --until-sure and a target, end no run early before so many "
+                 "epochs, and drop no configuration for missing the target whose runs are shorter.",
+                 rich_help_panel=_PANEL),
 ]
 Baseline = Annotated[
     bool | None,

@@ -160,7 +160,8 @@ class RunError(Record):
     rank: Annotated[Count | None, NOT_NULL] = Field(None, description="its rank")
     host: Annotated[str | None, NOT_NULL] = Field(None, description="its host")
     cause: str = Field(
-        "engine", description="request, user, peer, port, engine, exit, start, stall, disk, controller or interrupt"
+        "engine", description="request, user, peer, port, engine, exit, start, stall, disk, controller, interrupt, or "
+        "beaten (ended early: it could not win its race any more)"
     )
     traceback: Annotated[str | None, NOT_NULL] = Field(None, description="of your own code, if it raised")
     stack: Annotated[str | None, NOT_NULL] = Field(None, description="of the process that stopped making progress")

@@ -73,7 +73,9 @@ def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
 
 def _about_runs(row: Row) -> str:
     loaded = sum(map(is_loaded, row.results))
-    parts = ((row.crashed, "crashed"), (row.failed - row.crashed, "not finished"), (loaded, "beside other programs"))
+    rest = row.failed - row.crashed - row.ended
+    parts = ((row.crashed, "crashed"), (row.ended, "ended early"), (rest, "not finished"),
+             (loaded, "beside other programs"))
     return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 

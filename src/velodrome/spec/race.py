@@ -64,8 +64,8 @@ class Race(BaseModel):
         "objective; by default 0.01"
     )
     grace: Positive | None = Field(
-        None, description="epochs before which no configuration is dropped for not reaching the target: one whose runs "
-        "are shorter stays in the race"
+        None, description="epochs before which no run is ended early, and no configuration dropped for not reaching "
+        "the target: one whose runs are shorter stays in the race"
     )
     baseline: bool | None = Field(
         None, description="whether each engine's `single` takes part where distribution varies; recorded when the race "
