@@ -64,8 +64,8 @@ def transform_of_arrays(form: str, data: Arrays) -> PixelTransform | None:
         return None
     if form == "standardize" and bytes_of_images[0] not in data.train.inputs:
         raise BadRequest(
-            f"--pixels standardize: {data.name!r} is read example by example, and the mean of its pixels would need all "
-            "of them: leave it out, and standardise in the model or in the data set"
+            f"--pixels standardize: {data.name!r} is read example by example, and the mean of its pixels would need "
+            "all of them: leave it out, and standardise in the model or in the data set"
         )
     return _transform(form, data.scale, lambda: measure(data.train.inputs[bytes_of_images[0]]))
 
