@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, is_own, zoo_model
+from velodrome.offers.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step, sharding_of
@@ -46,7 +46,8 @@ class ExampleTask(Task):
         if about.kind == "text":
             takes = "images" if is_own(job.model) else zoo_model(job.model).takes
             raise BadRequest(
-                f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose lstm-small"
+                f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose "
+                f"{text_models()}"
             )
         if about.kind == "arrays" and job.pixels != "auto" and not any(one.dtype == "uint8" for one in about.inputs):
             raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is arrays and has no pixels; leave it out")
@@ -163,8 +164,8 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     described = ", ".join(f"{name!r} of shape {tuple(shape)}" for name, shape in shapes.items())
     if len(shapes) > 1 or len(next(iter(shapes.values()))) != 3:
         raise BadRequest(
-            f"model {model!r} takes images, and the data has {described}: choose a model for arrays, or name your own "
-            "as module:function"
+            f"model {model!r} takes images, and the data has {described}: choose {ARRAY_MODEL}, or name your own as "
+            "module:function"
         )
     height, width, channels = next(iter(shapes.values()))
     check_shape(model, (height, width, channels))

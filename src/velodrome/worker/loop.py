@@ -23,6 +23,7 @@ from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
 from velodrome.worker.pace import Pace
+from velodrome.worker.rates import Rates, rates_of_epoch
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
@@ -66,9 +67,10 @@ def run(context: Context, learner: Learner) -> None:
             break
         schedule = schedule_of(epoch)
         learner.epoch = epoch
-        learner.set_rate(job.rate_of(epoch))
+        steps, rates = min(left, schedule.steps), rates_of_epoch(job, epoch, per_epoch, int(total_steps))
+        learner.set_rates(rates)
         with events.phase("train", epoch=epoch):
-            counts, seconds = _train_epoch(context, learner, schedule, min(left, schedule.steps), epoch, pace)
+            counts, seconds = _train_epoch(context, learner, schedule, steps, epoch, pace, rates)
         with events.phase("evaluate", epoch=epoch, part="validation"):
             start = time.perf_counter()
             with context.waiting():
@@ -78,8 +80,9 @@ def run(context: Context, learner: Learner) -> None:
             evaluate_seconds = time.perf_counter() - start
         _refuse_nan(total, epoch)
         train, validation = task.fields(total), task.fields(held_out)
-        history.append({"epoch": epoch, **task.history(train=train, validation=validation), "seconds": seconds,
-                        "evaluate_seconds": evaluate_seconds})
+        rate = float(rates[steps - 1])
+        history.append({"epoch": epoch, **task.history(train=train, validation=validation), "learning_rate": rate,
+                        "seconds": seconds, "evaluate_seconds": evaluate_seconds})
         measured = task.measured(validation)
         reached = target is not None and target.reached(measured)
         _mention_undefined(context, measured, history)
@@ -89,7 +92,7 @@ def run(context: Context, learner: Learner) -> None:
                 states = learner.gather(read_states(generators))
         if context.is_chief:
             events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
-                        steps=context.status.steps, train=train, validation=validation)
+                        steps=context.status.steps, train=train, validation=validation, learning_rate=rate)
             if job.checkpoints:
                 with events.phase("save", epoch=epoch):
                     path = checkpoint.write(
@@ -123,7 +126,7 @@ def run(context: Context, learner: Learner) -> None:
 
 
 def _train_epoch(
-    context: Context, learner: Learner, schedule: Steps, steps: int, epoch: int, pace: Pace
+    context: Context, learner: Learner, schedule: Steps, steps: int, epoch: int, pace: Pace, rates: Rates
 ) -> tuple[Counts, float]:
     """Train the first `steps` steps of an epoch in calls of about a quarter of a second."""
     counts = Counts()
@@ -141,7 +144,8 @@ def _train_epoch(
         _refuse_nan(new, epoch)
         metrics = context.task.measured(context.task.fields(new))
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
-                            loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics)
+                            loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics,
+                            learning_rate=float(rates[last - 1]))
         chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
         first, counted, mark = last, done, now
     with context.waiting():
