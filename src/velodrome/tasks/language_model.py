@@ -62,6 +62,8 @@ class LanguageModel(Task):
             raise BadRequest(
                 f"--model {job.model!r} reads text, and {job.dataset!r} is {about.kind}: choose a text, such as ptb"
             )
+        if job.transform is not None:
+            raise BadRequest(f"--transform {job.transform!r}: {job.dataset!r} is text, which is not transformed")
         if job.pixels != "auto":
             raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is text and has no pixels; leave it out")
         if about.train is not None:

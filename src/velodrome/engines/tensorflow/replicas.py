@@ -15,11 +15,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.accumulate import gradient_in_parts
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
 from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.tasks.base import task_of_job
+from velodrome.engines.tensorflow.rates import GraphRates, steps_of_epoch
+from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
@@ -39,6 +41,18 @@ def traced(function: Callable[..., Any], *arguments: Any) -> Any:
         return tf.function(function, autograph=False).get_concrete_function(*arguments)
 
 
+def with_total(gradient: Any, result: StepResult) -> Any:
+    """The gradient of a replica's sum, followed by its total, so that both are summed over the replicas at once."""
+    if isinstance(gradient, list):
+        return [*gradient, tf.cast(result.counts[-2], gradient[0].dtype)]
+    return tf.concat([gradient, tf.reshape(tf.cast(result.counts[-2], gradient.dtype), [1])], 0)
+
+
+def over_total(gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient divided by the total, from the sum of what `with_total` returned; zero if nothing was counted."""
+    return tf.math.divide_no_nan(gradient[:-1], gradient[-1])
+
+
 class Replicas(Learner):
     """A network on the replicas that a strategy has in this process."""
 
@@ -53,7 +67,7 @@ class Replicas(Learner):
         self._several_processes = len(devices) < self._world
         self._ranks = range(context.rank, context.rank + len(devices))
         self._create_weights()
-        self._statistics, self._counts, self._confusion, self._right = [], [], [], []
+        self._statistics, self._counts, self._confusion, self._right, self._scores = [], [], [], [], []
         parts = (context.data.validation, context.data.test) if network.has_answers else ()
         evaluated = -(-max(map(len, parts), default=0) // self._world)
         for rank, device in zip(self._ranks, devices, strict=True):
@@ -62,6 +76,7 @@ class Replicas(Learner):
                 self._counts.append(tf.Variable(np.zeros(network.counts_size)))
                 self._confusion.append(tf.Variable(np.zeros(network.confusion_classes**2)))
                 self._right.append(tf.Variable(np.zeros(evaluated, np.float32)))
+                self._scores.append(tf.Variable(np.zeros((evaluated, network.score_size))))
         self._iterations = 0
         self._feed = task_of_job(context).feed(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
@@ -71,15 +86,20 @@ class Replicas(Learner):
         with self._strategy.scope():
             self._weights = tf.Variable(initial)
             self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
-        self._rate = tf.Variable(self._context.job.rate, dtype=self._network.dtype)
+            #: The moving average of the weights, which is evaluated and saved in their place.
+            self._average = None if self._context.job.ema is None else tf.Variable(initial)
+        self._rates = GraphRates(self._context.job, self._network.dtype, steps_of_epoch(self._context))
 
     def _read_weights(self) -> tf.Tensor:
         """The buffer, as this replica sees it."""
         return tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
 
-    def _layer_weights(self) -> list[tf.Tensor]:
-        """The weights of each layer, as this replica sees them."""
-        return self._network.layout.layers(self._read_weights())
+    def _evaluated_layers(self) -> list[tf.Tensor]:
+        """The weights of each layer that are evaluated, as this replica sees them."""
+        if self._average is None:
+            return self._network.layout.layers(self._read_weights())
+        average = tf.raw_ops.ReadVariableOp(resource=self._average.handle, dtype=self._network.dtype)
+        return self._network.layout.layers(average)
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
         """A statistic; the state of a stateful network has as many rows as the batch."""
@@ -127,11 +147,11 @@ class Replicas(Learner):
     def _gradient(self, replica: int, sources: Any, layers: Any, batch: Batch) -> Any:
         """One replica's part of a step's gradient with respect to `sources`; counts and statistics are updated."""
         statistics = [value.read_value() for value in self._statistics[replica]]
-        gradient, result = self._network.gradient(sources, layers, statistics, batch)
+        gradient, result = gradient_in_parts(self._network, sources, layers, statistics, batch)
         self._counts[replica].assign_add(result.counts)
         for variable, value in zip(self._statistics[replica], result.statistics, strict=True):
             variable.assign(value)
-        return gradient
+        return with_total(gradient, result) if self._network.by_total else gradient
 
     def _apply_centrally(self, strategy: Any, gradient: Any, iteration: Any) -> None:
         """Sum the gradients of the replicas and update the one copy of the weights."""
@@ -140,10 +160,14 @@ class Replicas(Learner):
             self._apply(summed, strategy.experimental_local_results(iteration)[0])
 
     def _apply(self, gradient: tf.Tensor, iteration: tf.Tensor) -> None:
+        if self._network.by_total:
+            gradient = over_total(gradient)
         (gradient,) = clip_by_norm([gradient], self._context.job.clip_norm)
         slots = [slot.handle for slot in self._slots]
-        rate = self._rate.read_value()
+        rate = self._rates.at(iteration)
         self._optimizer.apply(self._weights.handle, slots, gradient, rate, self._optimizer.powers(iteration))
+        if self._average is not None:
+            self._optimizer.move_average(self._average.handle, self._weights.handle, iteration)
 
     def _count_steps(self, first: tf.Tensor, last: tf.Tensor, inputs: list[Any]) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
@@ -156,14 +180,16 @@ class Replicas(Learner):
         replica = self._replica()
         statistics = [value.read_value() for value in self._statistics[replica]]
         batch = self._feed.batch(inputs[replica], step)
-        result = self._network.count(self._layer_weights(), statistics, batch)
+        result = self._network.count(self._evaluated_layers(), statistics, batch)
         if result.right is not None:
             # Examples come in the order of the replica's partition, so as many as were counted before come first.
             place = tf.cast(self._counts[replica].read_value()[-2], tf.int64)
             right = tf.cast(result.right[: batch.real], tf.float32)
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=self._right[replica].handle, indices=place + tf.range(batch.real), updates=right
-            )
+            places = place + tf.range(batch.real)
+            tf.raw_ops.ResourceScatterUpdate(resource=self._right[replica].handle, indices=places, updates=right)
+            if result.scores is not None:
+                scores = tf.cast(result.scores[: batch.real], tf.float64)
+                tf.raw_ops.ResourceScatterUpdate(resource=self._scores[replica].handle, indices=places, updates=scores)
         self._counts[replica].assign_add(result.counts)
         if result.confusion is not None:
             self._confusion[replica].assign_add(result.confusion)
@@ -191,6 +217,7 @@ class Replicas(Learner):
         return counts
 
     def begin_epoch(self, schedule: Any) -> None:
+        self._feed.epoch = self.epoch
         self._feed.begin_epoch(schedule)
         if self._network.stateful:
             self._reset_state(next(self._feed.windows(0, 1)).inputs)
@@ -202,7 +229,10 @@ class Replicas(Learner):
                 variable.assign(value)
 
     def set_rate(self, rate: float) -> None:
-        self._rate.assign(rate)
+        self.set_rates(np.array([rate]))
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._rates.set(rates, self._iterations)
 
     def train(self, first: int, last: int) -> Counts:
         for window in self._feed.windows(first, last):
@@ -248,16 +278,16 @@ class Replicas(Learner):
         for variable in self._confusion:
             variable.assign(np.zeros_like(confusion))
         mine = self._own_answers() if part == "test" and self._network.has_answers else None
-        parts = [self._take_counts().vector(self._network.counted), confusion]
+        parts = [self._take_counts().vector(self._network.counted), confusion, self._own_scores(part)]
         if mine is not None:
             parts.append(answers.to_vector(mine))
         ends = np.cumsum([len(each) for each in parts])
-        counts, confusion, *found, _ = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
+        counts, confusion, scores, *found, _ = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
         if classes := self._network.confusion_classes:
             self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
         if mine is not None:
             self.answers = answers.from_vector(found[0], len(mine))
-        return self._network.counts(counts)
+        return count_scores(self._context, part, self._network.counts(counts), scores)
 
     def _own_answers(self) -> NDArray[np.bool_]:
         """For every example of the test set, whether a replica of this process has just classified it correctly."""
@@ -266,6 +296,15 @@ class Replicas(Learner):
             mine = evaluation_indices(len(found), rank, self._world)
             found[mine] = right.numpy()[: len(mine)] > 0
         return found
+
+    def _own_scores(self, part: Part) -> NDArray[np.float64]:
+        """For every example of a part, the scores that a replica of this process has just computed, or zeros."""
+        size = self._network.score_size
+        found = np.zeros((len(getattr(self._context.data, part)) if size else 0, size))
+        for rank, scores in zip(self._ranks, self._scores, strict=True):
+            mine = evaluation_indices(len(found), rank, self._world)
+            found[mine] = scores.numpy()[: len(mine)]
+        return found.ravel()
 
     def total(self, counts: Counts) -> Counts:
         return self._network.counts(self._sum_over_ranks(counts.vector(self._network.counted)))
@@ -281,7 +320,8 @@ class Replicas(Learner):
     def state(self) -> State:
         unpack = self._network.layout.unpack
         slots = [unpack(slot.numpy()) for slot in self._slots]
-        return pack_state(unpack(self._weights.numpy()), slots, self._saved_statistics(), self._iterations)
+        average = None if self._average is None else unpack(self._average.numpy())
+        return pack_state(unpack(self._weights.numpy()), slots, self._saved_statistics(), self._iterations, average)
 
     def _saved_statistics(self) -> list[NDArray[Any]]:
         """The statistics for checkpoint and model; a state is of no use to the next epoch."""
@@ -292,6 +332,8 @@ class Replicas(Learner):
         self._weights.assign(self._network.layout.pack(weights))
         for slot, value in zip(self._slots, slots, strict=True):
             slot.assign(self._network.layout.pack(value))
+        if self._average is not None:
+            self._average.assign(self._network.layout.pack(state["average"]))
         self._load_statistics(statistics)
 
     def _load_statistics(self, statistics: Sequence[NDArray[Any]]) -> None:
@@ -303,7 +345,8 @@ class Replicas(Learner):
         return self._network.check_saving(folder)
 
     def save(self, folder: Path) -> None:
-        self._network.save(folder, self._weights.numpy(), self._saved_statistics())
+        saved = self._weights if self._average is None else self._average
+        self._network.save(folder, saved.numpy(), self._saved_statistics())
 
     def close(self) -> None:
         """Two barriers: after the first all processes are done, and one that leaves the second early does no harm."""

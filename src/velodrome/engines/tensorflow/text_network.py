@@ -15,7 +15,7 @@ import tensorflow as tf
 from velodrome import files
 from velodrome.data.text import Text
 from velodrome.engines.tensorflow import model_file
-from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
+from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.models import keras_zoo
 from velodrome.models.recipe import VOCABULARY
 from velodrome.spec.job import Job
@@ -25,7 +25,7 @@ class TextNetwork(FlatModel):
     """A built language model. Its statistics, if it has any, are the state of each row."""
 
     def __init__(self, job: Job, text: Text) -> None:
-        keras.config.set_floatx(job.dtype)
+        set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), job.unroll))
         self.vocabulary, self._name = text.vocabulary, text.name
@@ -40,7 +40,7 @@ class TextNetwork(FlatModel):
 
     def initial_state(self, rows: int) -> list[Array]:
         """The state at the beginning of a text."""
-        return [np.zeros((rows, units), self.job.dtype) for units in self.state_units]
+        return [np.zeros((rows, units), self.job.weights_dtype) for units in self.state_units]
 
     def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
         return [np.array(value) for value in values]
@@ -94,7 +94,7 @@ class StatelessTextNetwork(TextNetwork):
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
         with keras.StatelessScope(state_mapping=list(zip(self.trainable, cast, strict=True))):
-            logits = self.model(batch.inputs, training=True)
+            logits = tf.cast(self.model(batch.inputs, training=True), self.dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
         return losses, [], batch.real
 

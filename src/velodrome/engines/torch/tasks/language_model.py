@@ -5,6 +5,7 @@ the network has one; a network without state reads every step's words by themsel
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ class LanguageModelTask(TorchTask):
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         rows = self._tensor(schedule.rows(self._context.data.train, self._replica.rank))
-        self._inputs, self._targets = rows[:, :-1], rows[:, 1:]
+        ends = [len(rows) * part // schedule.parts for part in range(schedule.parts + 1)]
+        #: The rows of each part of a step; the last has some unless none has.
+        self._parts = [rows[low:high] for low, high in pairwise(ends)]
         self._unroll, self._batch = schedule.unroll, schedule.batch
-        self._state = self._initial_state(len(rows))
+        self._states = [self._initial_state(len(part)) for part in self._parts]
 
     def _initial_state(self, rows: int) -> LstmState | None:
         """The state at the beginning of a text; None for a network that carries none."""
@@ -47,20 +50,25 @@ class LanguageModelTask(TorchTask):
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         losses: list[torch.Tensor] = []
-        for step in range(first, last):
-            columns = slice(step * self._unroll, (step + 1) * self._unroll)
-            logits, targets, self._state = _read(
-                stepper.forward, self._inputs[:, columns], self._targets[:, columns], self._state
+        words = 0
+        for number in range(first, last):
+            step, part = divmod(number, len(self._parts))
+            rows, columns = self._parts[part], slice(step * self._unroll, (step + 1) * self._unroll)
+            if not len(rows):
+                stepper.step(None, self._batch)
+                continue
+            logits, targets, self._states[part] = _read(
+                stepper.forward, rows[:, columns], rows[:, 1:][:, columns], self._states[part]
             )
             loss = functional.cross_entropy(logits, targets, reduction="sum")
             stepper.step(loss, self._batch)
             losses.append(loss.detach())
-        words = (last - first) * self._unroll * len(self._inputs)
-        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)))
+            words += targets.numel()
+        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)) if losses else 0.0)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
         read = evaluation_rows(getattr(self._context.data, part), self._replica.rank, self._replica.size)
-        model, unroll = self._network.model, self._context.job.unroll
+        model, unroll = self._network.forward, self._context.job.unroll
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._replica.device)
         model.eval()
         if len(read.inputs):
