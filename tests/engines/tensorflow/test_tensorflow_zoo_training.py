@@ -43,7 +43,8 @@ def zoo(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any
     def call(model: str, **asked: Any) -> Any:
         key = repr((model, sorted(asked.items())))
         if key not in done:
-            reads = {"batch_size": 7, "unroll": 10} if model == "gpt-mini" else {"batch_size": 30}
+            reads = {"batch_size": 7, "unroll": 10} if model == "gpt-mini" else {
+                "batch_size": 30, "weight_decay": 0.0, "schedule": "constant"}
             usual = {"engine": "tensorflow", "dataset": "driven", "seed": 3, "epochs": 2, "optimizer": "momentum",
                      "learning_rate": 0.005, "dtype": "float64", "start_timeout": 60} | reads
             done[key] = run(Job(model=model, **(usual | asked)), files[model], tmp_path_factory.mktemp("run"))
