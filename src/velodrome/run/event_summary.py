@@ -17,6 +17,7 @@ from velodrome.events.models import (
     ResultEvent,
     SharesEvent,
     StalenessEvent,
+    WarningEvent,
 )
 from velodrome.events.result import Host, Node, Seconds, Shares, Staleness, Throughput
 from velodrome.run.host_cpu import CpuSeries, host_cpu
@@ -126,6 +127,8 @@ class EventSummary:
     _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
+    #: What the run warned of: the keys, in their order.
+    warnings: dict[str, None] = field(default_factory=dict)
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -150,6 +153,8 @@ class EventSummary:
                 self.updates.append(event)
             case SharesEvent():
                 self.collectives.append(event)
+            case WarningEvent():
+                self.warnings[event.message] = None
             case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
                 self.first_step = event.controller_time
 

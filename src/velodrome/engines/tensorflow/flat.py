@@ -141,6 +141,10 @@ class FlatModel(ABC):
         know about it, as sentences. A model of the zoo is known to be saved whole."""
         return ()
 
+    def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
+        """What each layer takes (`events.models.Layer`) and the bytes of their outputs; nothing where it is unknown."""
+        return [], None
+
     def _about(self) -> dict[str, Any]:
         """What a saved model records of the job."""
         return {"engine": "tensorflow", "model": self.job.model, "model_args": self.job.model_args,

@@ -30,10 +30,13 @@ class LanguageNetwork(FlatModel):
     stateful = True
     own_parts = ("LSTM layers with the input products of all time steps at once, instead of Keras' layers",)
 
-    def __init__(self, job: Job, text: Text) -> None:
+    def __init__(self, job: Job, text: Text, saved: Path | None = None) -> None:
+        """With `saved`, the model is loaded from that folder, to be evaluated."""
         keras.config.set_floatx(job.dtype)
         keras.utils.set_random_seed(job.seed)
-        super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary)))
+        super().__init__(
+            job, keras_zoo.build_text(job.model, len(text.vocabulary)) if saved is None else model_file.load(saved)
+        )
         self.vocabulary, self._name = text.vocabulary, text.name
         #: Units of each LSTM layer: half of its weights belong to them.
         self.units = [shape[0] for shape in self.shapes[2:-2:3]]

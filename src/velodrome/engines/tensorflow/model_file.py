@@ -18,6 +18,7 @@ import tensorflow as tf
 from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.models import generators
+from velodrome.models.outputs import class_scores
 from velodrome.models.own import builder_of, split_name
 from velodrome.models.recipe import DESCRIPTION, README, loading_recipe
 
@@ -66,10 +67,16 @@ def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
     files.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n", sync=False)
 
 
+def description(folder: Path) -> dict[str, Any]:
+    """What is recorded of a saved model."""
+    about: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return about
+
+
 def load(folder: Path) -> keras.Model:
     """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
     the description and added to its `offset`; a language model takes words and its LSTM state."""
-    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    about = description(folder)
     if about["file"] == WHOLE:
         objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}
         return keras.saving.load_model(
@@ -171,7 +178,9 @@ def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> s
     if not all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True)):
         return "not all of its weights are restored"
     with keras.StatelessScope():
-        before, again, after = (np.asarray(each(images, training=False)) for each in (model, model, loaded))
+        before, again, after = (
+            np.asarray(class_scores(each(images, training=False), tf.Tensor)) for each in (model, model, loaded)
+        )
     rounding = 1e-4 * float(np.abs(before).max())
     random = not np.allclose(before, again, atol=rounding)  # a model that draws random numbers cannot be compared
     return None if random or np.allclose(before, after, atol=rounding) else "it computes something else after loading"

@@ -15,13 +15,15 @@ from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
+from velodrome.engines.tensorflow.inspection import layers_of
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
+from velodrome.engines.tensorflow.promises import reasons_of
 from velodrome.engines.tensorflow.softmax import before_activation, logarithm
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.errors import BadRequest
-from velodrome.models import keras_zoo
+from velodrome.models import generators, keras_zoo
 from velodrome.models.batches import other_size, way_out
-from velodrome.models.outputs import check_outputs
+from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
@@ -40,11 +42,12 @@ class Network(FlatModel):
     #: A model of the zoo returns logits, and takes any batch.
     _found = Findings()
 
-    def __init__(self, job: Job, data: Splits) -> None:
+    def __init__(self, job: Job, data: Splits, saved: Path | None = None) -> None:
+        """With `saved`, the model is loaded from that folder, to be evaluated."""
         self.shape, self.classes = data.input_shape, data.classes
         keras.config.set_floatx(job.dtype)
         keras.utils.set_random_seed(job.seed)
-        model = self._built(job)
+        model = self._built(job) if saved is None else model_file.load(saved)
         self.pixels, self.notes = choose_transform(job, model, data)
         self.pixel_form = self.pixels.form
         sizes = [size or 1 for size in Classification().schedule(job, data, 1).sizes(job.steps)]
@@ -61,7 +64,9 @@ class Network(FlatModel):
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._penalised = bool(self.model.losses)
         self._sample = images
-        if is_own(job.model):
+        if saved is not None:
+            self.notes, self._found = (), Findings.of_saved(model_file.description(saved))
+        elif is_own(job.model):
             self._found = Trial(job.model, model, self.shape, self.dtype).examine(
                 images, outputs, self.classes, smallest=sizes[-1],
                 evaluation_size=other_size(data, job.workers, EVALUATION_BATCH, sizes[0]), way_out=way_out(job, data),
@@ -127,7 +132,7 @@ class Network(FlatModel):
         return tf.reshape(logits, [-1, self.classes])[:count]
 
     def _called(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
-        outputs = tf.cast(self.model(images, training=training), self.dtype)
+        outputs = tf.cast(class_scores(self.model(images, training=training), tf.Tensor), self.dtype)
         logits = before_activation(outputs, self.classes)
         if logits is not None:
             return logits
@@ -166,6 +171,15 @@ class Network(FlatModel):
             confusion = tf.math.unsorted_segment_sum(each, place, self.classes**2)
         return StepResult(counts, list(statistics), confusion, right)
 
+    def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
+        with generators.preserved():
+            return layers_of(self.model, self._sample)
+
+    def reasons_outside_promise(self) -> list[str]:
+        """Why several workers would not end with the weights of one."""
+        batch = tf.TensorSpec([None if self._found.only_batch is None else len(self._sample), *self.shape], self.dtype)
+        return reasons_of(self.model, batch)
+
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         self._assign_weights(buffer)
         for variable, value in zip(self.statistics, statistics, strict=True):
@@ -181,7 +195,7 @@ class Network(FlatModel):
     def _about(self) -> dict[str, Any]:
         return {
             **super()._about(), "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
-            "outputs": self._found.outputs, "only_batch": self._found.only_batch,
+            "outputs": self._found.outputs, "only_batch": self._found.only_batch, "several": self._found.several,
         }
 
 

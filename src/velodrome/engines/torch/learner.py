@@ -13,6 +13,7 @@ from torch import nn
 
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.generators import generators_of
+from velodrome.engines.torch.inspection import inspect_step
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
@@ -23,7 +24,7 @@ from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner, Part, State
+from velodrome.worker.learner import Inspection, Learner, Part, State
 
 
 class TorchLearner(Learner):
@@ -93,6 +94,9 @@ class TorchLearner(Learner):
 
     def train(self, first: int, last: int) -> Counts:
         return self._task.train(first, last, self)
+
+    def inspect(self, step: int) -> Inspection:
+        return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def step(self, loss: torch.Tensor | None, batch: int) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
+from velodrome.models.promises import outside_promise, promised
 from velodrome.worker.context import Context
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ class ClassificationTask(TensorFlowTask):
     def network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.network import Network
 
-        network = Network(context.job, context.data)
-        for note in network.notes if context.is_chief else ():
-            context.events.emit("warning", message=note)
+        network = Network(context.job, context.data, context.saved_model)
+        if context.is_chief:
+            reasons = network.reasons_outside_promise() if promised(context.job) else ()
+            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
+                context.events.emit("warning", message=note)
         return network
 
     def feed(self, context: Context, ranks: range) -> Feed:

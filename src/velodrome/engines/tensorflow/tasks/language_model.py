@@ -20,7 +20,7 @@ class LanguageModelTask(TensorFlowTask):
     def network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.language import LanguageNetwork
 
-        return LanguageNetwork(context.job, context.data)
+        return LanguageNetwork(context.job, context.data, context.saved_model)
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import TextFeed
