@@ -35,6 +35,9 @@ def schedules(context: Context) -> Callable[[int], Steps]:
 
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
+    if context.instead is not None:
+        context.instead(context, learner)
+        return
     job, task, events = context.job, context.task, context.events
     schedule_of = schedules(context)
     generators = learner.generators()
@@ -72,7 +75,7 @@ def run(context: Context, learner: Learner) -> None:
                 learner.average_statistics()
                 held_out = learner.evaluate("validation") if context.has_validation else Counts()
             evaluate_seconds = time.perf_counter() - start
-        _refuse_nan(total, epoch)
+        refuse_nan(total, epoch)
         train, validation = task.fields(total), task.fields(held_out)
         history.append({"epoch": epoch, **task.history(train=train, validation=validation), "seconds": seconds,
                         "evaluate_seconds": evaluate_seconds})
@@ -130,7 +133,7 @@ def _train_epoch(
         done = schedule.examples(0, last) if context.strategy.synchronous else counts.total
         pace.add(last - first, done - counted, now - mark)
         context.status.steps += last - first
-        _refuse_nan(new, epoch)
+        refuse_nan(new, epoch)
         metrics = context.task.measured(context.task.fields(new))
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
                             loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics)
@@ -143,7 +146,7 @@ def _train_epoch(
     return counts, now - began
 
 
-def _refuse_nan(counts: Counts, epoch: int) -> None:
+def refuse_nan(counts: Counts, epoch: int) -> None:
     if counts.total and not math.isfinite(counts.loss_sum):
         raise RunFailed(
             f"the loss became {counts.loss_sum} in epoch {epoch}: try a smaller learning rate, or look for a division "
