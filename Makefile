@@ -3,17 +3,26 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo-ready
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: setup demo test test-all lint servers docs clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tensorflow,torch,mpi,hdfs,s3,dev]'
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[tensorflow,torch,mpi,hdfs,s3,tables,dev]'
+	@touch $@ $(DEMO_READY)
+
+# The demo starts sooner: it needs the engines only.
+$(DEMO_READY): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[tensorflow,torch,mpi]'
 	@touch $@
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	@$(BIN)/velodrome race src/velodrome/example_files/demo.yaml --name demo --runs .demo
 
 lint: $(READY)
