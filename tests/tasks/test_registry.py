@@ -42,7 +42,7 @@ def test_results_of_earlier_versions_have_a_task_too(result: dict[str, Any], nam
 
 
 def test_the_metrics_of_all_tasks_are_known_by_name() -> None:
-    assert [metric.name for metric in deciding_metrics()] == ["accuracy", "perplexity"]
+    assert [metric.name for metric in deciding_metrics()] == ["accuracy", "perplexity", "mae", "f1"]
     check_metric(Target.parse("perplexity<=90"))
     with pytest.raises(BadRequest, match="no task has a metric 'bleu'; choose accuracy or loss or perplexity"):
         check_metric(Target.parse("bleu>=30"))

@@ -29,7 +29,7 @@ _OF_DISTRIBUTION = frozenset({
 #: Fields that may differ between a configuration and its one-worker baseline, the strictest first.
 _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
 #: Model and data: only configurations that agree in these are compared.
-TASK = ("dataset", "model", "model_args", "dtype")
+TASK = ("dataset", "model", "model_args", "task", "dtype")
 #: Fields that every table and figure shows in a column or label of their own.
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: Fields that follow from the strategy unless they are varied.

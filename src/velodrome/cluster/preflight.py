@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
@@ -44,6 +43,8 @@ def check_job(job: Job) -> None:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
+    if job.task and is_own(job.task):
+        split_name(job.task, "--task")
     task = task_of(job)
     task.check_engine(job.engine)
     if job.target:
@@ -56,15 +57,19 @@ def _about(job: Job) -> Description:
 
 
 def _check_own_module(job: Job) -> None:
-    if not is_own(job.model):
-        return
-    # Only looked for, not imported: the controller never loads a framework.
-    top = split_name(job.model)[0].partition(".")[0]
-    refuse_standard("--model", job.model, top)
+    for option, name in (("--model", job.model), ("--task", job.task or "")):
+        if is_own(name):
+            _find_module(job.engine, option, name)
+
+
+def _find_module(engine: str, option: str, name: str) -> None:
+    """Refuse `module:name` whose module is not there. Not imported: the controller never loads a framework."""
+    top = split_name(name, option)[0].partition(".")[0]
+    refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(job.engine), top)
+    found = here or environments.has_module(environments.interpreter_of(engine), top)
     if not found:
-        raise BadRequest(f"--model {job.model!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
+        raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 
 def needed_memory(job: Job) -> int:
@@ -73,7 +78,7 @@ def needed_memory(job: Job) -> int:
     about = _about(job)
     examples = sum(part or 0 for part in (about.train, about.validation, about.test))
     # Bytes as they were read and as the framework's own tensor.
-    data = 2 * examples * math.prod(about.input_shape or ())
+    data = 2 * examples * about.example_bytes
     if about.files:  # what does not fit stays on disk
         data = min(data, available_memory() // (2 * len(roles_of(job))))
     return len(roles_of(job)) * (engine.memory_bytes + data)

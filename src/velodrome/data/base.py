@@ -5,6 +5,7 @@ Nothing here, nor in a data set's module, imports numpy before examples are aske
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
+    from velodrome.data.arrays import ArrayField, Arrays
     from velodrome.data.splits import Splits
     from velodrome.data.text import Text
 
@@ -41,11 +43,11 @@ class Description:
     train: int | None
     validation: int | None
     test: int | None
-    #: Height, width, channels; None for a text.
-    input_shape: tuple[int, int, int] | None
-    #: Of a text, the words of its vocabulary.
+    #: Of images, height, width, channels; of arrays, the shape of the only input; None for a text.
+    input_shape: tuple[int, ...] | None
+    #: Of a text, the words of its vocabulary; of a matrix of labels, its columns.
     classes: int | None
-    kind: Literal["images", "text"] = "images"
+    kind: Literal["images", "text", "arrays"] = "images"
     #: What has to be fetched or lies in the user's folder; 0 if it comes with Velodrome, None if unknown.
     bytes: int | None = None
     class_names: tuple[str, ...] = ()
@@ -53,11 +55,24 @@ class Description:
     notes: tuple[str, ...] = ()
     #: Files that the training part lies in; 0 for data that does not lie in files of examples.
     files: int = 0
+    #: Of arrays: every input and target, and the task that the targets imply; empty where only loading shows them.
+    inputs: tuple[ArrayField, ...] = ()
+    targets: tuple[ArrayField, ...] = ()
+    task: str | None = None
 
     @property
     def shape(self) -> str:
-        """`28×28×1`, `words` of a text, or `?` where it is known only after loading."""
-        return "×".join(map(str, self.input_shape)) if self.input_shape else "words" if self.kind == "text" else "?"
+        """`28×28×1`, `words` of a text, `age 1, photo 8×8×1` of several inputs, or `?` if only loading shows it."""
+        if len(self.inputs) > 1:
+            return ", ".join(f"{one.name} {_times(one.shape)}" for one in self.inputs)
+        return _times(self.input_shape) if self.input_shape else "words" if self.kind == "text" else "?"
+
+    @property
+    def example_bytes(self) -> int:
+        """What one example takes in memory; 0 where it is not known."""
+        if self.inputs or self.targets:
+            return sum(one.bytes for one in (*self.inputs, *self.targets))
+        return math.prod(self.input_shape) if self.input_shape else 0
 
     @property
     def counted_when_prepared(self) -> bool:
@@ -91,9 +106,17 @@ class Entry(Protocol):
 
 @runtime_checkable
 class DataSet(Entry, Protocol):
-    """Images with labels."""
+    """Examples with targets: images with labels, or arrays of anything."""
 
-    def load(self, seed: int, validation: float) -> Splits: ...
+    def load(self, seed: int, validation: float) -> Splits | Arrays: ...
+
+
+@runtime_checkable
+class ArraySet(DataSet, Protocol):
+    """Arrays, of which a look at their description shows what is to be learned."""
+
+    def implied_task(self) -> str | None:
+        """The task that the targets are for, if it is known without loading: see `arrays.implied_task`."""
 
 
 @runtime_checkable
@@ -123,6 +146,10 @@ class CachedSet(Protocol):
 
     def verify(self) -> Sequence[Checked]:
         """Read everything that is stored and compare it with its checksums."""
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "1"
 
 
 def held_out(total: int, share: float) -> int:

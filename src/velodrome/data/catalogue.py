@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from velodrome.data.base import BadData, CachedSet, Checked, DataSet, Description, FileSet, Progress, TextSet
+from velodrome.data.base import (
+    ArraySet,
+    BadData,
+    CachedSet,
+    Checked,
+    DataSet,
+    Description,
+    FileSet,
+    Progress,
+    TextSet,
+)
 from velodrome.data.images.cached_set import CachedImageSet
 from velodrome.data.own.functions import FunctionSet, is_function
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
+    from velodrome.data.arrays import Arrays
     from velodrome.data.splits import Splits
     from velodrome.data.text import Text
 
@@ -63,13 +75,31 @@ def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") 
     return data_set(name, bad_data).describe(validation)
 
 
+def implied_task(name: str, *, bad_data: BadData = "fail") -> str | None:
+    """The task that a data set is for, if its targets show it without loading; None for images, and if it is wrong."""
+    with suppress(VelodromeError, OSError):  # what is wrong is reported by those who use it
+        found = data_set(name, bad_data)
+        return found.implied_task() if isinstance(found, ArraySet) else None
+    return None
+
+
 def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
     """Fetch the files of a data set, so that loading it does not wait for a network."""
     data_set(name, bad_data).prepare(progress)
 
 
 def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits:
-    """The examples, divided. Fetches what is missing; see `prepare`."""
+    """The images, divided. Fetches what is missing; see `prepare`."""
+    from velodrome.data.splits import Splits
+
+    found = load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
+    if isinstance(found, Splits):
+        return found
+    raise BadRequest(f"data set {name!r} is arrays and not images: choose a data set of images")
+
+
+def load_examples(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits | Arrays:
+    """The examples, divided: images with labels or arrays, as the data set has them."""
     found = data_set(name, bad_data)
     if isinstance(found, DataSet):
         return found.load(seed, validation)

@@ -52,12 +52,26 @@ class Counts(Record):
     correct: Count | None = Field(None, description="examples predicted correctly; null where a task has no such count")
     total: Count = Field(description="examples; words of a text")
     loss_sum: Number | None = Field(description="sum of their losses; null if it is not finite")
+    metrics: Annotated[dict[str, Number | None] | None, NOT_NULL] = Field(
+        None, description="metrics by name, the one that decides first, of a task of your own: its counts are beside "
+        "them, and only it computes metrics from counts"
+    )
 
     @model_validator(mode="after")
     def _correct_within_total(self) -> Counts:
         if self.correct is not None and self.correct > self.total:
             raise ValueError(f"correct ({self.correct}) exceeds total ({self.total})")
         return self
+
+
+class MetricDefinition(Record):
+    """A metric of a task that only a training process knows."""
+
+    name: str = Field(description="as it is called in counts and history")
+    better: str = Field(description="`more` or `less`")
+    form: str = Field(".4g", description="format specification")
+    margin: Amount = Field(0.0, description="models this close to the best count as equally good")
+    relative_margin: bool = Field(False, description="whether the margin is a fraction of the best value")
 
 
 class Network(Record):

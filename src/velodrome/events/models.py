@@ -17,6 +17,7 @@ from velodrome.events.fields import (
     CpuTime,
     HistoryRow,
     Implementation,
+    MetricDefinition,
     Network,
     Number,
     Positive,
@@ -239,6 +240,10 @@ class ResultEvent(EventBase):
     )
     pixels: str | None = Field(
         None, description="pixel values that were fed to the model: unit, byte or standardize; null for a text"
+    )
+    metrics: list[MetricDefinition] = Field(
+        default_factory=list, description="the metrics of a task of your own, the one that decides first; empty for "
+        "tasks that come with Velodrome"
     )
 
 

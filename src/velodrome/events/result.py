@@ -15,6 +15,7 @@ from velodrome.events.fields import (
     Count,
     HistoryRow,
     Implementation,
+    MetricDefinition,
     Network,
     Number,
     Positive,
@@ -23,7 +24,7 @@ from velodrome.events.fields import (
 
 
 class TestScore(Record):
-    """How well the trained model does on the whole test set."""
+    """How well the trained model does on the whole test set: metrics of its task, and what they were counted from."""
 
     perplexity: Number | None = Field(
         None, description="language models only: exp of the loss per word; accuracy and correct are null then"
@@ -170,7 +171,11 @@ class RunResult(Record):
     path: str = Field(description="its folder")
     status: Literal["finished", "failed", "interrupted"] = Field(description="finished, failed or interrupted")
     task: Annotated[str | None, NOT_NULL] = Field(
-        None, description="what is learned, e.g. `classification` or `language-model`"
+        None, description="what is learned, e.g. `classification`, `regression` or `module:Class` of your own"
+    )
+    metrics: Annotated[list[MetricDefinition] | None, NOT_NULL] = Field(
+        None, description="the metrics of a task of your own, the one that decides first; missing for those that come "
+        "with Velodrome"
     )
     dataset: str = Field(description="as requested")
     model: str = Field(description="as requested")

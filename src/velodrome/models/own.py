@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dis
 import importlib
+import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -28,19 +29,22 @@ _ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}
 _MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module"}
 
 
-def split_name(model: str) -> tuple[str, str]:
-    """Module and function of `module:function`."""
-    module, _, function = model.partition(":")
+def split_name(name: str, option: str = "--model") -> tuple[str, str]:
+    """Module and function, or class, of `module:name`."""
+    module, _, function = name.partition(":")
     parts = [*module.split("."), *function.split(".")]
     if not all(part.isidentifier() for part in parts):
-        raise BadRequest(f"--model {model!r}: write your own model as module:function, for example my_nets:build")
+        example = "module:Class, for example my_tasks:Quantile" if option == "--task" else (
+            "module:function, for example my_nets:build"
+        )
+        raise BadRequest(f"{option} {name!r}: write your own {option[2:]} as {example}")
     return module, function
 
 
-def builder_of(model: str) -> Callable[..., Any]:
-    """Import the user's function. Errors inside the user's module pass through as they are."""
-    module_name, function = split_name(model)
-    refuse_standard("--model", model, module_name)
+def builder_of(name: str, option: str = "--model") -> Callable[..., Any]:
+    """Import the user's function or class. Errors inside the user's module pass through as they are."""
+    module_name, function = split_name(name, option)
+    refuse_standard(option, name, module_name)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -48,17 +52,48 @@ def builder_of(model: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise BadRequest(f"--model {model!r}: no module named {error.name!r} in {here} or on PYTHONPATH") from None
+            raise BadRequest(f"{option} {name!r}: no module named {error.name!r} in {here} or on PYTHONPATH") from None
         raise
     for part in function.split("."):
         if not hasattr(found, part):
-            raise BadRequest(f"--model {model!r}: module {module_name!r} has no {part!r}")
+            raise BadRequest(f"{option} {name!r}: module {module_name!r} has no {part!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise BadRequest(f"--model {model!r}: {function!r} is not a function")
-    refuse_standard_function("--model", model, found)
+        what = "class" if option == "--task" else "function"
+        raise BadRequest(f"{option} {name!r}: {function!r} is not a {what}")
+    refuse_standard_function(option, name, found)
     builder: Callable[..., Any] = found
     return builder
+
+
+def make_task(name: str) -> Any:
+    """An object of the user's class `module:Class`, which is made without arguments."""
+    made = builder_of(name, "--task")
+    try:
+        inspect.signature(made).bind()
+    except ValueError:
+        pass  # nothing is known of its arguments
+    except TypeError as error:
+        raise BadRequest(f"--task {name!r}: the class is called without arguments: {error}") from None
+    return made()
+
+
+def arguments_for(
+    builder: Callable[..., Any], input_shape: object, outputs: object, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the user's function is called with: those of `input_shape`, `outputs` and `classes` that it names.
+
+    `classes` is another name for `outputs`. A function that takes any keyword gets `input_shape` and `outputs`.
+    """
+    given = {"input_shape": input_shape, "outputs": outputs, "classes": outputs}
+    try:
+        named = inspect.signature(builder).parameters.values()
+    except ValueError:  # nothing is known of its arguments
+        return {"input_shape": input_shape, "outputs": outputs, **more}
+    names = [one.name for one in named if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    if any(one.kind is one.VAR_KEYWORD for one in named):
+        names = [*names, "input_shape", *([] if "classes" in names else ["outputs"])]
+    return {**{name: given[name] for name in given if name in names}, **more}
 
 
 def is_users(file: str) -> bool:

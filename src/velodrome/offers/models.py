@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from velodrome.errors import BadRequest
+
+#: Tasks on examples, for which a model returns as many numbers as its function is asked for.
+EXAMPLE_TASKS = ("classification", "regression", "binary", "multi-label")
 
 
 @dataclass(frozen=True)
@@ -15,10 +18,17 @@ class ZooModel:
     description: str
     #: The smallest height and width it can take.
     smallest: int = 1
-    #: The task that it is for.
+    #: The task that it is for, unless the data or the job names another one.
     task: str = "classification"
+    #: What it is fed: images, rows of words, or arrays of numbers.
+    takes: Literal["images", "text", "arrays"] = "images"
     #: Fields of a job that this model brings its own defaults for.
     recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that it can learn."""
+        return EXAMPLE_TASKS if self.task in EXAMPLE_TASKS else (self.task,)
 
 
 MODELS = (
@@ -32,7 +42,7 @@ MODELS = (
     ),
     ZooModel(
         "lstm-small", "language model: two LSTM layers of 200, as Zaremba et al. (2014) describe the small one",
-        task="language-model",
+        task="language-model", takes="text",
         recipe={
             "optimizer": "sgd", "learning_rate": 1.0, "batch_size": 20, "epochs": 13, "unroll": 20, "decay": 0.5,
             "decay_after": 4, "clip_norm": 5.0,
@@ -64,10 +74,10 @@ def zoo_model(name: str) -> ZooModel:
     raise BadRequest(f"no model {name!r}: choose one of {known}, or name your own as module:function")
 
 
-def check_shape(name: str, input_shape: tuple[int, int, int]) -> None:
+def check_shape(name: str, input_shape: Sequence[int]) -> None:
     """Refuse a model of the zoo that cannot take images of this height, width and channels."""
     smallest = zoo_model(name).smallest
-    height, width, _ = input_shape
+    height, width, *_ = input_shape
     if min(height, width) < smallest:
         raise BadRequest(
             f"model {name!r} needs images of at least {smallest}×{smallest}, and these are {height}×{width}: "

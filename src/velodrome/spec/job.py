@@ -33,6 +33,11 @@ class Job(BaseModel):
     dataset: str = Field("digits", description="name of a data set; `velodrome data list` shows them")
     model: str = Field("dense-128", description="a built-in model, or `module:function` of your own")
     model_args: dict[str, Any] = Field(default_factory=dict, description="arguments passed to the model's function")
+    task: str | None = Field(
+        None, description="what is learned: classification, regression, binary, multi-label or language-model, or "
+        "`module:Class` of your own; by default what the data implies (a target with fractions is regression) and, "
+        "where only loading would show it, what the model is for"
+    )
     engine: str = Field(
         DEFAULT_ENGINE, description="the framework that trains; `velodrome engines` lists them. By default the only "
         "one that has the strategy, else torch, or tensorflow if only that is installed"
@@ -112,7 +117,7 @@ class Job(BaseModel):
 #: The fields of a job by topic, as help and reference show them. Every field belongs to one group.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Data": ("dataset", "pixels", "validation", "sharding", "bad_data"),
-    "Model": ("model", "model_args", "unroll", "dtype"),
+    "Model": ("model", "model_args", "task", "unroll", "dtype"),
     "Distribution": (
         "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",
         "stall_timeout",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from velodrome.errors import BadRequest
 from velodrome.offers.base import Strategy
-from velodrome.offers.models import recipe_of
+from velodrome.offers.models import EXAMPLE_TASKS, recipe_of, task_of_model
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.job import Job
 
@@ -12,7 +12,7 @@ from velodrome.spec.job import Job
 def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
     own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
-    job = _with_engine(job.model_copy(update=own), engine)
+    job = _with_task(_with_engine(job.model_copy(update=own), engine))
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.implementation == "stock" and not strategy.implementation.stock:
@@ -40,6 +40,17 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }
     )
+
+
+def _with_task(job: Job) -> Job:
+    """The job with the task that its data is for, if it names none and that is another one than its model's."""
+    from velodrome.data import catalogue
+
+    default = task_of_model(job.model)
+    if job.task is not None or default not in EXAMPLE_TASKS:
+        return job
+    implied = catalogue.implied_task(job.dataset, bad_data=job.bad_data)
+    return job if implied in (None, default) else job.model_copy(update={"task": implied})
 
 
 def _stock_forms() -> str:

@@ -101,13 +101,15 @@ LOSS = Metric("loss", "less")
 class Task(ABC):
     """One kind of learning problem."""
 
-    name: ClassVar[str]
+    name: str
+    #: The module of an engine's side, where it is not called as the task is.
+    side: ClassVar[str | None] = None
     #: What is counted: `examples`, `words`.
     unit: ClassVar[str] = "examples"
     #: The first one decides which model is better; every task has a loss.
-    metrics: ClassVar[tuple[Metric, ...]]
+    metrics: tuple[Metric, ...]
     #: Names of its counts beyond `total` and `loss_sum`, in the order in which they are summed over ranks.
-    counted: ClassVar[tuple[str, ...]] = ()
+    counted: tuple[str, ...] = ()
     #: The field of a job that tells how many examples one row of a batch holds, if that is not one.
     row_field: ClassVar[str | None] = None
 
@@ -141,9 +143,13 @@ class Task(ABC):
 
     # -- events and results
 
-    def fields(self, counts: Counts) -> dict[str, float]:
+    def fields(self, counts: Counts) -> dict[str, Any]:
         """Counts as an event carries them."""
         return counts.fields(self.counted)
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """The metrics as a result states them for readers who do not know the task; empty for those of Velodrome."""
+        return []
 
     def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Counts as a result states them: metrics, then what they were counted from."""
@@ -187,7 +193,7 @@ class Task(ABC):
 
     def module(self, engine: str) -> str:
         """The module of an engine's side of this task; its `TASK` is what the engine uses."""
-        return f"velodrome.engines.{engine}.tasks.{self.name.replace('-', '_')}"
+        return f"velodrome.engines.{engine}.tasks.{(self.side or self.name).replace('-', '_')}"
 
     # -- data and schedule
 

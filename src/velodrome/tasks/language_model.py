@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
+from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
@@ -37,7 +38,7 @@ class LanguageModel(Task):
 
     # Readers of earlier versions expect the names of classification as well.
 
-    def fields(self, counts: Counts) -> dict[str, float]:
+    def fields(self, counts: Counts) -> dict[str, Any]:
         return {"correct": 0, **super().fields(counts)}
 
     def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -53,6 +54,10 @@ class LanguageModel(Task):
         return self.measured({"total": 0 if loss is None else 1, "loss_sum": loss})
 
     def check(self, job: Job, about: Description) -> None:
+        if is_own(job.model) or zoo_model(job.model).takes != "text":
+            raise BadRequest(
+                f"--task language-model: model {job.model!r} does not read text: choose lstm-small"
+            )
         if about.kind != "text":
             raise BadRequest(
                 f"--model {job.model!r} reads text, and {job.dataset!r} is {about.kind}: choose a text, such as ptb"

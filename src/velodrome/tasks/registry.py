@@ -7,18 +7,24 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from velodrome.errors import BadRequest
-from velodrome.offers.models import task_of_model
+from velodrome.offers.models import is_own, task_of_model
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.classification import Classification
+from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.own import OwnTask, metrics_of
+from velodrome.tasks.regression import Regression
 
 
 class Modelled(Protocol):
-    """Whatever names a model: a job."""
+    """Whatever names a model and a task: a job."""
 
     @property
     def model(self) -> str: ...
+
+    @property
+    def task(self) -> str | None: ...
 
 
 _TASKS: dict[str, Task] = {}
@@ -31,6 +37,9 @@ def register(task: Task) -> None:
 
 register(Classification())
 register(LanguageModel())
+register(Regression())
+register(Binary())
+register(MultiLabel())
 
 
 def tasks() -> list[Task]:
@@ -38,20 +47,25 @@ def tasks() -> list[Task]:
 
 
 def task(name: str) -> Task:
+    """The task of a name; `module:Class` is one of the user's own."""
+    if is_own(name):
+        return OwnTask(name)
     if name not in _TASKS:
-        raise BadRequest(f"no task {name!r}: choose one of {', '.join(_TASKS)}")
+        raise BadRequest(f"no task {name!r}: choose one of {', '.join(_TASKS)}, or name your own as module:Class")
     return _TASKS[name]
 
 
 def task_of(job: Modelled) -> Task:
-    """The task that the job's model is for."""
-    return task(task_of_model(job.model))
+    """The task of a job: the one that it names, or the one that its model is for."""
+    return task(job.task or task_of_model(job.model))
 
 
 def task_of_result(result: Mapping[str, Any]) -> Task:
     """The task of a stored result. Those of earlier versions do not name it."""
     if (name := result.get("task")) in _TASKS:
         return _TASKS[str(name)]
+    if isinstance(name, str) and is_own(name):
+        return OwnTask(name, metrics_of(result.get("metrics") or ()))
     with suppress(BadRequest):  # a model that this version does not have
         return task(task_of_model(str(result.get("model", ""))))
     return task(LanguageModel.name if "perplexity" in (result.get("test") or {}) else Classification.name)

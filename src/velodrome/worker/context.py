@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome.models import own
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
+from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import task_of
 from velodrome.worker.emitter import Emitter
 
@@ -68,7 +70,11 @@ class Context:
 
     @cached_property
     def task(self) -> Task:
-        return task_of(self.job)
+        """What the job learns; a task of the user's own is imported here, and nowhere else."""
+        found = task_of(self.job)
+        if not isinstance(found, OwnTask):
+            return found
+        return found.bind(own.make_task(found.name))
 
     @cached_property
     def data(self) -> Any:

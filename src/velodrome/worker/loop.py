@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,8 @@ def run(context: Context, learner: Learner) -> None:
         for message in messages:
             events.emit("warning", message=message)
     target = Target.parse(job.target) if job.target else None
+    if target is not None:
+        task.check_target(target)  # the controller does not know the metrics of a task of the user's own
     per_epoch = schedule_of(1).steps
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
     pace = Pace(warmup_steps=min(learner.warmup_steps, int(total_steps) // 4))
@@ -79,7 +81,9 @@ def run(context: Context, learner: Learner) -> None:
         train, validation = task.fields(total), task.fields(held_out)
         history.append({"epoch": epoch, **task.history(train=train, validation=validation), "seconds": seconds,
                         "evaluate_seconds": evaluate_seconds})
-        reached = target is not None and target.reached(task.measured(validation))
+        measured = task.measured(validation)
+        reached = target is not None and target.reached(measured)
+        _mention_undefined(context, measured, history)
         states: list[bytes] = []
         if job.checkpoints:
             with context.waiting():
@@ -106,7 +110,7 @@ def run(context: Context, learner: Learner) -> None:
             learner.save(context.folder / "model")
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
-                    pixels=learner.pixels,
+                    pixels=learner.pixels, metrics=task.definitions(),
                     test_answers=None if learner.answers is None else answers.encode(learner.answers),
                     test_fingerprint=None if learner.answers is None else task.test_fingerprint(context.data),
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
@@ -144,6 +148,20 @@ def _train_epoch(
     now = time.perf_counter()
     pace.add(0, (schedule.examples(0, steps) if context.strategy.synchronous else counts.total) - counted, now - mark)
     return counts, now - began
+
+
+def _mention_undefined(
+    context: Context, measured: Mapping[str, float | None], history: Sequence[Mapping[str, Any]]
+) -> None:
+    """Warn of metrics that validation cannot give, when that is first so."""
+    if not context.is_chief or not context.has_validation:
+        return
+    before = history[-2] if len(history) > 1 else {}
+    for name, value in measured.items():
+        if value is None and before.get(f"validation_{name}", 0) is not None:
+            message = (f"{name} of the validation set is not a number in epoch {history[-1]['epoch']}: look at its "
+                       "targets, and at what the model returns")
+            context.events.emit("warning", message=message)
 
 
 def refuse_nan(counts: Counts, epoch: int) -> None:

@@ -54,7 +54,7 @@ class LocalPart:
         return mapped
 
     @cached_property
-    def gather(self) -> Gather:
+    def gather(self) -> Gather[np.uint8]:
         """`gather(indices)` copies those images out without the process growing by what it has read."""
         from velodrome.data.gather import Gather
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from velodrome.models.generators import Generators
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
+from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
@@ -133,16 +135,21 @@ class TorchLearner(Learner):
         mine, names = self._task.evaluate(part), self._context.task.counted
         nothing = np.zeros(0)
         found = nothing if mine.answers is None or part != "test" else answers.to_vector(mine.answers)
-        parts = [mine.counts.vector(names), nothing if mine.confusion is None else mine.confusion, found]
+        optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
+        parts = [mine.counts.vector(names), *optional, found]
         vector = np.concatenate(parts)
         self._transport.all_reduce(vector)
-        counts, confusion, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
+        summed, confusion, scores, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
         if mine.confusion is not None:
             classes = math.isqrt(len(confusion))
             self.confusion = confusion.round().astype(np.int64).reshape(classes, classes)
         if mine.answers is not None and part == "test":
             self.answers = answers.from_vector(found, len(mine.answers))
-        return Counts.of(counts, names)
+        counts, task = Counts.of(summed, names), self._context.task
+        if mine.scores is None:
+            return counts
+        assert isinstance(task, ExampleTask), "only they have scores"
+        return replace(counts, own={**counts.own, **task.count_scores(self._context.data, part, scores)})
 
     def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.network import Network
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
@@ -44,6 +45,9 @@ class EvaluationCounts(NamedTuple):
     confusion: NDArray[np.float64] | None = None
     #: For every example of the part, whether this process classified it correctly; None where no answer is right.
     answers: NDArray[np.bool_] | None = None
+    #: For every example of the part, the scores that this process computed, zero for those of others, flattened; None
+    #: where a task needs none.
+    scores: NDArray[np.float64] | None = None
 
 
 class TorchTask(ABC):
@@ -77,6 +81,8 @@ class TorchTask(ABC):
 
 
 def task_class(context: Context) -> type[TorchTask]:
-    """PyTorch's side of the job's task."""
-    found: type[TorchTask] = import_module(context.task.module("torch")).TASK
+    """PyTorch's side of the job's task; classification of anything but byte images is that of arrays."""
+    arrays = isinstance(context.data, Arrays)
+    module = "velodrome.engines.torch.tasks.arrays" if arrays else context.task.module("torch")
+    found: type[TorchTask] = import_module(module).TASK
     return found

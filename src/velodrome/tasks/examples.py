@@ -1,0 +1,188 @@
+"""Tasks whose batches are examples by their numbers: how they load data, shard it, and order it. No framework here."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from velodrome.data import catalogue
+from velodrome.errors import BadRequest
+from velodrome.offers.models import check_shape, is_own, zoo_model
+from velodrome.offers.registry import strategy_of
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import batch_of_step, sharding_of
+from velodrome.tasks.base import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.arrays import Arrays
+    from velodrome.data.base import Description
+    from velodrome.data.splits import Splits
+    from velodrome.tasks.schedule import Schedule
+
+
+class ExampleTask(Task):
+    """Learns from examples, each of which an epoch visits once."""
+
+    #: Whether evaluation needs the score of every example over all processes: see `count_scores`.
+    scored: ClassVar[bool] = False
+
+    # -- what is refused before anything starts
+
+    def check(self, job: Job, about: Description) -> None:
+        self._check_model(job, about)
+        if about.train is not None:
+            check_batch(job, about.train)
+            sharding_of(job, about.files, synchronous=strategy_of(job).synchronous)
+
+    def _check_model(self, job: Job, about: Description) -> None:
+        if about.kind == "text":
+            takes = "images" if is_own(job.model) else zoo_model(job.model).takes
+            raise BadRequest(
+                f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose lstm-small"
+            )
+        if about.kind == "arrays" and job.pixels != "auto":
+            raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is arrays and has no pixels; leave it out")
+        if is_own(job.model):
+            return
+        model = zoo_model(job.model)
+        if not is_own(self.name) and self.name not in model.tasks:
+            raise BadRequest(
+                f"--task {self.name}: model {job.model!r} is for {' or '.join(model.tasks)}; choose another model, or "
+                "name your own as module:function"
+            )
+        # What only the user's code can tell, the workers check when they have loaded it.
+        if about.kind == "arrays" and (len(about.inputs) > 1 or about.input_shape is not None):
+            check_input(job.model, {one.name: one.shape for one in about.inputs} or {"x": about.input_shape or ()})
+        elif about.input_shape is not None:
+            check_shape(job.model, about.input_shape)
+
+    # -- data
+
+    @abstractmethod
+    def fit(self, job: Job, data: Splits | Arrays) -> Any:
+        """The data with targets as this task takes them, or `BadRequest`."""
+
+    def outputs(self, data: Any) -> int | dict[str, int]:
+        """Numbers that the model returns for an example: what its function is called with as `outputs`."""
+        raise NotImplementedError
+
+    def load(self, job: Job, rank: int) -> Any:
+        """All of the data set, or the files of this worker where it trains on no others."""
+        data = self.fit(job, load_examples(job, rank))
+        # The controller may not have known: it never runs the user's code, and does not decode to count.
+        check_batch(job, sum(data.files) or len(data.train))
+        if not is_own(job.model):
+            check_loaded(job.model, data)
+        return data
+
+    # -- evaluation
+
+    def count_scores(self, data: Any, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
+        """Counts that need the scores of all examples of a part, in its order (examples, numbers per example).
+
+        Called with the scores of all processes, in each of them; only for tasks that are `scored`.
+        """
+        return {}
+
+    # -- schedule
+
+    def schedule(self, job: Job, data: Any, epoch: int) -> Schedule:
+        """Indices by the job's sharding: one partition per worker, or one queue for workers that do not wait."""
+        from velodrome.tasks import schedule
+
+        strategy = strategy_of(job)
+        batch, policy = batch_of_step(job, strategy), _sharding(job, data)
+        if strategy.synchronous:
+            return _by_policy(policy, data, batch, job.workers, job.seed, epoch)
+        if policy == "data":
+            return schedule.by_data(len(data.train), batch, 1, job.seed, epoch)
+        return schedule.one_queue(_by_policy(policy, data, batch * job.workers, job.workers, job.seed, epoch), batch)
+
+    def schedule_warnings(self, job: Job, data: Any) -> list[str]:
+        if not strategy_of(job).synchronous or _sharding(job, data) != "file":
+            return []
+        first = self.schedule(job, data, 1)
+        if not (uneven := first.uneven_steps()):
+            return []
+        return [
+            f"{uneven} of {first.steps} steps of an epoch leave a worker without examples: {len(data.files)} files are "
+            f"not the same for each of {job.workers} workers; nothing is dropped"
+        ]
+
+
+def check_batch(job: Job, examples: int) -> None:
+    """Refuse a resolved job whose batch is larger than its training set."""
+    batch = batch_of_step(job, strategy_of(job))
+    if batch > examples:
+        raise BadRequest(
+            f"--batch-size {job.batch_size}: a step would need {batch:,} examples, and {job.dataset} has "
+            f"{examples:,} to train on; choose a smaller batch"
+        )
+
+
+def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse arrays of these shapes for a model of the zoo that takes images."""
+    if zoo_model(model).takes != "images":
+        return
+    described = ", ".join(f"{name!r} of shape {tuple(shape)}" for name, shape in shapes.items())
+    if len(shapes) > 1 or len(next(iter(shapes.values()))) != 3:
+        raise BadRequest(
+            f"model {model!r} takes images, and the data has {described}: choose a model for arrays, or name your own "
+            "as module:function"
+        )
+    height, width, channels = next(iter(shapes.values()))
+    check_shape(model, (height, width, channels))
+
+
+def check_loaded(model: str, data: Splits | Arrays) -> None:
+    """Refuse loaded data that a model of the zoo cannot take."""
+    from velodrome.data.arrays import Arrays
+
+    if isinstance(data, Arrays):
+        check_input(model, {one.name: one.shape for one in data.inputs})
+    else:
+        check_shape(model, data.input_shape)
+
+
+def load_examples(job: Job, rank: int) -> Splits | Arrays:
+    """All of the data set, or the files of this worker where it trains on no others."""
+    numbers = _files_of_worker(job, rank)
+    if numbers is None:
+        return _whole(job)
+    data = catalogue.load_files(job.dataset, numbers, validation=job.validation, bad_data=job.bad_data)
+    if job.pixels == "standardize" and data.own_files and data.statistics is None:
+        # Written by an earlier version: the whole training part has to be read for its statistics.
+        return _whole(job)
+    return data
+
+
+def _whole(job: Job) -> Splits | Arrays:
+    return catalogue.load_examples(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
+
+
+def _sharding(job: Job, data: Splits | Arrays) -> str:
+    return sharding_of(job, len(data.files), synchronous=strategy_of(job).synchronous)
+
+
+def _files_of_worker(job: Job, rank: int) -> range | None:
+    """The files that this worker alone trains on; None if it needs all of the data."""
+    from velodrome.tasks.schedule import files_of
+
+    strategy = strategy_of(job)
+    if not strategy.synchronous or strategy.one_process or job.workers == 1 or job.sharding in ("data", "off"):
+        return None
+    count = len(catalogue.files(job.dataset, bad_data=job.bad_data))
+    return files_of(rank, count, job.workers) if sharding_of(job, count, synchronous=True) == "file" else None
+
+
+def _by_policy(policy: str, data: Splits | Arrays, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
+    from velodrome.tasks import schedule
+
+    if policy == "file":
+        return schedule.by_file(data.files, batch, workers, seed, epoch, own=data.own_files)
+    make = schedule.off if policy == "off" else schedule.by_data
+    return make(len(data.train), batch, workers, seed, epoch)

@@ -1,0 +1,105 @@
+"""Binary and multi-label classification: yes or no, once or several times for every example. No framework here.
+
+A model returns one logit per answer; an answer is yes where its logit is above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from velodrome.spec.job import Job
+from velodrome.tasks.base import LOSS, Metric, mean_loss
+from velodrome.tasks.classification import ACCURACY, fingerprint_of
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.targets import as_arrays, as_binary, as_labels
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.arrays import Arrays
+    from velodrome.data.splits import Splits
+
+PRECISION = Metric("precision", "more", ".4f")
+RECALL = Metric("recall", "more", ".4f")
+F1 = Metric("f1", "more", ".4f", margin=0.01)
+ROC_AUC = Metric("roc_auc", "more", ".4f", margin=0.01)
+
+
+class _Labels(ExampleTask):
+    """What both have in common: counts of answers, over all labels, and areas under the ROC curve.
+
+    `correct` counts examples whose answers are all right. Precision, recall and F1 are of the sums over all labels
+    (micro average), 0 where their denominator is. The area under the ROC curve is exact: it is computed from the
+    scores of all examples of an evaluation, and averaged over the labels that have both answers (macro average).
+    Training, whose scores are not of one model, has none.
+    """
+
+    counted = ("correct", "true_positives", "false_positives", "false_negatives", "auc_sum", "auc_labels")
+    side = "arrays"
+    scored: ClassVar[bool] = True
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        hits, false_alarms, misses = (counts[name] for name in self.counted[1:4])
+        labels, area = counts.get("auc_labels") or 0, counts.get("auc_sum")
+        found: dict[str, float | None] = {
+            "accuracy": float(counts["correct"] / counts["total"]),
+            "precision": _share(hits, hits + false_alarms),
+            "recall": _share(hits, hits + misses),
+            "f1": _share(2 * hits, 2 * hits + false_alarms + misses),
+            "roc_auc": float(area / labels) if labels and area is not None else None,
+            "loss": mean_loss(counts),
+        }
+        return {metric.name: found[metric.name] for metric in self.metrics}
+
+    def amount(self, counts: Mapping[str, Any]) -> str:
+        return f"{counts['correct']:,} of {counts['total']:,} right"
+
+    def count_scores(self, data: Arrays, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
+        import numpy as np
+
+        from velodrome.tasks.ranking import roc_auc
+
+        chosen = getattr(data, part)
+        targets = chosen.targets or chosen.gather(np.arange(len(chosen), dtype=np.int64))[1]
+        (labels,) = targets.values()
+        columns = zip(labels.reshape(len(labels), -1).T, scores.reshape(len(labels), -1).T, strict=True)
+        areas = [area for truth, score in columns if (area := roc_auc(truth, score)) is not None]
+        return {"auc_sum": float(sum(areas)), "auc_labels": len(areas)}
+
+    def test_fingerprint(self, data: Arrays) -> str | None:
+        return fingerprint_of(data)
+
+
+class Binary(_Labels):
+    """One yes or no per example."""
+
+    name = "binary"
+    metrics = (ACCURACY, PRECISION, RECALL, F1, ROC_AUC, LOSS)
+
+    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
+        return as_binary(job, as_arrays(data))
+
+    def outputs(self, data: Arrays) -> int:
+        return 1
+
+
+class MultiLabel(_Labels):
+    """Several yes or no per example; `accuracy` is of examples whose labels are all right."""
+
+    name = "multi-label"
+    metrics = (F1, PRECISION, RECALL, ROC_AUC, ACCURACY, LOSS)
+
+    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
+        return as_labels(job, as_arrays(data))
+
+    def outputs(self, data: Arrays) -> int:
+        return data.targets[0].shape[0]
+
+    def class_names(self, data: Arrays) -> Sequence[str]:
+        return data.class_names
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else 0.0

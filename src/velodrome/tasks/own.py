@@ -1,0 +1,194 @@
+"""A task of the user's own: a class `module:Class` with a loss and, if it has any, counts and metrics.
+
+The controller never imports it: there a task knows what events and results say of its metrics. In a training process,
+`bind` gives it the user's object. No framework here: the object's `loss` and `metrics` are called by the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job, Target
+from velodrome.tasks.base import LOSS, Metric
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.targets import as_arrays
+
+if TYPE_CHECKING:
+    from velodrome.data.arrays import Arrays
+    from velodrome.data.splits import Splits
+    from velodrome.tasks.counts import Counts
+
+#: What the user's class may have, beside its constructor without arguments.
+METHODS = ("loss", "metrics", "measure")
+#: Names that every count has.
+_ALWAYS = ("total", "loss_sum", "metrics")
+#: Own metrics within this share of the best count as equally good.
+_MARGIN = 0.01
+
+
+class OwnTask(ExampleTask):
+    """Asks the user's object for losses and counts; see `docs/how-to/own-task.md`."""
+
+    side = "arrays"
+
+    def __init__(self, name: str, metrics: Sequence[Metric] = ()) -> None:
+        self.name = name
+        self.metrics = tuple(metrics) or (LOSS,)
+        self.counted = ()
+        #: The user's object, in a training process.
+        self.user: Any = None
+        self._better: dict[str, str] = {}
+
+    # -- in a training process
+
+    def bind(self, made: Any) -> OwnTask:
+        """Take the user's object, or refuse it."""
+        kind = type(made).__name__
+        if not callable(getattr(made, "loss", None)):
+            raise BadRequest(f"--task {self.name!r}: {kind!r} has no method 'loss': write loss(self, model, batch)")
+        for name in METHODS[1:]:
+            if not callable(getattr(made, name, lambda: None)):
+                raise BadRequest(f"--task {self.name!r}: {name!r} of {kind!r} is no method")
+        better = getattr(made, "better", {})
+        if not isinstance(better, Mapping) or not {*better.values()} <= {"more", "less"}:
+            raise BadRequest(
+                f"--task {self.name!r}: 'better' of {kind!r} is {better!r}; write which metrics should grow or shrink, "
+                "the one that decides first, as {'coverage': 'more', 'width': 'less'}"
+            )
+        self.user, self._better = made, {str(name): str(way) for name, way in better.items()}
+        return self
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the user's object counts anything beside the loss."""
+        return callable(getattr(self.user, "metrics", None))
+
+    def learn(self, sums: Mapping[str, float], total: float, loss_sum: float) -> None:
+        """Take the names of counts and metrics from a first batch, which the engine tried; refuse what cannot work."""
+        wrong = [name for name in sums if not isinstance(name, str) or name in _ALWAYS]
+        if wrong:
+            raise BadRequest(f"--task {self.name!r}: metrics() returned a count {wrong[0]!r}: choose another name")
+        self.counted = tuple(sums)
+        measured = self._measure({**sums, "total": total, "loss_sum": loss_sum})
+        for name in self._better:
+            if name not in measured:
+                raise BadRequest(
+                    f"--task {self.name!r}: 'better' names {name!r}, and its metrics are {', '.join(measured)}"
+                )
+        for name, value in measured.items():
+            if value is None:
+                raise BadRequest(
+                    f"--task {self.name!r}: the metric {name!r} of a first batch is not a finite number: look for a "
+                    "division by zero, or a logarithm of zero, in metrics() or measure()"
+                )
+        order = [*self._better, *(name for name in measured if name not in self._better and name != "loss")]
+        found = [_metric(name, self._better.get(name, "less")) for name in dict.fromkeys([*order, "loss"])]
+        self.metrics = tuple(found)
+
+    def _measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        """What the user's `measure` makes of counts; the mean of each count without one."""
+        total = counts["total"]
+        means = {name: value / total for name, value in counts.items() if name not in _ALWAYS}
+        plain = {name: value for name, value in counts.items() if name != "metrics"}
+        found = self.user.measure(plain) if hasattr(self.user, "measure") else means
+        if not isinstance(found, Mapping):
+            raise BadRequest(
+                f"--task {self.name!r}: measure() returned {type(found).__name__!r}; return metrics by name"
+            )
+        loss = counts["loss_sum"]
+        values = {**{str(name): _number(self.name, name, value) for name, value in found.items()}}
+        return {**values, "loss": values.get("loss", _finite(None if loss is None else loss / total))}
+
+    def fields(self, counts: Counts) -> dict[str, Any]:
+        found: dict[str, Any] = super().fields(counts)
+        return {**found, "metrics": self._measure(found)} if counts.total and self.user is not None else found
+
+    def definitions(self) -> list[dict[str, Any]]:
+        return [
+            {"name": one.name, "better": one.better, "form": one.form, "margin": one.margin,
+             "relative_margin": one.relative_margin} for one in self.metrics
+        ]
+
+    # -- where only events and results are known
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        found = counts.get("metrics")
+        if found is None:
+            found = self._measure(counts) if self.user is not None else {"loss": _finite(
+                None if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
+            )}
+        names = [metric.name for metric in self.metrics if metric.name in found]
+        return {name: found[name] for name in dict.fromkeys([*names, *found])}
+
+    def in_words(self, counts: Mapping[str, Any] | None) -> str:
+        if not counts or not counts["total"]:
+            return ""
+        name, value = next(iter(self.measure(counts).items()))
+        return f"{name} {'not finite' if value is None else _metric(name, 'less').text(value)}"
+
+    def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if not counts or not counts["total"]:
+            return None
+        sums = {name: value for name, value in counts.items() if name not in _ALWAYS}
+        measured = self.measure(counts)
+        return {**measured, **{name: value for name, value in sums.items() if name not in measured},
+                "total": counts["total"]}
+
+    def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
+        measured = {part: self.measured(counts) for part, counts in parts.items()}
+        names = dict.fromkeys(name for values in measured.values() for name in values)
+        return {f"{part}_{name}": values.get(name) for name in names for part, values in measured.items()}
+
+    # -- what is refused
+
+    def check_target(self, target: Target) -> None:
+        """The controller does not know the metrics; the training process does."""
+        if self.user is not None:
+            super().check_target(target)
+
+    # -- data
+
+    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
+        return as_arrays(data)
+
+    def outputs(self, data: Arrays) -> int | dict[str, int]:
+        """As many as a target has classes or numbers; by name for several targets."""
+        targets = data.targets
+        if len(targets) == 1 and targets[0].is_whole and not targets[0].shape and data.classes:
+            return data.classes
+        numbers = {one.name: math.prod(one.shape) for one in targets}
+        return next(iter(numbers.values()), 1) if len(numbers) <= 1 else numbers
+
+
+def metrics_of(definitions: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    """The metrics that a result defines; those that cannot be read are left out."""
+    found = []
+    for one in definitions:
+        if isinstance(one.get("name"), str) and one.get("better") in ("more", "less"):
+            found.append(Metric(
+                one["name"], one["better"], str(one.get("form", ".4g")), float(one.get("margin") or 0.0),
+                bool(one.get("relative_margin")),
+            ))
+    return found
+
+
+def _metric(name: str, better: str) -> Metric:
+    if name == "loss":
+        return LOSS
+    return Metric(name, "more" if better == "more" else "less", ".4g", margin=_MARGIN, relative_margin=True)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _number(task: str, name: object, value: Any) -> float | None:
+    try:
+        return _finite(None if value is None else float(value))
+    except (TypeError, ValueError):
+        raise BadRequest(
+            f"--task {task!r}: the metric {name!r} is {type(value).__name__!r} and no number: return plain numbers"
+        ) from None

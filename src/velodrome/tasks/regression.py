@@ -1,0 +1,68 @@
+"""Regression: numbers that are predicted, by the mean squared error. No framework here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from velodrome.spec.job import Job
+from velodrome.tasks.base import LOSS, Metric, mean_loss
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.targets import as_arrays, as_numbers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.arrays import Arrays
+    from velodrome.data.splits import Splits
+
+
+class Regression(ExampleTask):
+    """Counts errors of the predicted numbers; those of an example with several are averaged over them.
+
+    R² compares the squared errors with those of the constant prediction that is best for the part: the mean of its
+    targets, number by number. `deviations` are the squares of that comparison, counted around that mean, because
+    the difference of two large sums would lose them. Of several numbers per example, R² weighs each by its variance.
+    """
+
+    name = "regression"
+    side = "arrays"
+    metrics = (
+        Metric("mae", "less", ".4g", margin=0.05, relative_margin=True), Metric("rmse", "less", ".4g"),
+        Metric("r2", "more", ".4f"), LOSS,
+    )
+    counted = ("absolute_errors", "squared_errors", "deviations")
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        absolute, squared, deviations = (_finite(counts[name]) for name in self.counted)
+        total = counts["total"]
+        return {
+            "mae": None if absolute is None else absolute / total,
+            "rmse": None if squared is None else math.sqrt(squared / total),
+            "r2": None if squared is None or not deviations else 1 - squared / deviations,
+            "loss": mean_loss(counts),
+        }
+
+    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
+        return as_numbers(job, as_arrays(data))
+
+    def outputs(self, data: Arrays) -> int:
+        return math.prod(data.targets[0].shape)
+
+    def centre(self, data: Arrays, part: str) -> NDArray[np.float64]:
+        """What `deviations` of a part are counted from: the mean of its targets, of the shape of one example's."""
+        import numpy as np
+
+        found = getattr(data, part)
+        if not found.targets:  # computed row by row: those of the first examples stand for all
+            _, targets = found.gather(np.arange(min(len(found), 1000), dtype=np.int64))
+        else:
+            targets = found.targets
+        (values,) = targets.values()
+        return np.zeros(values.shape[1:]) if not len(values) else np.mean(values, axis=0, dtype=np.float64)
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
