@@ -18,7 +18,7 @@ from velodrome.offers.traffic import traffic_of
 from velodrome.run.rehearse import alone, rehearse
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve, within_limits
-from velodrome.tasks.registry import task_of
+from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.variables import CHECK
 
 
@@ -49,7 +49,7 @@ def check(
             _strategy(job, strategy, workers, inspection.gradient_bytes, launcher)
             for strategy in engine_of(job).strategies
         ]
-    task = task_of(tried)
+    task = task_of_result({"task": task_of(tried).name, "metrics": final.metrics})
     return {
         "model": job.model, "dataset": job.dataset, "engine": job.engine, "task": task.name,
         "parameters": final.parameters, "batch": inspection.batch, "step_seconds": inspection.seconds,

@@ -58,7 +58,7 @@ def compared(
 ) -> Verified:
     """Compare what a run reported on its test set with what its saved model does."""
     measured = task.summary(final.test.as_json()) or {}
-    names = [metric.name for metric in task.metrics] + [*task.counted, "total"]
+    names = [name for name, value in reported.items() if value is None or isinstance(value, int | float)]
     found = Verified(
         folder.name, str(folder.path), {name: reported.get(name) for name in names},
         {name: measured.get(name) for name in names}, tolerance,

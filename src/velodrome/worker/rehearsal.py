@@ -78,7 +78,8 @@ def _report(context: Context, learner: Learner, job: Job, test: Counts, steps: i
     found = learner.answers
     context.events.emit(
         "result", test=context.task.fields(test), history=[], parameters=learner.parameters, steps=steps,
-        pixels=learner.pixels, metrics=context.task.definitions(), test_answers=None if found is None else answers.encode(found),
+        pixels=learner.pixels, metrics=context.task.definitions(),
+        test_answers=None if found is None else answers.encode(found),
         test_fingerprint=None if found is None else context.task.test_fingerprint(context.data),
         pace=Pace(0).fields(), implementation=learner.implementation,
     )

@@ -161,3 +161,17 @@ def test_tied_weights_stay_tied_and_are_saved_and_loaded(train, monkeypatch: pyt
     np.testing.assert_array_equal(ran.state["model.encoder.weight"], ran.state["model.again.weight"])
     loaded = model_file.load(ran.folder / "model")
     assert loaded.again.weight is loaded.encoder.weight
+
+
+@pytest.mark.parametrize(("kind", "problem"), [
+    pytest.param("shape", "size mismatch for 1.weight", id="other-shapes"),
+    pytest.param("function", "it computes something else after loading", id="other-function"),
+])
+def test_a_model_that_cannot_be_loaded_again_is_reported_before_training(train, tmp_path, kind, problem) -> None:
+    asked = Job(model="torch_public:changing", model_args={"kind": kind}, epochs=1)
+    (process,) = run(asked, train.data, tmp_path).processes
+    (message,) = [event["message"] for event in process.of_kind("warning")]
+    assert "'torch_public:changing' could not be loaded after saving it (" in message
+    assert problem in message
+    kinds = [event["kind"] for event in process.events]
+    assert kinds.index("warning") < kinds.index("progress")

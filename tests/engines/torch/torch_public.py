@@ -223,3 +223,12 @@ def build(input_shape: Shape, classes: int, kind: str, **arguments: Any) -> nn.M
     return {"tied": Tied, "fine-tuned": FineTuned, "auxiliary": Auxiliary, "packed": Packed}[kind](
         pixels, classes, **arguments
     )
+
+
+def changing(input_shape: Shape, classes: int, kind: str = "shape") -> nn.Module:
+    """A function that builds another model each time that it is called: what it saves cannot be loaded."""
+    changing.calls = getattr(changing, "calls", 0) + 1  # type: ignore[attr-defined]
+    pixels, calls = math.prod(input_shape), changing.calls  # type: ignore[attr-defined]
+    if kind == "shape":
+        return nn.Sequential(nn.Flatten(), nn.Linear(pixels, 10 + calls), nn.Linear(10 + calls, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(pixels, classes), nn.Sigmoid() if calls > 1 else nn.Tanh())

@@ -105,9 +105,9 @@ def inspect_step(model: nn.Module, state: Mapping[str, torch.Tensor], step: Call
     activations: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in kept:
-            activations[storage.data_ptr()] = storage.nbytes()
+        place = tensor.untyped_storage().data_ptr()
+        if place not in kept:  # several views of one storage count once, and a slice counts as what it is
+            activations[place] = max(activations.get(place, 0), tensor.nbytes)
         return tensor
 
     with ExitStack() as stack:

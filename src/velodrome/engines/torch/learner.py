@@ -192,7 +192,12 @@ class TorchLearner(Learner):
         self._epochs = int(state["epochs"])
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
-        return () if self._network.from_zoo else saved.check_saving(self._context.job.model, self._model)
+        if self._network.from_zoo:
+            return ()
+        name, sample = self._context.job.model, self._network.sample
+        notes = saved.check_saving(name, self._model)
+        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder)
+        return notes if problem is None else (*notes, saved.not_reloaded(name, problem))
 
     def save(self, folder: Path) -> None:
         job = self._context.job
