@@ -25,6 +25,10 @@ class Unavailable(BadRequest):
         self.reasons = tuple(reasons)
 
 
+class UsersCodeFailed(BadRequest):
+    """Code of the user's raised when it was tried before training: its traceback is reported beside the sentence."""
+
+
 class RunFailed(VelodromeError):
     """A run started and did not end well."""
 

@@ -60,7 +60,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", ["torch", *(pytest.param(name, marks=slow) for name in ("keras", "torch-zoo", "keras-zoo"))])
+@pytest.mark.parametrize("name", [
+    "torch", *(pytest.param(name, marks=slow) for name in ("keras", "torch-zoo", "keras-zoo")),
+])
 def test_a_fresh_process_reproduces_the_reported_metric(
     velodrome, place: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -14,12 +14,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.events.lines import parse_event
 from velodrome.offers.registry import engine_of, strategy_of
@@ -30,6 +32,7 @@ from velodrome.variables import WORLD
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import State
 
+Arrays = Mapping[str, NDArray[Any]]
 PROCESS = Path(__file__).with_name("driver_process.py")
 
 
@@ -82,6 +85,26 @@ def write_data(path: Path, *, examples: int = 90, shape: tuple[int, int, int] = 
         parts |= {f"{name}_images": images.astype(np.uint8), f"{name}_labels": labels.astype(np.int64)}
     np.savez(path, classes=classes, scale=1 / 255, **parts)
     return path
+
+
+def write_arrays(
+    path: Path, inputs: Arrays, targets: Arrays, *, images: Sequence[str] = (), files: bool = False
+) -> Path:
+    """Named arrays with a row per example, the last ones for test and validation; `files` is a folder of `.npy`."""
+    count = len(next(iter(inputs.values())))
+    first, second = count - 54, count - 31
+    parts = {"train": slice(0, first), "validation": slice(first, second), "test": slice(second, count)}
+    named = {f"{part}.{side}.{name}": array[rows] for part, rows in parts.items()
+             for side, arrays in (("inputs", inputs), ("targets", targets)) for name, array in arrays.items()}
+    if not files:
+        np.savez(path / "arrays.npz", images=np.array(images, dtype="U20"), **named)
+        return path / "arrays.npz"
+    folder = path / "arrays"
+    folder.mkdir()
+    for name, array in named.items():
+        np.save(folder / f"{name}.npy", array)
+    np.save(folder / "images.npy", np.array(images, dtype="U20"))
+    return folder
 
 
 def write_text(path: Path, *, words: int = 400, vocabulary: int = 30) -> Path:

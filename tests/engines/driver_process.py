@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.data.arrays import ArrayPart, Arrays
 from velodrome.data.splits import Part, Splits
 from velodrome.data.text import Text
 from velodrome.errors import VelodromeError
@@ -44,6 +45,25 @@ def _splits(stored: Any) -> Splits:
     return Splits(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
 
 
+def read_arrays(path: str) -> Arrays:
+    """Named arrays, `part.inputs.name`, from an `.npz` file into memory, or from a folder of `.npy` files on disk."""
+    if Path(path).is_dir():
+        stored = {file.stem: np.load(file, mmap_mode="r") for file in Path(path).glob("*.npy")}
+    else:
+        with np.load(path) as opened:
+            stored = {name: opened[name] for name in opened.files}
+
+    def part(name: str) -> ArrayPart:
+        sides = [
+            {key.split(".")[2]: array for key, array in stored.items() if key.startswith(f"{name}.{side}.")}
+            for side in ("inputs", "targets")
+        ]
+        return ArrayPart(*sides)
+
+    images = frozenset(str(name) for name in stored.get("images", ()))
+    return Arrays("driven", part("train"), part("validation"), part("test"), images=images)
+
+
 def read_text(path: str) -> Text:
     with np.load(path) as stored:
         vocabulary = [str(word) for word in stored["vocabulary"]]
@@ -59,13 +79,15 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
         job=Job.model_validate_json(job), world=World.from_json(os.environ[WORLD], role, int(rank)),
         folder=Path(folder), events=events, threads=1, resume=resume == "1",
     )
-    read = {"classification": read_data, "language-model": read_text}
-    context.data = read[context.task.name](data)
     if without := os.environ.get("DRIVER_WITHOUT"):
         module, function = without.split(":")
         *classes, name = function.split(".")
         setattr(reduce(getattr, classes, import_module(module)), name, lambda *_: None)
     try:
+        if Path(data).name.startswith("arrays"):
+            context.data = context.task.fit(context.job, read_arrays(data))
+        else:
+            context.data = {"classification": read_data, "language-model": read_text}[context.task.name](data)
         import_module(engine_of(context.job).worker).train(context)
     except BaseException as error:
         report(error, events)

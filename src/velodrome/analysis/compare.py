@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from velodrome.analysis.configuration import TASK, Baselines, Configuration, names_of, text_of, varied
-from velodrome.analysis.measures import BY_NAME, MEASURES, THROUGHPUT, TIME_TO_TARGET, Result, time_to_target
+from velodrome.analysis.measures import (
+    BY_NAME,
+    THROUGHPUT,
+    TIME_TO_TARGET,
+    Measure,
+    Result,
+    measures_of,
+    own_qualities,
+    time_to_target,
+)
 from velodrome.analysis.paired import paired_ratios
 from velodrome.analysis.repetition import Block, blocks_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
@@ -116,7 +125,7 @@ class Row:
             "runs": self.runs,
             "failed": self.failed,
             "crashed": self.crashed,
-            **{measure.name: self.median(measure.name) for measure in MEASURES},
+            **{measure.name: self.median(measure.name) for measure in measures_of(self.results)},
         }
         for name in ("speedup", "scaling", "efficiency"):
             place: Ratio | None = getattr(self, name)
@@ -144,7 +153,7 @@ def has_crashed(result: Result) -> bool:
 
 def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:
     found = {}
-    for measure in MEASURES:
+    for measure in measures_of(results):
         values = [value for result in results if (value := measure.read(result)) is not None]
         if values:
             found[measure.name] = Spread(tuple(values), measure.resolution(results[0]))
@@ -238,9 +247,15 @@ def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found or {"": []}
 
 
+def measure_of(rows: Sequence[Row], name: str) -> Measure:
+    """A measure by its name; one of a user's own task is known by its results."""
+    own = {measure.name: measure for row in rows for measure in own_qualities(row.results)}
+    return BY_NAME.get(name) or own[name]
+
+
 def best_of(rows: Sequence[Row], measure: str) -> float | None:
     """The best median of a column, or None if none is better than another."""
-    better = BY_NAME[measure].better
+    better = measure_of(rows, measure).better
     if measure == TIME_TO_TARGET.name:
         rows = [row for row in rows if row.reached == row.attempts]
     values = [value for row in rows if (value := row.median(measure)) is not None]

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from velodrome.offers.models import is_own
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Better, Metric
 from velodrome.tasks.registry import deciding_metrics, task_of_result
@@ -129,9 +130,14 @@ def instance_hours(result: Result, target: Target | None, per: Literal["process"
 
 
 def _of_metric(metric: Metric) -> Measure:
-    return Measure(
-        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric
-    )
+    value = _at("test", metric.name)
+
+    def read(result: Result) -> float | None:
+        """Only where it decides: other tasks may report it beside the one that does."""
+        found = value(result)
+        return found if found is not None and task_of_result(result).metric.name == metric.name else None
+
+    return Measure(metric.name, f"test {metric.name}", "", metric.form, read, metric.better, metric=metric)
 
 
 #: How good a model is: for each task, the metric that decides.
@@ -164,3 +170,18 @@ MEASURES: tuple[Measure, ...] = (
     Measure("share_communicate", "communicating", "%", ".1f", _at("shares", "communicate"), None, 0.01),
 )
 BY_NAME = {measure.name: measure for measure in MEASURES}
+
+
+def own_qualities(results: Iterable[Result]) -> tuple[Measure, ...]:
+    """How good the models of users' own tasks are: the metric that decides in each."""
+    found = {}
+    for result in results:
+        metric = task_of_result(result).metric if is_own(str(result.get("task") or "")) else None
+        if metric is not None and metric.name not in BY_NAME:
+            found[metric.name] = metric
+    return tuple(map(_of_metric, found.values()))
+
+
+def measures_of(results: Sequence[Result]) -> tuple[Measure, ...]:
+    """All measures that results may have, those of users' own tasks included."""
+    return (*own_qualities(results), *MEASURES)

@@ -14,11 +14,11 @@ from velodrome.analysis.accuracy_contest import accuracy_contest
 from velodrome.analysis.accuracy_guard import Guarded, guard
 from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.analysis.blocks import error_of_look
-from velodrome.analysis.compare import Row
+from velodrome.analysis.compare import Row, measure_of
 from velodrome.analysis.decide import Contest, Standing, contest_of, decide
 from velodrome.analysis.lead import Lead, Scale
 from velodrome.analysis.margins import TOLERANCE, Margins
-from velodrome.analysis.measures import BY_NAME, QUALITIES, Measure
+from velodrome.analysis.measures import QUALITIES, Measure, own_qualities
 from velodrome.analysis.paired import logarithms
 from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import Spread
@@ -154,7 +154,8 @@ def target_of(objective: str, target: str | None, own: str | None) -> str | None
 
 def qualities_of(rows: Sequence[Row]) -> list[Measure]:
     """How good the models are, by every measure that runs report: a race may hold several tasks."""
-    return [measure for measure in QUALITIES if any(measure.name in row.spreads for row in rows)]
+    own = {measure.name: measure for row in rows for measure in own_qualities(row.results)}
+    return [measure for measure in (*QUALITIES, *own.values()) if any(measure.name in row.spreads for row in rows)]
 
 
 def quality_of(rows: Sequence[Row]) -> Measure:
@@ -178,7 +179,7 @@ def accurate_enough(rows: Sequence[Row], margin: float | None = None) -> Guarded
 
 
 def _of_measure(rows: Sequence[Row], name: str) -> tuple[Candidate, ...]:
-    read = BY_NAME[name].read
+    read = measure_of(rows, name).read
     return tuple(Candidate(row, row.spreads[name], row.by_block(read)) for row in rows if name in row.spreads)
 
 

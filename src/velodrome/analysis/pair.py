@@ -12,7 +12,7 @@ from typing import Any
 from velodrome.analysis.accuracy import difference, scores_of
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.foreign import foreign_note
-from velodrome.analysis.measures import MEASURES, QUALITIES, Measure, Result
+from velodrome.analysis.measures import QUALITIES, Measure, Result, measures_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 from velodrome.tasks.base import Metric
 
@@ -56,7 +56,7 @@ class Pair:
 
     def _sentence(self, line: Line) -> str | None:
         place, measure = line.ratio, line.measure
-        if measure.name not in _JUDGED or place is None or not place.has_interval:
+        if (measure.name not in _JUDGED and measure.metric is None) or place is None or not place.has_interval:
             return None
         if measure.metric is not None and measure.metric.fraction:
             return self._points(measure, measure.metric)
@@ -109,7 +109,7 @@ def compare_pair(first: tuple[str, Sequence[Result]], second: tuple[str, Sequenc
     differing = {name: (fields[0].get(name), fields[1].get(name)) for name in names
                  if fields[0].get(name) != fields[1].get(name)}
     lines = []
-    for measure in MEASURES:
+    for measure in measures_of([*first[1], *second[1]]):
         spreads = [_spread(results, measure) for _, results in (first, second)]
         above, below = spreads
         if above is None and below is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from velodrome.analysis.recommend import recommend as judge
 from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
 from velodrome.spec.job import Target
-from velodrome.tasks.registry import check_metric
+from velodrome.tasks.registry import check_metric, task_of_result
 
 
 def recommend(
@@ -51,7 +52,7 @@ def recommend(
     parse_margins(tolerance, accuracy_margin)  # refused before anything is read
     record = load_race(Path(runs), race)
     margins = record.margins_for(tolerance, accuracy_margin)
-    chosen = record.objective_for(objective, checked_target(target))
+    chosen = record.objective_for(objective, checked_target(target, record.results))
     wanted = target_of(chosen, target, record.target)
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
@@ -65,11 +66,11 @@ def recommend(
     return {"race": record.name, "tasks": [{"task": task, **answer} for task, answer in answers.items()]}
 
 
-def checked_target(text: str | None) -> str | None:
-    """A target that can be parsed, or `BadRequest`."""
+def checked_target(text: str | None, results: Sequence[Mapping[str, Any]] = ()) -> str | None:
+    """A target on a metric of some task, or of the users' own tasks of results; `BadRequest` otherwise."""
     if text is not None:
         try:
-            check_metric(Target.parse(text))
+            check_metric(Target.parse(text), [task_of_result(result) for result in results])
         except ValueError as error:
             raise BadRequest(f"--target: {error}") from None
     return text

@@ -25,7 +25,7 @@ from velodrome.run.race_observer import RaceObserver
 from velodrome.run.until_sure import Ending
 from velodrome.spec.race import Entry
 from velodrome.tasks.base import Metric, Task
-from velodrome.tasks.registry import task_of
+from velodrome.tasks.registry import task_of, task_of_result
 
 #: Rows that are shown before and after the running job.
 BEFORE, AFTER = 12, 6
@@ -122,7 +122,7 @@ class Board(RaceObserver):
             line.share = min(1.0, done / total)
             line.rate = event.examples / event.seconds if event.seconds else None
         elif isinstance(event, EpochEvent):
-            line.quality = line.task.measured(event.validation.as_json())[line.metric.name]
+            line.quality = line.task.measured(event.validation.as_json()).get(line.metric.name)
         elif isinstance(event, WarningEvent | LostEvent):
             self._console.print(f"{line.entry.name}: {event.message}", highlight=False, soft_wrap=True, markup=False)
 
@@ -163,6 +163,7 @@ class Board(RaceObserver):
 
     def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
         # What it ended with, not what it had reached on the way.
+        line.task = task_of_result(result)  # of a task of the user's own, the result knows the metrics
         line.quality = (result.get("test") or {}).get(line.metric.name)
         line.rate = (result.get("throughput") or {}).get("examples_per_second")
 

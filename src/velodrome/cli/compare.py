@@ -9,10 +9,10 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from velodrome.analysis.compare import Row, bests_of, tasks_of
+from velodrome.analysis.compare import Row, bests_of, measure_of, tasks_of
 from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.foreign import is_loaded
-from velodrome.analysis.measures import BY_NAME, Measure
+from velodrome.analysis.measures import Measure
 from velodrome.analysis.objective import qualities_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.cli.safe_console import SafeConsole
@@ -55,7 +55,8 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
             if any(getattr(row, name) is not None for row in rows):
                 found.append((name, partial(_place_cell, name=name, best=_best_places(rows, name))))
         elif any(name in row.spreads for row in rows):
-            found.append((_heading(BY_NAME[name]), partial(_cell, measure=BY_NAME[name], best=bests_of(rows, name))))
+            measure = measure_of(rows, name)
+            found.append((_heading(measure), partial(_cell, measure=measure, best=bests_of(rows, name))))
     return found
 
 

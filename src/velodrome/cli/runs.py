@@ -57,14 +57,15 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     """Print aligned columns; a rich table of ten thousand rows would take longer than reading the runs."""
     from velodrome.tasks.registry import deciding_metrics
 
+    forms = {metric.name: metric.form for metric in deciding_metrics()}
     lines = [("run", "status", "test", "examples/s", "seconds")]
     for row in rows:
         if row["kind"] == "race":
             done = f"{row['finished']} of {row['jobs']} done"
             lines.append((f"{row['run']}/", row["status"], f"race of {row['jobs']}", done, ""))
             continue
-        quality = next((text for place, metric in enumerate(deciding_metrics())
-                        if (text := _text(row[metric.name], metric.form, f"{metric.name} " if place else ""))), "")
+        name = row["metric"]
+        quality = _text(row["value"], forms.get(name, ".4g"), "" if name == "accuracy" else f"{name} ")
         lines.append((
             row["run"], row["status"], quality, _text(row["examples_per_second"], ",.0f"), _text(row["seconds"], ",.1f")
         ))

@@ -35,7 +35,8 @@ def summary(result: dict[str, Any]) -> Table:
     if test:
         task = task_of_result(result)
         for metric in task.metrics:
-            shown = "not finite" if test[metric.name] is None else metric.text(test[metric.name])
+            value = test.get(metric.name)
+            shown = "not finite" if value is None else metric.text(value)
             table.add_row(f"test {metric.name}", f"{shown}  ({task.amount(test)})" if metric is task.metric else shown)
     if lines := implementation_lines(result):
         table.add_row("implementation", "\n".join(lines))

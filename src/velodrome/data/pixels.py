@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.data.arrays import Arrays
 from velodrome.data.gather import Gather
 from velodrome.data.splits import ChannelStatistics, Splits
 
@@ -51,16 +53,28 @@ class PixelTransform:
 
 def transform_of(form: str, data: Splits) -> PixelTransform:
     """The transform for `--pixels`; `auto` is `unit`, because nothing is known of the model here."""
+    return _transform(form, data.scale, lambda: data.statistics or measure(data.train.images))
+
+
+def transform_of_arrays(form: str, data: Arrays) -> PixelTransform | None:
+    """The same for the bytes of images among the inputs of arrays; None if there are none."""
+    bytes_of_images = [one.name for one in data.inputs if one.name in data.images and one.dtype == "uint8"]
+    if not bytes_of_images:
+        return None
+    return _transform(form, data.scale, lambda: measure(data.train.inputs[bytes_of_images[0]]))
+
+
+def _transform(form: str, scale: float, statistics: Callable[[], ChannelStatistics]) -> PixelTransform:
     if form == "standardize":
-        found = data.statistics or measure(data.train.images)
+        found = statistics()
         # A channel that is the same everywhere becomes zero.
         spread = [deviation or 1.0 for deviation in found.deviation]
         factor = tuple(1 / deviation for deviation in spread)
         offset = tuple(-mean / deviation for mean, deviation in zip(found.mean, spread, strict=True))
         return PixelTransform("standardize", factor, offset)
     if form == "byte":
-        return PixelTransform("byte", (data.scale * _BRIGHTEST,), (0.0,))
-    return PixelTransform("unit", (data.scale,), (0.0,))
+        return PixelTransform("byte", (scale * _BRIGHTEST,), (0.0,))
+    return PixelTransform("unit", (scale,), (0.0,))
 
 
 def measure(images: NDArray[np.uint8]) -> ChannelStatistics:

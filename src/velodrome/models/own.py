@@ -183,7 +183,7 @@ def wrong_framework(model: str, built: object, engine: str) -> BadRequest:
 
 @contextmanager
 def fits_data(
-    model: str, shape: tuple[int, ...], *, building: bool, engine: str = "", batch: int | None = None,
+    model: str, shape: Any, *, building: bool, engine: str = "", batch: int | None = None,
     training: bool = False,
 ) -> Iterator[None]:
     """Around building or first calling a model: a framework that cannot take the shape becomes a refusal.
@@ -210,5 +210,6 @@ def fits_data(
         together = "" if batch is None else f" in a batch of {batch}"
         cannot = "cannot be trained on" if training else "cannot take"
         # Without the traceback, which would end in this very sentence: the user's line is in the reason.
-        refusal = f"model {model!r} {cannot} images of shape {shape}{together}: {reason_of(error)}"
+        what = "images" if isinstance(shape, tuple) and len(shape) == 3 else "inputs"
+        refusal = f"model {model!r} {cannot} {what} of shape {shape}{together}: {reason_of(error)}"
         raise BadRequest(refusal) from error

@@ -12,11 +12,13 @@ from velodrome.offers.models import is_own
 README = "README.md"
 DESCRIPTION = "model.json"
 VOCABULARY = "vocabulary.json"
+COLUMNS = "columns.json"
 MODEL_FILES = {
     "model.keras": "the model with its weights, in Keras' own format",
     "model.weights.h5": "the weights alone, of a Keras model that cannot be saved as a whole",
     "model.safetensors": "the weights of a PyTorch model",
     DESCRIPTION: "what the model is: how it was built, its inputs and its outputs",
+    COLUMNS: "what was done to the columns of the table that the model was trained on",
     VOCABULARY: "the words of a language model, in the order of their numbers",
     README: "how to load the model",
 }
@@ -31,7 +33,8 @@ _OUTPUTS = {
 def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:
     """The text of `README.md`: `about` is what `model.json` holds."""
     lines = _keras_lines(about, folder) if about["engine"] == "tensorflow" else _torch_lines(about, folder)
-    written = [about["file"], DESCRIPTION, README, *([VOCABULARY] if about.get("kind") == "text" else [])]
+    written = [about["file"], DESCRIPTION, README, *([VOCABULARY] if about.get("kind") == "text" else []),
+               *([COLUMNS] if (folder / COLUMNS).exists() else [])]
     return "\n".join([
         f"# Model `{about['model']}`, trained by Velodrome", "",
         *_where_the_code_is(about),
@@ -67,9 +70,25 @@ def _imports(about: Mapping[str, Any]) -> list[str]:
     return [f"import {name}" for name in sorted({place.partition(":")[0] for place in _places(about)})]
 
 
+def arguments_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the function of a model on arrays was called with, back from its description."""
+    found = dict(about["arguments"])
+    if "input_shape" in found:
+        found["input_shape"] = tuples(found["input_shape"])
+    return found
+
+
+def tuples(shape: Any) -> Any:
+    """A shape, or shapes by name, after a round trip through JSON."""
+    return {name: tuple(each) for name, each in shape.items()} if isinstance(shape, Mapping) else tuple(shape)
+
+
 def _call(about: Mapping[str, Any]) -> str:
     """The call of the user's function that builds the model."""
-    arguments = {"input_shape": tuple(about["input_shape"]), "classes": about["classes"], **about["model_args"]}
+    if about.get("kind") == "arrays":
+        arguments = arguments_of(about)
+    else:
+        arguments = {"input_shape": tuple(about["input_shape"]), "classes": about["classes"], **about["model_args"]}
     words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return f"{about['model'].replace(':', '.')}({words})"
 
@@ -92,7 +111,8 @@ def _keras_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _torch_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
-    if not is_own(about["model"]) or "input_shape" not in about:
+    lazy_arrays = about.get("kind") == "arrays" and about.get("lazy")
+    if not is_own(about["model"]) or "input_shape" not in about or lazy_arrays:
         return ["from pathlib import Path", "", "from velodrome.engines.torch.model_file import load", "",
                 f"model = load(Path({str(folder)!r}))"]
     to_format = "" if about["dtype"] == "float32" else f".to(torch.{about['dtype']})"
@@ -113,6 +133,8 @@ def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
     if about.get("kind") == "text":
         return [f"It takes rows of words, as their places in `{VOCABULARY}`, and the state of every row; it returns "
                 "logits of the words that follow, and the new state."]
+    if about.get("kind") == "arrays":
+        return _arrays_and_outputs(about)
     if "outputs" not in about:  # of a task that describes its models itself
         return []
     offset = about.get("offset", 0)
@@ -122,6 +144,21 @@ def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
     batch = f", {about['only_batch']} at a time," if about.get("only_batch") else ""
     return [f"It takes images ({shape}){batch} in {about['dtype']}: each byte (0 to 255) times {about['scale']}{plus}. "
             f"It returns {_OUTPUTS[about['outputs']]}{among}."]
+
+
+def _arrays_and_outputs(about: Mapping[str, Any]) -> list[str]:
+    shapes, kinds = about["input_shape"], {name: one["dtype"] for name, one in about["inputs"].items()}
+    named = shapes if isinstance(shapes, Mapping) else {next(iter(kinds)): shapes}
+    described = [
+        f"`{name}` ({', '.join(map(str, ('count', *shape)))}) of {kinds[name]}" for name, shape in named.items()
+    ]
+    together = " in a dictionary" if isinstance(shapes, Mapping) else ""
+    scaled = [f"A byte of an image is multiplied by {about['scale']}."] if "scale" in about else []
+    returned = _OUTPUTS.get(about["outputs"]) if about["task"] == "classification" else (
+        f"{about['returns']} numbers per example" if about["returns"] != 1 else "one number per example"
+    )
+    return [" ".join([f"It was trained for {about['task']}. It takes {', '.join(described)}{together}, numbers with "
+                      f"fractions as {about['dtype']}, and returns {returned}.", *scaled])]
 
 
 def _nonzero(offset: float | list[float]) -> bool:

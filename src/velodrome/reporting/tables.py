@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from velodrome.analysis.compare import Row, bests_of, tasks_of
+from velodrome.analysis.compare import Row, bests_of, measure_of, tasks_of
 from velodrome.analysis.configuration import distinguishing_fields, text_of
 from velodrome.analysis.foreign import is_loaded
-from velodrome.analysis.measures import BY_NAME, MIB, Measure
+from velodrome.analysis.measures import MIB, Measure
 from velodrome.analysis.objective import Candidate, Question, qualities_of
 from velodrome.analysis.progress import Dropped
 from velodrome.analysis.settling import settling
@@ -121,7 +121,7 @@ def _table(
     name: str, title: str, note: str, rows: Sequence[Row], measures: Sequence[str], places: Sequence[str] = ()
 ) -> Table:
     rows = ordered(rows)
-    shown = [BY_NAME[measure] for measure in measures if any(measure in row.spreads for row in rows)]
+    shown = [measure_of(rows, measure) for measure in measures if any(measure in row.spreads for row in rows)]
     held = [place for place in places if any(getattr(row, place) is not None for row in rows)]
     columns, who = _who(rows)
     columns += [Column(measure.heading, measure.unit) for measure in shown]

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from velodrome.analysis.compare import Row
-from velodrome.analysis.measures import MEASURES
+from velodrome.analysis.measures import measures_of
 from velodrome.printable import printable
 from velodrome.reporting.document import Report
 from velodrome.reporting.series import Extent, name_of
@@ -147,8 +147,8 @@ def to_csv(rows: Sequence[Row]) -> str:
     """A line for each configuration, numbers unrounded in seconds and bytes, with ranges and intervals."""
     who = ("name", "engine", "strategy", "workers", "servers", "batch_size", "batch_scope", "runs", "failed")
     places = ("speedup", "scaling", "efficiency")
-    heading = [*who]
-    for measure in MEASURES:
+    heading, measures = [*who], measures_of([result for row in rows for result in row.results])
+    for measure in measures:
         heading += [measure.name, f"{measure.name}_min", f"{measure.name}_max"]
     for place in places:
         heading += [place, f"{place}_low", f"{place}_high"]
@@ -156,8 +156,8 @@ def to_csv(rows: Sequence[Row]) -> str:
     for row in rows:
         flat = row.as_json()
         line: list[object] = [flat[name] for name in who]
-        for measure in MEASURES:
-            line += [flat[measure.name], *flat["range"].get(measure.name, (None, None))]
+        for measure in measures:
+            line += [flat.get(measure.name), *flat["range"].get(measure.name, (None, None))]
         for place in places:
             line += [flat[place], *(flat[f"{place}_interval"] or (None, None))]
         lines.append(line)

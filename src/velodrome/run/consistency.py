@@ -25,6 +25,7 @@ def contradictions(
     yield from (f"result.json: {problem}" for problem in _within(result, job))
     yield from _test_against_event(result.test, final)
     yield from _history_against_events(result, epochs)
+    yield from _other_metrics(result, epochs, final)
 
 
 def _near(one: float, other: float, relative: float = 1e-6, absolute: float = 1e-9) -> bool:
@@ -117,6 +118,30 @@ def _history_against_events(result: RunResult, epochs: Mapping[int, EpochEvent])
         for part, (accuracy, counts) in parts.items():
             if accuracy is not None:
                 yield from (f"epoch {row.epoch}: {part}_{problem}" for problem in _accuracy(accuracy, counts))
+
+
+def _other_metrics(
+    result: RunResult, epochs: Mapping[int, EpochEvent], final: ResultEvent | None
+) -> Iterator[str]:
+    """Yield metrics of other tasks that do not follow from the counts of the events."""
+    stored = result.as_json()
+    task = task_of_result(stored)
+    if task.name in ("classification", "language-model"):
+        return
+    rows = {row["epoch"]: row for row in stored["history"]}
+    for number, event in epochs.items():
+        counted = task.history(train=event.train.as_json(), validation=event.validation.as_json())
+        yield from (f"epoch {number}: {words}" for words in _unequal(rows.get(number, {}), counted))
+    if final is not None and stored.get("test"):
+        yield from (f"test {words}" for words in _unequal(stored["test"], task.summary(final.test.as_json()) or {}))
+
+
+def _unequal(stored: Mapping[str, Any], counted: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in counted.items():
+        found = stored.get(name)
+        same = found == value if found is None or value is None else _near(found, value)
+        if stored and not same:
+            yield f"{name} is {found} in result.json, and {value} by the counts of the events"
 
 
 def _accuracy(accuracy: float, counts: Counts) -> Iterator[str]:

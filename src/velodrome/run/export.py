@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from velodrome import files
-from velodrome.analysis.measures import MEASURES, TIME_TO_TARGET, Measure, time_to_target
+from velodrome.analysis.measures import TIME_TO_TARGET, Measure, measures_of, time_to_target
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.spec.job import Target
 
@@ -79,10 +79,11 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["run", "status", *_JOB, "epochs", "parameters", *(measure.name for measure in MEASURES)])
+    measures = measures_of(results)
+    writer.writerow(["run", "status", *_JOB, "epochs", "parameters", *(measure.name for measure in measures)])
     for result in results:
         cells = [result.get(name) for name in ("run", "status", *_JOB, "epochs", "parameters")]
-        writer.writerow(map(cell, [*cells, *(_value(measure, result) for measure in MEASURES)]))
+        writer.writerow(map(cell, [*cells, *(_value(measure, result) for measure in measures)]))
     return stream.getvalue()
 
 

@@ -16,17 +16,20 @@ from pydantic_core import from_json
 
 from velodrome import files
 from velodrome.errors import BadRequest
+from velodrome.offers.models import is_own
 from velodrome.run.store import LARGEST_RESULT, RunFolder, Status
 from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec.names import check_name
 from velodrome.spec.race import Race, combinations
-from velodrome.tasks.registry import deciding_metrics
+from velodrome.tasks.registry import deciding_metrics, task_of_result
 
 #: Fields of a result at the first level that a list shows.
-_FIELDS = ("status", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
+_FIELDS = ("status", "task", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
 _PARTS = ("test", "seconds", "throughput")
 _KEYS = tuple(b'\n  "%s": ' % name.encode() for name in (*_FIELDS, *_PARTS))
 _BRACE = ord("{")
+#: What a test has beside the metrics of a user's own task.
+_NO_METRIC = frozenset({"perplexity", "accuracy", "loss", "correct", "total", "answers", "fingerprint"})
 #: In the name of an attempt of a race that did not finish and was archived when the race was continued.
 ASIDE = ".attempt-"
 #: A race that claims to have more jobs than this is not expanded to count them.
@@ -108,10 +111,22 @@ def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
         "status": status,
         **{name: told.get(name) for name in _FIELDS[1:]},
         **{metric.name: _number(test, metric.name) for metric in deciding_metrics()},
+        **_quality(told.get("task"), test),
         "examples_per_second": _number(pace, "examples_per_second"),
         "seconds": _number(seconds, "total"),
         "problem": problem,
     }
+
+
+def _quality(task: Any, test: Any) -> dict[str, Any]:
+    """The metric that decides and its value on the test set; of a user's own task, the first that its test has."""
+    if not isinstance(test, Mapping):
+        return {"metric": None, "value": None}
+    if isinstance(task, str) and is_own(task):
+        name = next((name for name in test if name not in _NO_METRIC), "loss")
+    else:
+        name = task_of_result({"task": task, "test": test}).metric.name
+    return {"metric": name, "value": _number(test, name)}
 
 
 def row_of_race(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from velodrome.analysis.compare import Row
 from velodrome.analysis.statistics import Ratio, ratio
 from velodrome.studies.load import Claim, Study
 from velodrome.studies.plan import Setting, StudyPlan
+from velodrome.tasks.registry import deciding_metrics
 
 Verdict = Literal["holds", "does not hold", "inconclusive", "cannot be checked at this scale"]
 CANNOT: Verdict = "cannot be checked at this scale"
@@ -72,6 +73,11 @@ QUANTITIES: dict[str, Quantity] = {
     "network": Quantity("network MB", ",.1f", _network),
     "batches_per_second": Quantity("batches/s", ",.1f", _median("batches_per_second")),
     "speedup": Quantity("speedup", ".2f", _speedup),
+}
+#: The metrics of other tasks.
+QUANTITIES |= {
+    metric.name: Quantity(f"test {metric.name}", metric.form, _median(metric.name))
+    for metric in deciding_metrics() if metric.name not in QUANTITIES
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from velodrome.data import catalogue
@@ -29,6 +30,8 @@ class ExampleTask(Task):
 
     #: Whether evaluation needs the score of every example over all processes: see `count_scores`.
     scored: ClassVar[bool] = False
+    #: Whether the loss is the user's, who may use the model in any way.
+    has_own_loss: ClassVar[bool] = False
 
     # -- what is refused before anything starts
 
@@ -75,9 +78,7 @@ class ExampleTask(Task):
         data = self.fit(job, load_examples(job, rank))
         # The controller may not have known: it never runs the user's code, and does not decode to count.
         check_batch(job, sum(data.files) or len(data.train))
-        if not is_own(job.model):
-            check_loaded(job.model, data)
-        return data
+        return data if is_own(job.model) else fit_model(job.model, data)
 
     # -- evaluation
 
@@ -138,14 +139,16 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     check_shape(model, (height, width, channels))
 
 
-def check_loaded(model: str, data: Splits | Arrays) -> None:
-    """Refuse loaded data that a model of the zoo cannot take."""
+def fit_model(model: str, data: Splits | Arrays) -> Splits | Arrays:
+    """Loaded data as a model of the zoo takes it, or `BadRequest`: one that takes images takes arrays as images."""
     from velodrome.data.arrays import Arrays
 
-    if isinstance(data, Arrays):
-        check_input(model, {one.name: one.shape for one in data.inputs})
-    else:
+    if not isinstance(data, Arrays):
         check_shape(model, data.input_shape)
+        return data
+    check_input(model, {one.name: one.shape for one in data.inputs})
+    images = frozenset(one.name for one in data.inputs) if zoo_model(model).takes == "images" else data.images
+    return replace(data, images=images)
 
 
 def load_examples(job: Job, rank: int) -> Splits | Arrays:

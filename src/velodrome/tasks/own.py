@@ -33,6 +33,7 @@ class OwnTask(ExampleTask):
     """Asks the user's object for losses and counts; see `docs/how-to/own-task.md`."""
 
     side = "arrays"
+    has_own_loss = True
 
     def __init__(self, name: str, metrics: Sequence[Metric] = ()) -> None:
         self.name = name

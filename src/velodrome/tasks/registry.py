@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -76,8 +76,8 @@ def deciding_metrics() -> list[Metric]:
     return list({found.metric.name: found.metric for found in tasks()}.values())
 
 
-def check_metric(target: Target) -> None:
-    """Refuse a target on a metric that no task has."""
-    known = list(dict.fromkeys(metric.name for found in tasks() for metric in found.metrics))
+def check_metric(target: Target, own: Sequence[Task] = ()) -> None:
+    """Refuse a target on a metric that no task has; `own` are tasks of the user's beside those of Velodrome."""
+    known = list(dict.fromkeys(metric.name for found in (*tasks(), *own) for metric in found.metrics))
     if target.metric not in known:
         raise BadRequest(f"--target '{target}': no task has a metric {target.metric!r}; choose {' or '.join(known)}")

@@ -49,7 +49,7 @@ class AllReduceLearner(TorchLearner):
     def _norm(self, gradients: Gradients) -> float:
         return self._blocking(lambda: self._reducer.norm(gradients))
 
-    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+    def step(self, loss: torch.Tensor | None, batch: float) -> None:
         super().step(loss, batch)
         self._blocking(self._reducer.finish)
 

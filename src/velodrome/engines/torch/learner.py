@@ -84,8 +84,9 @@ class TorchLearner(Learner):
     # -- training
 
     def begin_epoch(self, schedule: Any) -> None:
-        self._task.begin_epoch(schedule)
         self._epochs += 1
+        self._task.epoch = self._epochs
+        self._task.begin_epoch(schedule)
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
         seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._transport.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
@@ -100,13 +101,22 @@ class TorchLearner(Learner):
     def inspect(self, step: int) -> Inspection:
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
-    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+    def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
         all processes."""
         gradients = self._gradients(None if loss is None else loss * (self.loss_factor / batch))
         if self._clip_norm is not None:
             clip(gradients, self._norm(gradients), self._clip_norm)
         self._optimizer.step(gradients)
+
+    def sum(self, number: float) -> float:
+        """The sum of a number over all processes, in each of them."""
+        if self._transport.size == 1:
+            return number
+        vector = np.array([number], np.float64)
+        with self._context.waiting():
+            self._transport.all_reduce(vector)
+        return float(vector[0])
 
     def _local_gradients(self, loss: torch.Tensor) -> Gradients:
         """Back-propagate. A parameter that the loss does not reach has no gradient."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -19,7 +20,8 @@ from velodrome.engines.torch import network, trial
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.outputs import class_scores
-from velodrome.models.recipe import DESCRIPTION, README, loading_recipe
+from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, tuples
+from velodrome.tasks.batch import Batch
 
 WEIGHTS = "model.safetensors"
 
@@ -117,10 +119,30 @@ def load(folder: Path) -> nn.Module:
         language = torch_zoo.build_text(about["model"], about["vocabulary"]).to(getattr(torch, about["dtype"]))
         language.load_state_dict(load_file(folder / WEIGHTS))
         return language.eval()
+    if about.get("kind") == "arrays":
+        return _load_arrays(folder, about)
     model = network.make(about["model"], about["model_args"], tuple(about["input_shape"]), about["classes"])
     model = model.to(torch.float64 if about["dtype"] == "float64" else torch.float32)
     trial.initialise(about["model"], model, lambda: torch.zeros(
         about.get("only_batch") or 1, *about["input_shape"], dtype=getattr(torch, about["dtype"])
     ))
+    model.load_state_dict(load_file(folder / WEIGHTS), strict=about.get("strict", True))
+    return model.eval()
+
+
+def _load_arrays(folder: Path, about: dict[str, Any]) -> nn.Module:
+    from velodrome.engines.torch.array_network import make
+
+    shape, dtype = tuples(about["input_shape"]), getattr(torch, about["dtype"])
+    model = make(about["model"], arguments_of(about), shape, about["returns"]).to(dtype)
+    if about["lazy"]:
+        whole = {name: np.dtype(one["dtype"]).kind in "iu" and name not in about["images"]
+                 for name, one in about["inputs"].items()}
+        shapes = shape if isinstance(shape, dict) else {next(iter(whole)): shape}
+        zeros = {
+            name: torch.zeros(about["only_batch"] or 1, *each, dtype=torch.int64 if whole[name] else dtype)
+            for name, each in shapes.items()
+        }
+        trial.initialise(about["model"], model, lambda: Batch(zeros, {}).x)
     model.load_state_dict(load_file(folder / WEIGHTS), strict=about.get("strict", True))
     return model.eval()

@@ -48,12 +48,14 @@ class Network:
     #: How bytes become its input; None for a language model.
     pixels: PixelTransform | None = None
     #: What is called instead of the model, where the model does not return logits for every batch.
-    adapter: LogitsModel | None = None
+    adapter: nn.Module | None = None
     #: What a saved model records of it: what it returns in evaluation, the only batch it takes, whether a call gave it
     #: its shapes.
     saved_as: dict[str, Any] = field(default_factory=lambda: {"outputs": "logits", "only_batch": None, "lazy": False})
     #: What the user should know about the model, as sentences.
     notes: tuple[str, ...] = ()
+    #: Calls a copy of the model as training does, for trying it; by default with `sample`.
+    call: Callable[[nn.Module], object] | None = None
 
     @property
     def forward(self) -> nn.Module:
@@ -69,7 +71,8 @@ class Network:
             with trial.untouched(self.model) as tried, torch.no_grad():
                 if tried is self.model:  # it cannot be copied, and a call may change more than tensors
                     return False
-                tried.train()(self.sample() if self.sample else None)
+                tried.train()
+                self.call(tried) if self.call else tried(self.sample() if self.sample else None)
                 return all(torch.equal(*pair) for pair in zip(before, tried.parameters(), strict=True))
         except Exception:
             return False

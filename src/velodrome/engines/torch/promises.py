@@ -33,14 +33,15 @@ class _BatchStatistics(TorchFunctionMode):
         return function(*args, **named)
 
 
-def reasons_of(model: nn.Module, inputs: Any) -> list[str]:
-    """Why workers and one process differ; none where the model cannot be tried, which says so elsewhere."""
+def reasons_of(model: nn.Module, call: Callable[[nn.Module], object]) -> list[str]:
+    """Why workers and one process differ; `call` calls a copy of the model as training does. Nothing where the model
+    cannot be tried, which is reported elsewhere."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     try:
         with untouched(model) as tried, torch.no_grad(), _BatchStatistics() as normalised:
             generators = of_process() | generators_of(tried)
             drawn, buffers = read_states(generators), {name: each.clone() for name, each in tried.named_buffers()}
-            tried.train()(inputs)
+            call(tried.train())
             draws = read_states(generators) != drawn
             changed = [name for name, each in tried.named_buffers()
                        if name not in buffers or not torch.equal(each, buffers[name])]

@@ -10,7 +10,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from velodrome.models.outputs import class_scores
+from velodrome.engines.torch.calling import scores
 
 #: What a model returns: logits, or log-probabilities, which are normalised logits; a softmax whose input can be had; or
 #: probabilities that were computed in some other way; or sigmoids, which serve as logits.
@@ -52,6 +52,10 @@ class SoftmaxInput(TorchFunctionMode):
         found = None if self._sigmoid or outputs is not self._outputs else self._inputs
         return None if found is None else found.to(outputs.dtype)
 
+    def sigmoid_input(self, outputs: torch.Tensor) -> torch.Tensor | None:
+        """What a sigmoid made these outputs of; None if none did."""
+        return self._inputs.to(outputs.dtype) if self._inputs is not None and self.is_sigmoid(outputs) else None
+
     def is_sigmoid(self, outputs: torch.Tensor) -> bool:
         """Whether these outputs came out of a sigmoid."""
         return self._sigmoid and outputs is self._outputs
@@ -66,7 +70,7 @@ class LogitsModel(nn.Module):
     """A user's model as the loss needs it: logits come out, in training and in evaluation.
 
     `evaluation_batch` is for a model that takes batches of one size only: evaluation then calls it with no other.
-    `several` is for one that returns its scores among other outputs.
+    `several` is for one that has several inputs, or returns its scores among other outputs.
     """
 
     def __init__(
@@ -98,5 +102,5 @@ class LogitsModel(nn.Module):
         return logarithm(outputs) if logits is None else logits
 
     def _scores(self, images: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.model(images)
-        return class_scores(outputs, torch.Tensor) if self._several else outputs  # type: ignore[no-any-return]
+        outputs: torch.Tensor = scores(self.model, images) if self._several else self.model(images)
+        return outputs

@@ -6,20 +6,24 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from velodrome.engines.torch.calling import call, scores
 from velodrome.engines.torch.generators import generators_of
 from velodrome.engines.torch.softmax import Outputs, SoftmaxInput
 from velodrome.errors import BadRequest
 from velodrome.models import generators, own
 from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, auxiliary_note, check_outputs, class_scores, has_auxiliary
+from velodrome.models.outputs import are_probabilities, auxiliary_note, check_outputs, has_auxiliary
+
+#: What a model is called with: a tensor, or several by name.
+Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 
 #: Layers whose training needs more than one example. Lazy ones have become these by the time they are looked for.
-_BATCH_NORMALISATION = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORMALISATION = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
@@ -64,19 +68,31 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
             model.train()
 
 
-def initialise(name: str, model: nn.Module, sample: Callable[[], torch.Tensor]) -> bool:
+def shape_of(inputs: Inputs) -> Any:
+    """The shape of one example, by name where a model takes several inputs."""
+    if isinstance(inputs, torch.Tensor):
+        return tuple(inputs.shape[1:])
+    return {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+
+
+def size_of(inputs: Inputs) -> int:
+    """How many examples a model is called with."""
+    return len(inputs) if isinstance(inputs, torch.Tensor) else len(next(iter(inputs.values())))
+
+
+def initialise(name: str, model: nn.Module, sample: Callable[[], Inputs]) -> bool:
     """Give lazy layers their shape by a call with a sample; whether there are some."""
     if not any(nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
         return False
     images = sample()
-    with torch.no_grad(), own.fits_data(name, tuple(images.shape[1:]), building=False, batch=len(images)):
+    with torch.no_grad(), own.fits_data(name, shape_of(images), building=False, batch=size_of(images)):
         model.eval()(images)
     model.train()
     return True
 
 
 def examine(
-    name: str, model: nn.Module, sample: Callable[[int], torch.Tensor], classes: int, *, sizes: Sequence[int],
+    name: str, model: nn.Module, sample: Callable[[int], Inputs], classes: int, *, sizes: Sequence[int],
     evaluation_size: int, way_out: str,
 ) -> Findings:
     """Try the model on every size of batch that it will be trained on, largest first; refuse it if one fails.
@@ -94,7 +110,7 @@ def examine(
         evaluation, training = (
             "probabilities" if kind == "softmax" else kind for kind in (evaluation, training)
         )
-    normalised = any(isinstance(module, _BATCH_NORMALISATION) for module in model.modules())
+    normalised = any(isinstance(module, BATCH_NORMALISATION) for module in model.modules())
     minimum = 2 if normalised else 1
     for size in smaller:
         try:
@@ -110,17 +126,17 @@ def examine(
     return Findings(training, evaluation, minimum, None if free else full, several, notes)
 
 
-def _run(model: nn.Module, images: torch.Tensor, *, training: bool) -> Any:
+def _run(model: nn.Module, images: Inputs, *, training: bool) -> Any:
     with untouched(model) as tried, torch.set_grad_enabled(training):
-        return tried.train(training)(images)
+        return call(tried.train(training), images)
 
 
-def _outputs(name: str, model: nn.Module, images: torch.Tensor, classes: int, *, training: bool) -> tuple[Outputs, Any]:
+def _outputs(name: str, model: nn.Module, images: Inputs, classes: int, *, training: bool) -> tuple[Outputs, Any]:
     """What kind of scores the model returns for a batch in one of its modes, and all that it returned."""
-    shape = tuple(images.shape[1:])
-    with own.fits_data(name, shape, building=False, batch=len(images), training=training):
+    size = size_of(images)
+    with own.fits_data(name, shape_of(images), building=False, batch=size, training=training):
         returned = _run(model, images, training=training)
-    outputs = check_outputs(name, returned, torch.Tensor, len(images), classes, training=training)
+    outputs = check_outputs(name, returned, torch.Tensor, size, classes, training=training)
     if training and not outputs.requires_grad:
         raise BadRequest(
             f"model {name!r} cannot be trained: what it returns does not depend on a parameter, or was detached from it"
@@ -134,13 +150,13 @@ def _outputs(name: str, model: nn.Module, images: torch.Tensor, classes: int, *,
     return kind, returned
 
 
-def _end_of(model: nn.Module, images: torch.Tensor, *, training: bool) -> Outputs:
+def _end_of(model: nn.Module, images: Inputs, *, training: bool) -> Outputs:
     """The function that the model ends in: a softmax over the classes, a sigmoid, or (logits) neither."""
     try:
         with untouched(model) as tried, torch.no_grad():
             tried.train(training)
             with SoftmaxInput() as seen:
-                outputs = class_scores(tried(images), torch.Tensor)
+                outputs = scores(tried, images)
     except Exception:  # compiled code need not take a mode
         return "logits"
     if seen.is_sigmoid(outputs):
@@ -150,7 +166,7 @@ def _end_of(model: nn.Module, images: torch.Tensor, *, training: bool) -> Output
     return "softmax" if over_classes else "logits"
 
 
-def _smallest(model: nn.Module, sample: Callable[[int], torch.Tensor], size: int, minimum: int) -> int:
+def _smallest(model: nn.Module, sample: Callable[[int], Inputs], size: int, minimum: int) -> int:
     """The smallest batch that this process can train on, if it trains on one of this size; raises if it cannot."""
     try:
         _run(model, sample(max(size, minimum)), training=True)
@@ -162,7 +178,7 @@ def _smallest(model: nn.Module, sample: Callable[[int], torch.Tensor], size: int
     return minimum
 
 
-def _evaluates(model: nn.Module, images: torch.Tensor) -> bool:
+def _evaluates(model: nn.Module, images: Inputs) -> bool:
     try:
         _run(model, images, training=False)
     except Exception:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import torch
 
+from velodrome.data.arrays import Arrays
 from velodrome.engines.torch import tuning, waiting
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.saved_network import load_network
@@ -36,7 +37,7 @@ def _train(context: Context) -> None:
         transport, learner_class = _connect(context, gpus)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        if context.saved_model is None:
+        if context.saved_model is None or isinstance(context.data, Arrays):
             network = task_class(context).network(context, device)
         else:
             network = load_network(context.saved_model, context, device)

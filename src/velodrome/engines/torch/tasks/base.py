@@ -25,9 +25,12 @@ class Stepper(Protocol):
     #: What is called with a batch.
     forward: nn.Module
 
-    def step(self, loss: torch.Tensor | None, batch: int) -> None:
+    def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
         all processes."""
+
+    def sum(self, number: float) -> float:
+        """The sum of a number over all processes, in each of them."""
 
 
 class Replica(NamedTuple):
@@ -52,6 +55,9 @@ class EvaluationCounts(NamedTuple):
 
 class TorchTask(ABC):
     """PyTorch's side of a task: feeds batches to a network and counts losses and predictions."""
+
+    #: The current epoch, counted from 1; set by the learner before `begin_epoch`.
+    epoch: int = 0
 
     def __init__(self, context: Context, network: Network, replica: Replica) -> None:
         self._context, self._network, self._replica = context, network, replica

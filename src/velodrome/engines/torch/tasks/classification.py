@@ -36,8 +36,9 @@ class ClassificationTask(TorchTask):
     def network(cls, context: Context, device: torch.device) -> Network:
         network = build(context.job, context.data, device, evaluation_batch=EVALUATION_BATCH)
         if context.is_chief:
-            reasons = reasons_of(network.model, network.sample()) if promised(context.job) and network.sample else ()
-            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
+            job, sample = context.job, network.sample
+            reasons = reasons_of(network.model, lambda model: model(sample())) if promised(job) and sample else ()
+            for note in (*network.notes, *outside_promise(job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
 

@@ -1,0 +1,133 @@
+"""The network of a job on arrays: built from the zoo or the user's function, tried, and joined with its objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from velodrome.data.arrays import Arrays
+from velodrome.data.pixels import transform_of_arrays
+from velodrome.engines.torch import array_trial, trial
+from velodrome.engines.torch.array_feed import Columns
+from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, seed_everything
+from velodrome.engines.torch.objectives import ObjectiveModule, objective_of
+from velodrome.engines.torch.softmax import LogitsModel
+from velodrome.errors import BadRequest
+from velodrome.models import own, torch_zoo
+from velodrome.models.batches import other_size, way_out
+from velodrome.offers.models import is_own
+from velodrome.spec.job import Job
+from velodrome.tasks.batch import Batch
+from velodrome.tasks.examples import ExampleTask
+
+Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
+
+
+def input_shape_of(data: Arrays) -> Shape:
+    """The shape of the only input, or of each by name; images are (channels, height, width)."""
+    shapes = {
+        one.name: (one.shape[-1], *one.shape[:-1]) if one.name in data.images else one.shape for one in data.inputs
+    }
+    return next(iter(shapes.values())) if len(shapes) == 1 else shapes
+
+
+def make(model: str, given: dict[str, Any], input_shape: Shape, outputs: int | dict[str, int]) -> nn.Module:
+    """Build a model by name; `given` are the arguments of a user's function."""
+    if not is_own(model):
+        return torch_zoo.build(model, input_shape, outputs)  # type: ignore[arg-type]  # it has one input
+    builder = own.builder_of(model)
+    with own.fits_data(model, input_shape, building=True, engine="torch"):
+        built = builder(**given)
+    if not isinstance(built, nn.Module):
+        raise own.wrong_framework(model, built, "torch")
+    return built
+
+
+def arguments_of(job: Job, data: Arrays, task: ExampleTask) -> dict[str, Any]:
+    """What the user's function is called with."""
+    if not is_own(job.model):
+        if job.model_args:
+            raise BadRequest(
+                f"--model-arg {next(iter(job.model_args))!r}: model {job.model!r} of the zoo takes no arguments"
+            )
+        return {}
+    return own.arguments_for(own.builder_of(job.model), input_shape_of(data), task.outputs(data), job.model_args)
+
+
+def columns_of(job: Job, data: Arrays, device: torch.device) -> Columns:
+    """How the job's arrays become tensors."""
+    pixels = transform_of_arrays(job.pixels, data)
+    return Columns(data, dtype_of(job), device, channels_last=not is_own(job.model), pixels=pixels)
+
+
+def build(
+    job: Job, data: Arrays, task: ExampleTask, device: torch.device, *, evaluation_batch: int,
+    model: nn.Module | None = None,
+) -> Network:
+    """The job's network with the weights that its seed decides, or `BadRequest`; with `model`, one that was loaded."""
+    seed_everything(job.seed)
+    shape, outputs, given = input_shape_of(data), task.outputs(data), arguments_of(job, data, task)
+    if model is None:
+        model = make(job.model, given, shape, outputs)
+    model = model.to(device=device, dtype=dtype_of(job))
+    pixels = transform_of_arrays(job.pixels, data)
+    zoo = not is_own(job.model)
+    if zoo and data.images:
+        model = model.to(memory_format=torch.channels_last)
+    columns = columns_of(job, data, device)
+
+    def sample(count: int) -> Batch:
+        """So many training examples; they come round again where there are fewer."""
+        return columns.batch(*data.train.gather(np.arange(count, dtype=np.int64) % len(data.train)))
+
+    if zoo and not task.has_own_loss:
+        objective = objective_of(task, job.model, data, device)
+        return Network(model=model, loss=loss_of_logits, from_zoo=True, pixels=pixels,
+                       adapter=ObjectiveModule(model, objective))
+    sizes = [size for size in task.schedule(job, data, 1).sizes(job.steps) if size]
+    lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]).x)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
+    evaluation_size = other_size(data, job.workers, evaluation_batch, sizes[0])
+    called, saved, notes = _adapted(job, data, task, model, sample, sizes, evaluation_size)
+    found = array_trial.examine(
+        job.model, called, sample, lambda sigmoid: objective_of(task, job.model, data, device, sigmoid=sigmoid),
+        task, sizes=sizes, evaluation_size=evaluation_size, way_out=way_out(job, data),
+    )
+    found.objective.minimum_batch = found.minimum_batch
+    return Network(
+        model=model, loss=loss_of_logits, from_zoo=False, minimum_batch=found.minimum_batch, pixels=pixels,
+        adapter=ObjectiveModule(called, found.objective),
+        saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, **saved},
+        notes=(*notes, *found.notes), call=_calls(found.objective, sample(sizes[0])),
+    )
+
+
+def _adapted(
+    job: Job, data: Arrays, task: ExampleTask, model: nn.Module, sample: Callable[[int], Batch], sizes: list[int],
+    evaluation_size: int,
+) -> tuple[nn.Module, dict[str, Any], tuple[str, ...]]:
+    """A classifier that returns logits, what a saved model records of it, and notes: others stay as they are."""
+    if task.name != "classification":
+        return model, {}, ()
+    assert data.classes is not None, "classes were counted when it was loaded"
+    found = trial.examine(
+        job.model, model, lambda count: sample(count).x, data.classes, sizes=sizes, evaluation_size=evaluation_size,
+        way_out=way_out(job, data),
+    )
+    saved = {"outputs": found.evaluation, "only_batch": found.evaluation_batch, "several": found.several}
+    if {found.training, found.evaluation} <= {"logits", "sigmoid"} and found.evaluation_batch is None:
+        return model, saved, found.notes  # the objective finds the scores among several outputs
+    adapter = LogitsModel(
+        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
+        several=found.several or len(data.inputs) > 1,
+    )
+    return adapter, saved, found.notes
+
+
+def _calls(objective: Any, batch: Batch) -> Callable[[nn.Module], object]:
+    return lambda model: objective.loss(model, batch)

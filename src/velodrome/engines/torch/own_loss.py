@@ -1,0 +1,74 @@
+"""What the user's own task returned for a batch, as a sum and counts, or a refusal in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from velodrome.errors import BadRequest
+from velodrome.tasks.batch import Batch
+from velodrome.tasks.own import OwnTask
+
+_FORMS = "return one value per example, or a sum and the count that it is a sum over"
+
+
+def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor, float, bool]:
+    """The summed loss, what it is a sum over, and whether that is the number of examples."""
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        loss, count = returned
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise BadRequest(f"--task {task!r}: loss() returned {_described(loss)} as its sum: {_FORMS}")
+        return loss.reshape(()), _number(task, "the count of loss()", count), False
+    if not isinstance(returned, torch.Tensor):
+        raise BadRequest(f"--task {task!r}: loss() returned {_described(returned)}: {_FORMS}")
+    size = len(batch)
+    if returned.ndim != 1 or len(returned) != size:
+        raise BadRequest(
+            f"--task {task!r}: loss() returned {_described(returned)} for {size} examples: {_FORMS}"
+        )
+    return returned.sum(), size, True
+
+
+def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tensor | float]:
+    """What the user's `metrics` counted of a batch, without a history."""
+    with torch.no_grad():
+        found = task.user.metrics(_detached(outputs), batch)
+    if not isinstance(found, Mapping):
+        raise BadRequest(f"--task {task.name!r}: metrics() returned {_described(found)}: return sums by name")
+    for name, value in found.items():
+        numeric = value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, int | float)
+        if not numeric:
+            raise BadRequest(
+                f"--task {task.name!r}: metrics() returned {_described(value)} as {name!r}: return one number, the "
+                "sum over the batch"
+            )
+    return dict(found)
+
+
+def _detached(outputs: Any) -> Any:
+    """The same outputs without their history."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.detach()
+    if type(outputs) is dict:
+        return {name: _detached(value) for name, value in outputs.items()}
+    if type(outputs) in (tuple, list):
+        return type(outputs)(map(_detached, outputs))
+    return outputs
+
+
+def _number(task: str, what: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if not isinstance(value, int | float) or not 0 <= value < 2**53 or value != int(value):
+        raise BadRequest(
+            f"--task {task!r}: {what} is {_described(value)}: return a whole number, how many the loss is a sum over"
+        )
+    return int(value)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}" if value.ndim else "a single number"
+    return f"{value!r}" if isinstance(value, int | float) else f"{type(value).__name__!r}"
