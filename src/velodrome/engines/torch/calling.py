@@ -15,7 +15,7 @@ from velodrome.models.outputs import class_scores
 def call(model: nn.Module, inputs: Any) -> Any:
     """What a model returns. Several inputs go by keyword to a `forward` that has parameters of these names, as those of
     Hugging Face's models have, and as one dictionary to any other."""
-    if isinstance(inputs, dict) and _by_keyword(type(model), tuple(inputs)):
+    if isinstance(inputs, dict) and _by_keyword(type(model), tuple(inputs)):  # type: ignore[arg-type]
         return model(**inputs)
     return model(inputs)
 
