@@ -79,7 +79,9 @@ def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any
 
     stored = np.load(data)
     images, labels = stored["train_images"] / 255.0, stored["train_labels"]
+    policy, kind = keras.config.dtype_policy(), keras.config.floatx()  # the policy outlasts the kind it was made of
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     try:
         keras.utils.set_random_seed(3)
         model = keras_public.build((8, 8, 1), 10, "regularized")
@@ -98,5 +100,6 @@ def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any
                     variable.assign(np.asarray(variable) - 0.05 * moved)
         expected = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
     finally:
-        keras.config.set_floatx("float32")
+        keras.config.set_floatx(kind)
+        keras.config.set_dtype_policy(policy)
     np.testing.assert_allclose(train(**asked("regularized", "single")).state["weights"], expected, atol=1e-9)

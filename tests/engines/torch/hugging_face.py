@@ -10,7 +10,7 @@ WORDS, LENGTH = 40, 10
 
 
 def bert(classes: int, dropout: float = 0.0) -> nn.Module:
-    """A classifier of sequences. Its outputs are objects with `.loss` and `.logits`, its positions a constant buffer."""
+    """A classifier of sequences. It returns objects with `.loss` and `.logits`; its positions are a constant buffer."""
     from transformers import BertConfig, BertForSequenceClassification
 
     return BertForSequenceClassification(BertConfig(
