@@ -130,14 +130,9 @@ def instance_hours(result: Result, target: Target | None, per: Literal["process"
 
 
 def _of_metric(metric: Metric) -> Measure:
-    value = _at("test", metric.name)
-
-    def read(result: Result) -> float | None:
-        """Only where it decides: other tasks may report it beside the one that does."""
-        found = value(result)
-        return found if found is not None and task_of_result(result).metric.name == metric.name else None
-
-    return Measure(metric.name, f"test {metric.name}", "", metric.form, read, metric.better, metric=metric)
+    return Measure(
+        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric
+    )
 
 
 #: How good a model is: for each task, the metric that decides.

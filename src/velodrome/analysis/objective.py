@@ -25,6 +25,7 @@ from velodrome.analysis.statistics import Spread
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Better, Metric
+from velodrome.tasks.registry import task_of_result
 
 ObjectiveName = Literal["time-to-accuracy", "accuracy", "throughput", "cost"]
 OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
@@ -155,7 +156,15 @@ def target_of(objective: str, target: str | None, own: str | None) -> str | None
 def qualities_of(rows: Sequence[Row]) -> list[Measure]:
     """How good the models are, by every measure that runs report: a race may hold several tasks."""
     own = {measure.name: measure for row in rows for measure in own_qualities(row.results)}
-    return [measure for measure in (*QUALITIES, *own.values()) if any(measure.name in row.spreads for row in rows)]
+    return [measure for measure in (*QUALITIES, *own.values()) if any(_decides(measure, row) for row in rows)]
+
+
+def _decides(measure: Measure, row: Row) -> bool:
+    """Whether it says how good a row's models are: a task may report others beside the metric that decides."""
+    if measure.name not in row.spreads:
+        return False
+    named = row.results[0].get("task")  # results of earlier versions do not name it
+    return not named or task_of_result(row.results[0]).metric.name == measure.name
 
 
 def quality_of(rows: Sequence[Row]) -> Measure:

@@ -39,7 +39,8 @@ def report(
         accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     record = load_race(Path(runs), race)
-    made = make_report(record, objective, checked_target(target, record.results), record.margins_for(tolerance, accuracy_margin))
+    margins = record.margins_for(tolerance, accuracy_margin)
+    made = make_report(record, objective, checked_target(target, record.results), margins)
     paths = write_report(made, format, None if out is None else Path(out), None if figures is None else Path(figures))
     return {
         "race": record.name, "report": str(paths[0].resolve()), "files": [str(path.resolve()) for path in paths],

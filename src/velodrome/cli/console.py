@@ -154,11 +154,12 @@ def _announce(plan: Plan, run: OpenRun) -> str:
     threads = f"{job.threads} per process" if job.threads else "cores divided evenly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
+    learns = f", task {escape(job.task)}" if job.task else ""
     return (
         f"[bold]{run.name}[/bold]\n"
         f"  {job.engine}/{job.strategy} ({form}), {who}, threads {threads}\n"
-        f"  {escape(job.model)} on {escape(job.dataset)}, validation {job.validation:g}, batch {job.batch_size} "
-        f"({scope})\n"
+        f"  {escape(job.model)} on {escape(job.dataset)}{learns}, validation {job.validation:g}, "
+        f"batch {job.batch_size} ({scope})\n"
         f"  {job.optimizer} {job.rate:g}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
 

@@ -85,9 +85,9 @@ class OwnTask(ExampleTask):
                     f"--task {self.name!r}: the metric {name!r} of a first batch is not a finite number: look for a "
                     "division by zero, or a logarithm of zero, in metrics() or measure()"
                 )
-        order = [*self._better, *(name for name in measured if name not in self._better and name != "loss")]
-        found = [_metric(name, self._better.get(name, "less")) for name in dict.fromkeys([*order, "loss"])]
-        self.metrics = tuple(found)
+        decided = self._better or {"loss": "less"}  # what nobody wants more or less of does not decide
+        order = dict.fromkeys([*decided, *measured])
+        self.metrics = tuple(_metric(name, self._better.get(name, "less")) for name in order)
 
     def _measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         """What the user's `measure` makes of counts; the mean of each count without one."""
@@ -100,8 +100,11 @@ class OwnTask(ExampleTask):
                 f"--task {self.name!r}: measure() returned {type(found).__name__!r}; return metrics by name"
             )
         loss = counts["loss_sum"]
-        values = {**{str(name): _number(self.name, name, value) for name, value in found.items()}}
-        return {**values, "loss": values.get("loss", _finite(None if loss is None else loss / total))}
+        values = {str(name): _number(self.name, name, value) for name, value in found.items()}
+        values.setdefault("loss", _finite(None if loss is None else loss / total))
+        # The one that decides comes first, so that events tell it without a definition.
+        first = [name for name in self._better if name in values] or ["loss"]
+        return {name: values[name] for name in dict.fromkeys([*first, *values])}
 
     def fields(self, counts: Counts) -> dict[str, Any]:
         found: dict[str, Any] = super().fields(counts)
@@ -121,8 +124,7 @@ class OwnTask(ExampleTask):
             found = self._measure(counts) if self.user is not None else {"loss": _finite(
                 None if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
             )}
-        names = [metric.name for metric in self.metrics if metric.name in found]
-        return {name: found[name] for name in dict.fromkeys([*names, *found])}
+        return dict(found)
 
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
         if not counts or not counts["total"]:

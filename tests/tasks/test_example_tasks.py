@@ -1,0 +1,187 @@
+"""Metrics of regression, binary and multi-label follow from counts; targets that do not fit are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from velodrome.data.arrays import ArrayField, ArrayPart, Arrays, arrays_of_images, implied_task
+from velodrome.data.splits import Part, Splits
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job, Target
+from velodrome.tasks.classification import Classification
+from velodrome.tasks.labels import Binary, MultiLabel
+from velodrome.tasks.ranking import roc_auc
+from velodrome.tasks.regression import Regression
+
+pytestmark = pytest.mark.unit
+
+JOB = Job(dataset="mine:rows", model="mine:net")
+RANDOM = np.random.default_rng(11)
+
+
+def arrays(targets: dict[str, Any], count: int = 6, **more: Any) -> Arrays:
+    rows = {name: np.asarray(array) for name, array in targets.items()}
+    part = ArrayPart({"x": np.zeros((count, 3), np.float32)}, rows)
+    return Arrays("mine:rows", part, part, part, **more)
+
+
+# -- metrics
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e8])
+@pytest.mark.parametrize("shape", [(200,), (200, 3)])
+def test_a_regression_is_measured_as_scikit_learn_does_however_far_from_zero_its_targets_are(shape, shift) -> None:
+    true = RANDOM.normal(size=shape) + shift
+    predicted = true + 0.3 * RANDOM.normal(size=shape)
+    data = arrays({"y": true}, 200)
+    centre = Regression().centre(data, "test")
+    each = tuple(range(1, true.ndim))
+    counts = {
+        "absolute_errors": np.abs(true - predicted).mean(each).sum(),
+        "deviations": ((true - centre) ** 2).mean(each).sum(),
+        "squared_errors": ((true - predicted) ** 2).mean(each).sum(), "total": 200, "loss_sum": 1.0,
+    }
+    found = Regression().measure(counts)
+    assert found["mae"] == pytest.approx(sk.mean_absolute_error(true, predicted))
+    assert found["rmse"] == pytest.approx(math.sqrt(sk.mean_squared_error(true, predicted)))
+    assert found["r2"] == pytest.approx(sk.r2_score(true, predicted, multioutput="variance_weighted"), abs=1e-9)
+
+
+def test_targets_that_are_all_the_same_have_no_r2_and_a_loss_that_overflowed_no_errors() -> None:
+    counts = {"absolute_errors": 1.0, "squared_errors": 1.0, "deviations": 0.0, "total": 2, "loss_sum": 1.0}
+    assert Regression().measure(counts) == {"mae": 0.5, "rmse": math.sqrt(0.5), "r2": None, "loss": 0.5}
+    infinite = {**counts, "absolute_errors": math.inf, "squared_errors": math.inf, "loss_sum": None}
+    assert set(Regression().measure(infinite).values()) == {None}
+
+
+@pytest.mark.parametrize("scores", [
+    RANDOM.normal(size=500), RANDOM.integers(0, 4, 500).astype(float), np.zeros(500), np.linspace(-1e300, 1e300, 500),
+])
+def test_the_area_under_the_curve_is_that_of_scikit_learn_ties_included(scores) -> None:
+    labels = (RANDOM.random(500) < 0.2).astype(np.uint8)
+    assert roc_auc(labels, scores) == pytest.approx(sk.roc_auc_score(labels, scores), abs=1e-15)
+
+
+@pytest.mark.parametrize(("labels", "scores"), [([1, 1], [0.1, 0.2]), ([0, 0], [0.1, 0.2]), ([0, 1], [0.1, np.nan])])
+def test_there_is_no_area_without_both_answers_or_with_a_score_that_is_no_number(labels, scores) -> None:
+    assert roc_auc(np.array(labels), np.array(scores)) is None
+
+
+def test_labels_that_have_one_answer_only_are_left_out_of_the_mean_area() -> None:
+    labels = np.array([[1, 1, 0], [0, 1, 1], [1, 1, 0], [0, 1, 0]], np.uint8)
+    scores = RANDOM.normal(size=labels.shape)
+    counts = MultiLabel().count_scores(arrays({"y": labels}, 4), "test", scores.ravel())
+    areas = [sk.roc_auc_score(labels[:, place], scores[:, place]) for place in (0, 2)]
+    assert counts == {"auc_sum": pytest.approx(sum(areas)), "auc_labels": 2}
+
+
+def test_precision_recall_and_f1_are_zero_where_nothing_is_found() -> None:
+    counts = dict.fromkeys(Binary().counted, 0) | {"false_negatives": 3, "correct": 7, "total": 10, "loss_sum": 1.0}
+    assert Binary().measure(counts) == {
+        "accuracy": 0.7, "precision": 0.0, "recall": 0.0, "f1": 0.0, "roc_auc": None, "loss": 0.1,
+    }
+
+
+def test_each_task_names_the_metric_that_decides_and_its_direction() -> None:
+    assert [(task.metric.name, task.metric.better) for task in (Regression(), Binary(), MultiLabel())] == [
+        ("mae", "less"), ("accuracy", "more"), ("f1", "more"),
+    ]
+    Regression().check_target(Target.parse("mae<=0.2"))
+    with pytest.raises(BadRequest, match="regression has no metric 'accuracy'; choose mae or rmse or r2 or loss"):
+        Regression().check_target(Target.parse("accuracy>=0.9"))
+
+
+# -- targets
+
+
+@pytest.mark.parametrize(("fields", "task"), [
+    ([("y", (), "float32")], "regression"), ([("y", (4,), "float64")], "regression"),
+    ([("y", (), "int64")], "classification"), ([("y", (), "bool")], "classification"),
+    ([("y", (5,), "uint8")], "multi-label"), ([("a", (), "int64"), ("b", (), "int64")], "multi-label"),
+    ([("a", (), "float32"), ("b", (), "int64")], "regression"),
+])
+def test_targets_imply_a_task(fields, task) -> None:
+    assert implied_task([ArrayField(*field) for field in fields]) == task
+
+
+def test_classes_are_counted_where_the_data_does_not_name_them() -> None:
+    fitted = Classification().fit(JOB, arrays({"y": [0, 2, 1, 0, 2, 1]}))
+    assert (fitted.classes, Classification().outputs(fitted)) == (3, 3)
+    assert fitted.train.targets["y"].dtype == np.int64
+
+
+def test_several_targets_become_the_columns_of_one() -> None:
+    fitted = Regression().fit(JOB, arrays({"price": [1.0] * 6, "rent": np.arange(6)}))
+    assert (fitted.class_names, Regression().outputs(fitted)) == (("price", "rent"), 2)
+    assert fitted.train.targets["y"].tolist() == [[1.0, place] for place in range(6)]
+    labels = MultiLabel().fit(JOB, arrays({"wet": [0, 1] * 3, "warm": [1, 1, 0] * 2}))
+    assert (labels.class_names, labels.targets[0].shape) == (("wet", "warm"), (2,))
+
+
+def test_float64_targets_stay_as_they_are() -> None:
+    values = np.array([1 + 2**-40] * 6)
+    assert Regression().fit(JOB, arrays({"y": values})).train.targets["y"] is values
+
+
+@pytest.mark.parametrize(("task", "targets", "words"), [
+    (Classification(), {"y": [0.5] * 6}, "its target 'y' has fractions, which are no classes: add --task regression"),
+    (Classification(), {"y": np.zeros((6, 2), int)}, "add --task multi-label"),
+    (Classification(), {"y": [0, 1, -1, 0, 1, 1]}, "its train targets are from -1 to 1"),
+    (Classification(), {"y": [0] * 6}, "it has 1 classes, and training needs two"),
+    (Classification(), {"a": [0, 1] * 3, "b": [0, 1] * 3}, "classification takes one target, and it has 'a', 'b'"),
+    (Regression(), {"y": [1.0, np.nan, 2, np.inf, 1, 1]}, "2 of its train targets are not finite numbers"),
+    (Binary(), {"y": [0, 1, 2, 0, 1, 1]}, "1 of its train targets are not 0 or 1, such as 2, and binary takes no"),
+    (Binary(), {"y": np.zeros((6, 2), int)}, "use --task multi-label"),
+    (MultiLabel(), {"y": np.full((6, 2), 3)}, "12 of its train targets are not 0 or 1"),
+    (MultiLabel(), {"y": [0, 1] * 3}, "it has one label: use --task binary"),
+])
+def test_targets_that_do_not_fit_are_refused_with_the_way_out(task, targets, words) -> None:
+    with pytest.raises(BadRequest) as refused:
+        task.fit(JOB, arrays(targets))
+    assert str(refused.value).startswith("--dataset 'mine:rows': ")
+    assert words in str(refused.value)
+
+
+def test_labelled_images_serve_other_tasks_without_a_copy() -> None:
+    part = Part(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, 0]))
+    images = Splits("digits", part, part, part, classes=2, scale=1 / 16)
+    data = arrays_of_images(images)
+    assert data.train.inputs["x"] is part.images
+    assert (data.images, data.scale, data.input_shape) == (frozenset({"x"}), 1 / 16, (8, 8, 1))
+    assert Binary().outputs(Binary().fit(JOB, images)) == 1
+
+
+class Late(ArrayPart):
+    """Rows that are computed when they are asked for."""
+
+    def __len__(self) -> int:
+        return 40
+
+    @property
+    def input_fields(self) -> tuple[ArrayField, ...]:
+        return (ArrayField("x", (), "float32"),)
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return (ArrayField("y", (), "int64"),)
+
+    @property
+    def in_memory(self) -> bool:
+        return False
+
+    def gather(self, indices: Any, epoch: int = 0) -> Any:
+        return {"x": indices.astype(np.float32) + epoch}, {"y": indices % 2}
+
+
+def test_rows_that_are_computed_later_are_converted_then() -> None:
+    late = Late({}, {})
+    fitted = Regression().fit(JOB, Arrays("mine:rows", late, late, late))
+    assert fitted.targets == (ArrayField("y", (), "float32"),)
+    inputs, targets = fitted.train.gather(np.array([3, 4]), epoch=2)
+    assert (inputs["x"].tolist(), targets["y"].dtype, targets["y"].tolist()) == ([5.0, 6.0], np.float32, [1.0, 0.0])
+    assert len(fitted.train) == 40
