@@ -13,8 +13,8 @@ from velodrome.cluster.environments import default_engine
 from velodrome.errors import BadRequest
 from velodrome.offers.registry import NAMES
 
-#: Where a starter file has the command that trains it, and the name of its own module.
-_COMMAND, _MODULE = "COMMAND", "MODULE"
+#: Where a starter file has the command that trains it, the name of its own module, and its own name.
+_COMMAND, _MODULE, _FILE = "COMMAND", "MODULE", "FILE"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ class Starter:
 
 STARTERS = {
     "model": Starter("my_model.py", "--model {module}:build --epochs 3"),
+    "task": Starter("my_task.py", "--model {module}:build --task {module}:Task --dataset digits --epochs 3"),
     "data": Starter("my_data.py", "--dataset {module}:load --model dense-128 --batch-size 32 --epochs 3"),
+    "script": Starter("my_script.py", "--script {file} --workers 2"),
 }
 
 
@@ -48,7 +50,9 @@ def new(kind: str, file: str | Path | None = None, *, engine: str | None = None)
     path = Path(file or starter.file)
     _check_name(kind, path)
     command = f"velodrome train {starter.options.format(module=path.stem, file=path.name)} --engine {chosen}"
-    text = _template(kind, chosen).replace(_COMMAND, command).replace(_MODULE, path.stem)
+    text = _template(kind, chosen)
+    for word, meaning in ((_COMMAND, command), (_MODULE, path.stem), (_FILE, path.name)):
+        text = text.replace(word, meaning)
     try:
         # Opened only if it does not exist, so that not even a file that comes into being now is overwritten.
         with path.open("x", encoding="utf-8") as written:

@@ -83,13 +83,23 @@ def tuples(shape: Any) -> Any:
     return {name: tuple(each) for name, each in shape.items()} if isinstance(shape, Mapping) else tuple(shape)
 
 
+def building_arguments(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user's function was called with to build the model."""
+    if about.get("kind") == "arrays":
+        return arguments_of(about)
+    return {"input_shape": tuple(about["input_shape"]), "classes": about["classes"], **about["model_args"]}
+
+
+def first_inputs(about: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and format of what a Keras model is called with to create its weights, by the name of each input."""
+    if about.get("kind") == "arrays":
+        return {name: ((1, *one["shape"]), one["fed"]) for name, one in about["inputs"].items()}
+    return {"x": ((about.get("only_batch") or 1, *about["input_shape"]), about["dtype"])}
+
+
 def _call(about: Mapping[str, Any]) -> str:
     """The call of the user's function that builds the model."""
-    if about.get("kind") == "arrays":
-        arguments = arguments_of(about)
-    else:
-        arguments = {"input_shape": tuple(about["input_shape"]), "classes": about["classes"], **about["model_args"]}
-    words = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    words = ", ".join(f"{name}={value!r}" for name, value in building_arguments(about).items())
     return f"{about['model'].replace(':', '.')}({words})"
 
 
@@ -100,12 +110,14 @@ def _keras_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
         options = [*([f"custom_objects={{{objects}}}"] if objects else []), "compile=False",
                    *([] if about["safe_mode"] else ["safe_mode=False"])]
         return ["import keras", *_imports(about), "", f"model = keras.saving.load_model({path}, {', '.join(options)})"]
-    shape = (about.get("only_batch") or 1, *about["input_shape"])
+    zeros = {name: f"np.zeros({shape}, {form!r})" for name, (shape, form) in first_inputs(about).items()}
+    several = ", ".join(f"{name!r}: {value}" for name, value in zeros.items())
+    first = f"{{{several}}}" if len(zeros) > 1 else next(iter(zeros.values()))
     return [
         "import keras", "import numpy as np", *_imports(about), "",
         *([] if about["dtype"] == "float32" else [f"keras.config.set_floatx({about['dtype']!r})"]),
         f"model = {_call(about)}",
-        f"model(np.zeros({shape}, {about['dtype']!r}))  # creates the weights",
+        f"model({first})  # creates the weights",
         f"model.load_weights({path})",
     ]
 

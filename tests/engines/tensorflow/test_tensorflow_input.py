@@ -63,15 +63,16 @@ def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
     pytest.importorskip("tensorflow")
     from velodrome.data.splits import Part, Splits
     from velodrome.engines.tensorflow import worker_files
+    from velodrome.engines.tensorflow.examples import examples_of
 
     images, labels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2, 1), np.array([2, 0, 1])
     part = Part(images, labels)
     assert worker_files.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
     worker_files.publish(Splits(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
-        found = next(iter(worker_files.dataset("train", part)))
-        assert (np.asarray(found.images) == images).all()
-        assert (np.asarray(found.labels) == labels).all()
+        found = next(iter(worker_files.dataset("train", examples_of(part))))
+        assert (np.asarray(found.inputs) == images).all()
+        assert (np.asarray(found.targets) == labels).all()
     finally:
         for descriptor in range(200, 206):
             os.close(descriptor)
@@ -81,9 +82,9 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     from concurrent.futures import ThreadPoolExecutor
 
-    from velodrome.data.gather import Gather
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
+    from velodrome.engines.tensorflow.examples import Reader, examples_of
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
@@ -92,9 +93,10 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     schedule = by_data(50, 8, 3, 1, 1)
     partitions = [schedule.partition(rank) for rank in range(3)]
     seen: list[list[int]] = [[] for _ in partitions]
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        streamed = feeds.StreamedSource(part, Gather(part.images), partitions, reader)
+        examples = examples_of(part)
+        streamed = feeds.StreamedSource(examples, Reader(examples), partitions, thread)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
                 for mine, batches in zip(seen, window.inputs, strict=True):
@@ -150,20 +152,21 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     pytest.importorskip("tensorflow")
     from concurrent.futures import ThreadPoolExecutor
 
-    from velodrome.data.gather import Gather
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
+    from velodrome.engines.tensorflow.examples import Reader, examples_of, to_tensors
     from velodrome.tasks.schedule import by_data
 
     images = np.zeros((50, 10, 10, 1), np.uint8)
     np.save(tmp_path / "images.npy", images)
     mapped = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
     partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as reader:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        streamed = feeds.StreamedSource(mapped, Gather(mapped.images), partitions, reader)
-        held_part = Part(images, np.arange(50))
-        held = feeds.InMemorySource(held_part, feeds.ExampleTensors.of(held_part), partitions)
+        examples = examples_of(mapped)
+        streamed = feeds.StreamedSource(examples, Reader(examples), partitions, thread)
+        examples = examples_of(Part(images, np.arange(50)))
+        held = feeds.InMemorySource(examples, to_tensors(examples), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]
                        for source in (streamed, held)]

@@ -56,18 +56,18 @@ def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with
 ])  # fmt: skip
 def test_closures_are_as_long_as_lets_the_workers_end_together(steps: int, epoch: int, workers: int, size: int) -> None:
     pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.image_dispatcher import balanced_size
+    from velodrome.engines.tensorflow.index_dispatcher import balanced_size
 
     assert balanced_size(steps, epoch, max(1, min(20, epoch // (4 * workers))), workers) == size
 
 
 def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
     tf = pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.image_dispatcher import ImageDispatcher
+    from velodrome.engines.tensorflow.index_dispatcher import IndexDispatcher
     from velodrome.tasks.schedule import by_data
 
     asked: list[tuple[Any, ...]] = []
-    dispatcher = ImageDispatcher.__new__(ImageDispatcher)
+    dispatcher = IndexDispatcher.__new__(IndexDispatcher)
     images = np.zeros((1000, 2, 2, 1), np.uint8)
     dispatcher._context = SimpleNamespace(
         job=SimpleNamespace(workers=2, epochs=9, steps=None), status=SimpleNamespace(steps=0),

@@ -43,7 +43,7 @@ class AllReduce(Replicas):
         self._current_inputs: Any = None
         self._step = tf.Variable(0, dtype=tf.int64)
         self._update = tf.Variable(0, dtype=tf.int64)
-        flat = tf.TensorSpec(self._weights.shape, self._network.dtype)
+        flat = tf.TensorSpec([self._weights.shape[0] + int(self._network.by_total)], self._network.dtype)
         self._start = traced(self._compute)
         self._continue = traced(self._apply_and_compute, flat)
         self._finish = traced(self._apply_summed, flat)

@@ -6,16 +6,27 @@ process on an empty batch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.splits import Part
+from velodrome.engines.tensorflow.examples import Examples, gather
 from velodrome.engines.tensorflow.flat import Batch
+from velodrome.tasks.base import Task
+from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import Partition, evaluation_indices
 
 EVALUATION_BATCH = 500
+
+
+#: Tensors by name that are the same for all examples of a part.
+Constants = dict[str, tf.Tensor]
+
+
+def constants_of(task: Task, data: Any, part: str) -> Constants:
+    """What the counts of a part need to know of it as a whole: of regression, the mean of its targets."""
+    return {"centre": tf.constant(task.centre(data, part), tf.float64)} if isinstance(task, Regression) else {}
 
 
 class StepIndex(NamedTuple):
@@ -28,29 +39,17 @@ class StepIndex(NamedTuple):
     batch: tf.Tensor
 
 
-class ExampleTensors(NamedTuple):
-    """Images and labels of a part as tensors. Images stay bytes, so that gathering a batch moves little."""
-
-    images: tf.Tensor
-    labels: tf.Tensor
-
-    @classmethod
-    def of(cls, part: Part) -> ExampleTensors:
-        return cls(tf.constant(part.images), tf.constant(part.labels, tf.int64))
-
-
 class ReplicaBatches(NamedTuple):
-    """The batches of one replica for many steps: their index, and the examples that it refers to."""
+    """The batches of one replica for many steps: their index, the examples that it refers to, and what the counts of
+    the part need to know beside them."""
 
     steps: StepIndex
-    examples: ExampleTensors
+    examples: Examples
+    constants: Constants
 
 
-def batches_spec(shape: tuple[int, int, int]) -> ReplicaBatches:
-    return ReplicaBatches(
-        StepIndex(*(tf.TensorSpec([None], tf.int64) for _ in StepIndex._fields)),
-        ExampleTensors(tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64)),
-    )
+#: Tensor specifications of an index.
+STEPS = StepIndex(*(tf.TensorSpec([None], tf.int64) for _ in StepIndex._fields))
 
 
 def step_index(partition: Partition) -> StepIndex:
@@ -74,7 +73,7 @@ def evaluation_partition(examples: int, rank: int, workers: int) -> Partition:
 
 
 def gather_batch(batches: ReplicaBatches, step: tf.Tensor) -> Batch:
-    """Images and labels of a step."""
-    index, (images, labels) = batches
-    mine = index.indices[index.offsets[step] : index.offsets[step + 1]]
-    return Batch(tf.gather(images, mine), tf.gather(labels, mine), index.real[step], index.batch[step])
+    """Inputs and targets of a step."""
+    index = batches.steps
+    mine = gather(batches.examples, index.indices[index.offsets[step] : index.offsets[step + 1]])
+    return Batch(mine.inputs, mine.targets, index.real[step], index.batch[step], batches.constants)

@@ -12,7 +12,7 @@ _SETTINGS = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
 _METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
-def ignored_settings(name: str, model: keras.Model) -> tuple[str, ...]:
+def ignored_settings(name: str, model: keras.Model, used: str = "cross-entropy and accuracy") -> tuple[str, ...]:
     """Warnings, as sentences, about what the model says of its training and the job does not heed."""
     settings = [setting for setting in _SETTINGS if _compiled_with(model).get(setting)]
     methods = [method for method in _METHODS if getattr(type(model), method) is not getattr(keras.Model, method)]
@@ -20,7 +20,7 @@ def ignored_settings(name: str, model: keras.Model) -> tuple[str, ...]:
     if settings:
         notes.append(
             f"model {name!r} was compiled, and its {_listed(settings)} {_verb(settings)} ignored: the job's optimizer "
-            "and learning rate, cross-entropy and accuracy are used"
+            f"and learning rate, {used} are used"
         )
     if methods:
         notes.append(

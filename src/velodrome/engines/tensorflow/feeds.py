@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.gather import Gather
-from velodrome.data.splits import Part as Examples
 from velodrome.engines.tensorflow import batches as batches
-from velodrome.engines.tensorflow.batches import ExampleTensors, ReplicaBatches
+from velodrome.engines.tensorflow.batches import Constants, ReplicaBatches, constants_of
+from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.schedule import Partition, Schedule
 from velodrome.tasks.text_schedule import TextSchedule, Words
@@ -24,8 +23,11 @@ from velodrome.tasks.text_schedule import evaluation_rows as rows_of_text
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
-#: Bytes of images that a window of a streamed data set holds.
+#: Bytes of inputs that a window of a streamed data set holds.
 WINDOW_BYTES = 4 << 20
+
+
+PARTS = ("train", "validation", "test")
 
 
 class Window(NamedTuple):
@@ -41,6 +43,8 @@ class Feed(ABC):
 
     #: Tensor specifications of one replica's inputs.
     spec: Any
+    #: The epoch that begins, counted from 1; set by the learner.
+    epoch: int = 0
 
     @abstractmethod
     def begin_epoch(self, schedule: Any) -> None: ...
@@ -58,18 +62,22 @@ class Feed(ABC):
         """The batch of a step from one replica's inputs, in the graph."""
 
 
-def steps_per_window(part: Examples, partitions: Sequence[Partition]) -> int:
+def steps_per_window(source: Source, partitions: Sequence[Partition]) -> int:
     """The same in all processes, so that each makes the same calls, whether its part is in memory or on disk."""
-    bytes_of_step = int(partitions[0].batch.max(initial=1)) * int(np.prod(part.images.shape[1:]))
+    bytes_of_step = int(partitions[0].batch.max(initial=1)) * source.input_bytes
     return max(1, WINDOW_BYTES // max(1, bytes_of_step))
 
 
-class InMemorySource:
+class HeldWindows:
     """Partitions of a part in memory. Windows end where those of a process that reads its part from disk do."""
 
-    def __init__(self, part: Examples, examples: ExampleTensors, partitions: Sequence[Partition]) -> None:
-        self._inputs = [ReplicaBatches(batches.step_index(partition), examples) for partition in partitions]
-        self._length = steps_per_window(part, partitions)
+    def __init__(
+        self, source: Source, tensors: Examples, partitions: Sequence[Partition], constants: Constants | None = None
+    ) -> None:
+        self._inputs = [
+            ReplicaBatches(batches.step_index(partition), tensors, constants or {}) for partition in partitions
+        ]
+        self._length = steps_per_window(source, partitions)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         while first < last:
@@ -78,17 +86,20 @@ class InMemorySource:
             first = end
 
 
-class StreamedSource:
-    """Partitions of a part on disk: windows of a few megabytes, the next one read while the present one is used."""
+class StreamedWindows:
+    """Partitions of a part that is not in memory: windows of a few megabytes, the next one read while the present one
+    is used."""
 
     def __init__(
-        self, part: Examples, gather: Gather, partitions: Sequence[Partition], reader: ThreadPoolExecutor
+        self, source: Source, partitions: Sequence[Partition], thread: ThreadPoolExecutor,
+        constants: Constants | None = None, epoch: int = 0,
     ) -> None:
-        self._part, self._gather, self._partitions, self._reader = part, gather, partitions, reader
+        self._source, self._partitions, self._thread = source, partitions, thread
+        self._constants, self._epoch = constants or {}, epoch
         self._steps = partitions[0].steps
-        self._length = steps_per_window(part, partitions)
+        self._length = steps_per_window(source, partitions)
         self._first, self._inputs = 0, list[ReplicaBatches]()
-        self._next: Future[list[ReplicaBatches]] | None = reader.submit(self._read, 0)
+        self._next: Future[list[ReplicaBatches]] | None = thread.submit(self._read, 0)
 
     def _read(self, first: int) -> list[ReplicaBatches]:
         last = min(first + self._length, self._steps)
@@ -100,9 +111,7 @@ class StreamedSource:
             index = batches.step_index(Partition(places, offsets - offsets[0], partition.batch[first:last]))
             if not len(wanted):
                 wanted = np.zeros(1, np.int64)  # what an empty step holds
-            labels = np.asarray(self._part.labels).take(wanted)
-            examples = ExampleTensors(tf.constant(self._gather(wanted)), tf.constant(labels, tf.int64))
-            inputs.append(ReplicaBatches(index, examples))
+            inputs.append(ReplicaBatches(index, self._source.read(wanted, self._epoch), self._constants))
         return inputs
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
@@ -117,40 +126,40 @@ class StreamedSource:
         assert self._next is not None
         self._inputs, self._first = self._next.result(), first
         after = first + self._length
-        self._next = self._reader.submit(self._read, after) if after < self._steps else None
+        self._next = self._thread.submit(self._read, after) if after < self._steps else None
 
 
-class ImageFeed(Feed):
-    """Images and labels of a data set, in memory or, if its arrays are mapped files, from disk."""
+class IndexFeed(Feed):
+    """Examples of a data set by their indices, in memory or, if they do not fit there, read ahead of their use."""
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self.spec = batches.batches_spec(context.data.input_shape)
-        self._examples: dict[str, ExampleTensors] = {}
-        self._reader = ThreadPoolExecutor(1)
-        self._gathers: dict[str, Gather] = {}
-        self._epoch: InMemorySource | StreamedSource
+        self._sources = {part: Source(getattr(context.data, part)) for part in PARTS}
+        self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
+        fixed = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in self._constants["train"].items()}
+        self.spec = ReplicaBatches(batches.STEPS, self._sources["train"].spec, fixed)
+        self._tensors: dict[str, Examples] = {}
+        self._thread = ThreadPoolExecutor(1)
+        self._epoch: HeldWindows | StreamedWindows
 
-    def _source(self, part: str, partitions: Sequence[Partition]) -> InMemorySource | StreamedSource:
-        examples: Examples = getattr(self._context.data, part)
-        if isinstance(examples.images, np.memmap):
-            if part not in self._gathers:
-                self._gathers[part] = Gather(examples.images)
-            return StreamedSource(examples, self._gathers[part], partitions, self._reader)
-        if part not in self._examples:
-            self._examples[part] = ExampleTensors.of(examples)
-        return InMemorySource(examples, self._examples[part], partitions)
+    def _windows(self, part: str, partitions: Sequence[Partition], epoch: int = 0) -> HeldWindows | StreamedWindows:
+        source, constants = self._sources[part], self._constants[part]
+        if not source.in_memory:
+            return StreamedWindows(source, partitions, self._thread, constants, epoch)
+        if part not in self._tensors:
+            self._tensors[part] = source.tensors()
+        return HeldWindows(source, self._tensors[part], partitions, constants)
 
     def begin_epoch(self, schedule: Schedule) -> None:
-        self._epoch = self._source("train", [schedule.partition(rank) for rank in self._ranks])
+        self._epoch = self._windows("train", [schedule.partition(rank) for rank in self._ranks], self.epoch)
 
     def windows(self, first: int, last: int) -> Iterator[Window]:
         return self._epoch.windows(first, last)
 
     def evaluation(self, part: Part) -> Iterator[Window]:
-        examples = len(getattr(self._context.data, part))
+        examples = len(self._sources[part])
         partitions = [batches.evaluation_partition(examples, rank, self._world) for rank in self._ranks]
-        return self._source(part, partitions).windows(0, partitions[0].steps)
+        return self._windows(part, partitions).windows(0, partitions[0].steps)
 
     def batch(self, inputs: Any, step: tf.Tensor) -> Batch:
         return batches.gather_batch(inputs, step)

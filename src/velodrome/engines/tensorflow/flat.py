@@ -33,6 +33,8 @@ class Batch(NamedTuple):
     targets: tf.Tensor
     real: tf.Tensor
     batch: tf.Tensor
+    #: Tensors by name that the task needs beside the examples.
+    constants: Any = ()
 
 
 class StepResult(NamedTuple):
@@ -46,6 +48,8 @@ class StepResult(NamedTuple):
     confusion: tf.Tensor | None = None
     #: Whether each example was classified correctly; None in training, and where no answer is right.
     right: tf.Tensor | None = None
+    #: A row of numbers per example that an evaluation needs from all processes; None in training and elsewhere.
+    scores: tf.Tensor | None = None
 
 
 class FlatModel(ABC):
@@ -57,6 +61,10 @@ class FlatModel(ABC):
     confusion_classes = 0
     #: Whether an example is classified correctly or not.
     has_answers = False
+    #: Numbers in a row of `StepResult.scores`; 0 if there are none.
+    score_size = 0
+    #: Whether gradients are those of a sum, which a step divides by what all replicas together have counted as total.
+    by_total = False
     #: Names of the task's own counts, which come first in `StepResult.counts`.
     counted: tuple[str, ...] = ()
     #: What the network computes in place of Keras' layers, as results report it, in both forms of a strategy.
@@ -144,6 +152,10 @@ class FlatModel(ABC):
     def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
         """What each layer takes (`events.models.Layer`) and the bytes of their outputs; nothing where it is unknown."""
         return [], None
+
+    def reasons_outside_promise(self) -> list[str]:
+        """Why several workers would not end with the weights of one."""
+        return []
 
     def _about(self) -> dict[str, Any]:
         """What a saved model records of the job."""

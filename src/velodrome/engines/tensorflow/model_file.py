@@ -18,9 +18,8 @@ import tensorflow as tf
 from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.models import generators
-from velodrome.models.outputs import class_scores
 from velodrome.models.own import builder_of, split_name
-from velodrome.models.recipe import DESCRIPTION, README, loading_recipe
+from velodrome.models.recipe import DESCRIPTION, README, building_arguments, first_inputs, loading_recipe
 
 WHOLE, WEIGHTS = "model.keras", "model.weights.h5"
 
@@ -75,7 +74,8 @@ def description(folder: Path) -> dict[str, Any]:
 
 def load(folder: Path) -> keras.Model:
     """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
-    the description and added to its `offset`; a language model takes words and its LSTM state."""
+    the description and added to its `offset`, or arrays as described; a language model takes words and its LSTM
+    state."""
     about = description(folder)
     if about["file"] == WHOLE:
         objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}
@@ -85,9 +85,9 @@ def load(folder: Path) -> keras.Model:
     before = keras.config.floatx()
     try:
         keras.config.set_floatx(about["dtype"])
-        shape = tuple(about["input_shape"])
-        model = builder_of(about["model"])(input_shape=shape, classes=about["classes"], **about["model_args"])
-        model(np.zeros((about.get("only_batch") or 1, *shape), about["dtype"]))  # creates the weights
+        model = builder_of(about["model"])(**building_arguments(about))
+        zeros = {name: np.zeros(shape, form) for name, (shape, form) in first_inputs(about).items()}
+        model(zeros if len(zeros) > 1 else next(iter(zeros.values())))  # creates the weights
     finally:
         keras.config.set_floatx(before)
     model.load_weights(folder / WEIGHTS)
@@ -179,11 +179,20 @@ def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> s
         return "not all of its weights are restored"
     with keras.StatelessScope():
         before, again, after = (
-            np.asarray(class_scores(each(images, training=False), tf.Tensor)) for each in (model, model, loaded)
+            [np.asarray(value) for value in tf.nest.flatten(each(images, training=False))]
+            for each in (model, model, loaded)
         )
-    rounding = 1e-4 * float(np.abs(before).max())
-    random = not np.allclose(before, again, atol=rounding)  # a model that draws random numbers cannot be compared
-    return None if random or np.allclose(before, after, atol=rounding) else "it computes something else after loading"
+    # A model that draws random numbers cannot be compared.
+    same = not _close(before, again) or _close(before, after)
+    return None if same else "it computes something else after loading"
+
+
+def _close(ours: list[Any], theirs: list[Any]) -> bool:
+    """Whether outputs are the same but for rounding."""
+    return len(ours) == len(theirs) and all(
+        one.shape == other.shape and np.allclose(one, other, atol=1e-4 * float(np.abs(one).max(initial=0)))
+        for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 def _first_sentence(error: Exception) -> str:

@@ -14,14 +14,12 @@ from velodrome.data.splits import Splits
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
-from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult
-from velodrome.engines.tensorflow.inspection import layers_of
+from velodrome.engines.tensorflow.flat import Batch, StepResult
+from velodrome.engines.tensorflow.keras_network import KerasNetwork
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
-from velodrome.engines.tensorflow.promises import reasons_of
 from velodrome.engines.tensorflow.softmax import before_activation, logarithm
 from velodrome.engines.tensorflow.trial import Findings, Trial
-from velodrome.errors import BadRequest
-from velodrome.models import generators, keras_zoo
+from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
@@ -29,12 +27,10 @@ from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.tasks.classification import Classification
 
-#: Keeps the random numbers of ranks apart: a prime far from small seeds.
-_SEED_STRIDE = 7919
 _MOST_CONFUSED = 100
 
 
-class Network(FlatModel):
+class Network(KerasNetwork):
     """A built model, checked against the data."""
 
     counted = Classification.counted
@@ -58,11 +54,7 @@ class Network(FlatModel):
             outputs = model(images, training=False)
         super().__init__(job, model)
         check_outputs(job.model, outputs, tf.Tensor, len(images), self.classes)
-        if not self.trainable:
-            raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
-        self.statistics = list(self.model.non_trainable_variables)
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
-        self._penalised = bool(self.model.losses)
         self._sample = images
         if saved is not None:
             self.notes, self._found = (), Findings.of_saved(model_file.description(saved))
@@ -83,38 +75,14 @@ class Network(FlatModel):
             raise wrong_framework(name, model, "tensorflow")
         return model
 
-    def initial_statistics(self, rank: int) -> list[Array]:
-        """Initial values of what is not trained: moving statistics the same everywhere, random states of the rank."""
-        return self.statistics_for_rank([np.asarray(variable) for variable in self.statistics], rank)
-
-    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
-        """Random states differ by rank, so that dropout does not drop the same units everywhere."""
-        moved = []
-        for variable, value in zip(self.statistics, values, strict=True):
-            value = np.array(value)
-            if rank and _is_random_state(variable):
-                value.flat[0] += np.array(rank * _SEED_STRIDE).astype(value.dtype)
-            moved.append(value)
-        return moved
-
-    def random_states(self) -> list[bool]:
-        return [_is_random_state(variable) for variable in self.statistics]
-
-    def is_averaged(self, index: int) -> bool:
-        """Counters and random states are not averaged."""
-        return tf.as_dtype(self.statistics[index].dtype).is_floating
-
     def _losses(
         self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch, *, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """Loss and predicted class of each example, the statistics after the batch, the model's own penalties."""
-        cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
-        values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
-        # Keras' own stateless_call would bypass __call__, which passes `training` on to inner layers.
-        with keras.StatelessScope(state_mapping=values, collect_losses=self._penalised) as scope:
+        with self._with_values(weights, statistics) as scope:
             logits = self._logits(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
             penalties = list(self.model.losses) if self._penalised else []
-        after = [scope.get_current_value(variable) for variable in self.statistics]
+        after = self._after(scope)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
         return losses, tf.argmax(logits, axis=-1), after, penalties
 
@@ -153,11 +121,7 @@ class Network(FlatModel):
                 own = tf.cast(real, self.dtype) / divisor
                 loss += own * tf.cast(tf.add_n(penalties), self.dtype)
         gradient = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # Counters and random states change in any case, to stay equal to those of other ranks.
-        kept = [
-            tf.where(real > 0, new, old) if self.is_averaged(index) else new
-            for index, (new, old) in enumerate(zip(after, statistics, strict=True))
-        ]
+        kept = self._kept(after, statistics, real)
         return gradient, StepResult(_counts_of(losses, tf.equal(predicted, batch.targets), real), kept)
 
     def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
@@ -171,36 +135,11 @@ class Network(FlatModel):
             confusion = tf.math.unsorted_segment_sum(each, place, self.classes**2)
         return StepResult(counts, list(statistics), confusion, right)
 
-    def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
-        with generators.preserved():
-            return layers_of(self.model, self._sample)
-
-    def reasons_outside_promise(self) -> list[str]:
-        """Why several workers would not end with the weights of one."""
-        batch = tf.TensorSpec([None if self._found.only_batch is None else len(self._sample), *self.shape], self.dtype)
-        return reasons_of(self.model, batch)
-
-    def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
-        self._assign_weights(buffer)
-        for variable, value in zip(self.statistics, statistics, strict=True):
-            variable.assign(value)
-        model_file.save(folder, self.model, self.form, self._about())
-
-    def check_saving(self, folder: Path) -> tuple[str, ...]:
-        if not is_own(self.job.model):
-            return ()
-        self.form, notes = model_file.choose_form(self.job.model, self.model, self._about(), self._sample, folder)
-        return notes
-
     def _about(self) -> dict[str, Any]:
         return {
             **super()._about(), "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
             "outputs": self._found.outputs, "only_batch": self._found.only_batch, "several": self._found.several,
         }
-
-
-def _is_random_state(variable: keras.Variable) -> bool:
-    return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
 
 
 def _counts_of(losses: tf.Tensor, right: tf.Tensor, real: tf.Tensor) -> tf.Tensor:

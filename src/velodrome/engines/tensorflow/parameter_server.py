@@ -93,6 +93,9 @@ class ParameterServer(Learner):
             before = self._iterations.read_value()
         gradient, result = self._network.gradient(self._weights.pull(), self._weights.layers, statistics, batch)
         dense = [tf.convert_to_tensor(piece) for piece in gradient]
+        if self._network.by_total:
+            total = tf.cast(result.counts[-2], dense[0].dtype)
+            dense = [tf.math.divide_no_nan(piece, total) for piece in dense]
         self._push(clip_by_norm(dense, self._context.job.clip_norm), before)
         return result
 

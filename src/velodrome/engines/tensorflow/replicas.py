@@ -16,10 +16,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
 from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.tasks.base import task_of_job
+from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
@@ -39,6 +39,18 @@ def traced(function: Callable[..., Any], *arguments: Any) -> Any:
         return tf.function(function, autograph=False).get_concrete_function(*arguments)
 
 
+def with_total(gradient: Any, result: StepResult) -> Any:
+    """The gradient of a replica's sum, followed by its total, so that both are summed over the replicas at once."""
+    if isinstance(gradient, list):
+        return [*gradient, tf.cast(result.counts[-2], gradient[0].dtype)]
+    return tf.concat([gradient, tf.reshape(tf.cast(result.counts[-2], gradient.dtype), [1])], 0)
+
+
+def over_total(gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient divided by the total, from the sum of what `with_total` returned; zero if nothing was counted."""
+    return tf.math.divide_no_nan(gradient[:-1], gradient[-1])
+
+
 class Replicas(Learner):
     """A network on the replicas that a strategy has in this process."""
 
@@ -53,7 +65,7 @@ class Replicas(Learner):
         self._several_processes = len(devices) < self._world
         self._ranks = range(context.rank, context.rank + len(devices))
         self._create_weights()
-        self._statistics, self._counts, self._confusion, self._right = [], [], [], []
+        self._statistics, self._counts, self._confusion, self._right, self._scores = [], [], [], [], []
         parts = (context.data.validation, context.data.test) if network.has_answers else ()
         evaluated = -(-max(map(len, parts), default=0) // self._world)
         for rank, device in zip(self._ranks, devices, strict=True):
@@ -62,6 +74,7 @@ class Replicas(Learner):
                 self._counts.append(tf.Variable(np.zeros(network.counts_size)))
                 self._confusion.append(tf.Variable(np.zeros(network.confusion_classes**2)))
                 self._right.append(tf.Variable(np.zeros(evaluated, np.float32)))
+                self._scores.append(tf.Variable(np.zeros((evaluated, network.score_size))))
         self._iterations = 0
         self._feed = task_of_job(context).feed(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
@@ -131,7 +144,7 @@ class Replicas(Learner):
         self._counts[replica].assign_add(result.counts)
         for variable, value in zip(self._statistics[replica], result.statistics, strict=True):
             variable.assign(value)
-        return gradient
+        return with_total(gradient, result) if self._network.by_total else gradient
 
     def _apply_centrally(self, strategy: Any, gradient: Any, iteration: Any) -> None:
         """Sum the gradients of the replicas and update the one copy of the weights."""
@@ -140,6 +153,8 @@ class Replicas(Learner):
             self._apply(summed, strategy.experimental_local_results(iteration)[0])
 
     def _apply(self, gradient: tf.Tensor, iteration: tf.Tensor) -> None:
+        if self._network.by_total:
+            gradient = over_total(gradient)
         (gradient,) = clip_by_norm([gradient], self._context.job.clip_norm)
         slots = [slot.handle for slot in self._slots]
         rate = self._rate.read_value()
@@ -161,9 +176,11 @@ class Replicas(Learner):
             # Examples come in the order of the replica's partition, so as many as were counted before come first.
             place = tf.cast(self._counts[replica].read_value()[-2], tf.int64)
             right = tf.cast(result.right[: batch.real], tf.float32)
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=self._right[replica].handle, indices=place + tf.range(batch.real), updates=right
-            )
+            places = place + tf.range(batch.real)
+            tf.raw_ops.ResourceScatterUpdate(resource=self._right[replica].handle, indices=places, updates=right)
+            if result.scores is not None:
+                scores = tf.cast(result.scores[: batch.real], tf.float64)
+                tf.raw_ops.ResourceScatterUpdate(resource=self._scores[replica].handle, indices=places, updates=scores)
         self._counts[replica].assign_add(result.counts)
         if result.confusion is not None:
             self._confusion[replica].assign_add(result.confusion)
@@ -191,6 +208,7 @@ class Replicas(Learner):
         return counts
 
     def begin_epoch(self, schedule: Any) -> None:
+        self._feed.epoch = self.epoch
         self._feed.begin_epoch(schedule)
         if self._network.stateful:
             self._reset_state(next(self._feed.windows(0, 1)).inputs)
@@ -255,16 +273,16 @@ class Replicas(Learner):
         for variable in self._confusion:
             variable.assign(np.zeros_like(confusion))
         mine = self._own_answers() if part == "test" and self._network.has_answers else None
-        parts = [self._take_counts().vector(self._network.counted), confusion]
+        parts = [self._take_counts().vector(self._network.counted), confusion, self._own_scores(part)]
         if mine is not None:
             parts.append(answers.to_vector(mine))
         ends = np.cumsum([len(each) for each in parts])
-        counts, confusion, *found, _ = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
+        counts, confusion, scores, *found, _ = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
         if classes := self._network.confusion_classes:
             self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
         if mine is not None:
             self.answers = answers.from_vector(found[0], len(mine))
-        return self._network.counts(counts)
+        return count_scores(self._context, part, self._network.counts(counts), scores)
 
     def _own_answers(self) -> NDArray[np.bool_]:
         """For every example of the test set, whether a replica of this process has just classified it correctly."""
@@ -273,6 +291,15 @@ class Replicas(Learner):
             mine = evaluation_indices(len(found), rank, self._world)
             found[mine] = right.numpy()[: len(mine)] > 0
         return found
+
+    def _own_scores(self, part: Part) -> NDArray[np.float64]:
+        """For every example of a part, the scores that a replica of this process has just computed, or zeros."""
+        size = self._network.score_size
+        found = np.zeros((len(getattr(self._context.data, part)) if size else 0, size))
+        for rank, scores in zip(self._ranks, self._scores, strict=True):
+            mine = evaluation_indices(len(found), rank, self._world)
+            found[mine] = scores.numpy()[: len(mine)]
+        return found.ravel()
 
     def total(self, counts: Counts) -> Counts:
         return self._network.counts(self._sum_over_ranks(counts.vector(self._network.counted)))

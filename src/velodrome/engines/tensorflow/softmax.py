@@ -32,6 +32,14 @@ def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:
     return None if found is None else tf.cast(tf.reshape(found[1], [-1, classes]), outputs.dtype)
 
 
+def before_sigmoid(outputs: tf.Tensor) -> tf.Tensor:
+    """What went into the sigmoid that outputs in a graph came out of; the outputs themselves if there is none."""
+    last = outputs
+    while last.op.type in _SAME_VALUES:
+        last = last.op.inputs[0]
+    return last.op.inputs[0] if last.op.type == "Sigmoid" else outputs
+
+
 def logarithm(probabilities: tf.Tensor) -> tf.Tensor:
     """Log-probabilities; the smallest number of the format stands for zero."""
     smallest = np.finfo(probabilities.dtype.as_numpy_dtype).tiny

@@ -88,13 +88,16 @@ class StockReplicas(Replicas):
         replica = self._replica()
         batch = self._feed.batch(inputs[replica], step)
         gradient = self._gradient(replica, self._keras.read(), list, batch)
-        norm = self._context.job.clip_norm
-        if norm is not None:
+        norm, by_total = self._context.job.clip_norm, self._network.by_total
+        if norm is not None or by_total:
             # Keras clips before it sums over replicas. Summed here, the gradient is clipped as a whole; the optimizer
             # then sums equal shares of it.
             gradient = [tf.convert_to_tensor(piece) for piece in gradient]
             if self._world > 1:
                 gradient = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient)
+            if by_total:
+                *gradient, total = gradient
+                gradient = [tf.math.divide_no_nan(piece, total) for piece in gradient]
             gradient = [piece / self._world for piece in clip_by_norm(gradient, norm)]
         self._keras.apply(gradient)
 

@@ -1,4 +1,4 @@
-"""Where the closures of a chief find their images: with the worker, sent to it once, or sent along with each closure.
+"""Where the closures of a chief find their examples: with the worker, sent to it once, or sent along with each closure.
 
 Workers that can (`worker_files.py`) read a part that fits into memory themselves, and closures carry only indices. With
 `--implementation stock`, or where they cannot, the chief sends a part of moderate size once, as a dataset that every
@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.gather import Gather
-from velodrome.data.splits import Part, Splits
 from velodrome.engines.tensorflow import worker_files
-from velodrome.engines.tensorflow.batches import ExampleTensors
+from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.tasks.schedule import Indices
 from velodrome.worker.context import Context
 
@@ -34,43 +32,38 @@ def reads_itself(context: Context) -> bool:
 class WorkerData:
     """Where the closures of a chief find the examples of a data set."""
 
-    def __init__(self, coordinator: Any, data: Splits, *, published: bool) -> None:
+    def __init__(self, coordinator: Any, data: Any, *, published: bool) -> None:
         """`published`: the workers have opened their own examples."""
-        self._coordinator, self._data, self._published = coordinator, data, published
+        self._coordinator, self._published = coordinator, published
+        self._parts = {part: Source(getattr(data, part)) for part in worker_files.PARTS}
         self._datasets: dict[str, Any] = {}
-        self._gathers: dict[str, Gather] = {}
+        #: The epoch that begins, counted from 1; set by the learner.
+        self.epoch = 0
 
     def is_kept(self, part: str) -> bool:
         """Whether workers keep the part, so that closures need no more than indices."""
-        images = self._part(part).images
-        return not isinstance(images, np.memmap) and (self._published or images.nbytes <= SENT_ONCE_BYTES)
+        source = self._parts[part]
+        return source.in_memory and (self._published or source.bytes <= SENT_ONCE_BYTES)
 
     def source(self, part: str, indices: Indices) -> tuple[Any, Indices]:
-        """What a closure reads its examples from (`examples_of`), and the indices of the examples in it."""
+        """What a closure reads its examples from (`examples_in`), and the indices of the examples in it."""
         if self.is_kept(part):
             if part not in self._datasets:
                 self._datasets[part] = self._published_dataset(part) if self._published else self._send(part)
             return self._datasets[part], indices
-        if part not in self._gathers:
-            self._gathers[part] = Gather(self._part(part).images)
-        images, labels = self._gathers[part](indices), np.asarray(self._part(part).labels).take(indices)
-        sent = ExampleTensors(tf.constant(images), tf.constant(labels, tf.int64))
-        return sent, np.arange(len(indices), dtype=np.int64)
-
-    def _part(self, part: str) -> Part:
-        found: Part = getattr(self._data, part)
-        return found
+        read = self._parts[part].read(indices, self.epoch if part == "train" else 0)
+        return read, np.arange(len(indices), dtype=np.int64)
 
     def _published_dataset(self, part: str) -> Any:
         """An iterator in every worker that yields the whole part as the worker has published it."""
-        make = tf.autograph.experimental.do_not_convert(partial(worker_files.dataset, part, self._part(part)))
+        make = tf.autograph.experimental.do_not_convert(partial(worker_files.dataset, part, self._parts[part].arrays))
         return iter(self._coordinator.create_per_worker_dataset(make))
 
     def _send(self, part: str) -> Any:
         """An iterator in every worker that yields the whole part, again and again, without copying it."""
         # Made out here, the tensors are sent as they are; in the function they would become part of its graph, which
         # takes half a minute for 40 MB.
-        tensors = ExampleTensors.of(self._part(part))
+        tensors = self._parts[part].tensors()
 
         # Converting Python into graphs, which nothing here needs, would leave files behind when a worker is killed.
         @tf.autograph.experimental.do_not_convert
@@ -80,6 +73,6 @@ class WorkerData:
         return iter(self._coordinator.create_per_worker_dataset(dataset))
 
 
-def examples_of(source: Any) -> ExampleTensors:
+def examples_in(source: Any) -> Examples:
     """The examples that a closure was given a source of, in its graph."""
-    return ExampleTensors(*source) if isinstance(source, tuple) else next(source)
+    return Examples(*source) if isinstance(source, tuple) else next(source)

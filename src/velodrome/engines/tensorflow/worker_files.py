@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.data.splits import Part, Splits
-from velodrome.engines.tensorflow.batches import ExampleTensors
+from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.errors import RunFailed
 
 PARTS = ("train", "validation", "test")
@@ -35,25 +34,30 @@ def supported() -> bool:
     return hasattr(tf.raw_ops, "ImmutableConst") and Path("/proc/self/fd").is_dir()
 
 
-def publish(data: Splits) -> None:
+def publish(data: Any) -> None:
     """In a worker: open the examples for the closures to come."""
     for part in PARTS:
-        examples: Part = getattr(data, part)
-        _open(_file_of(examples.images), _descriptor(part, "images"))
-        _open(_memory_file(np.asarray(examples.labels, np.int64)), _descriptor(part, "labels"))
+        source = Source(getattr(data, part))
+        arrays = [] if source.arrays is None else tf.nest.flatten(source.arrays)  # the chief sends what is computed
+        for array, descriptor in zip(arrays, _descriptors(part, len(arrays)), strict=True):
+            _open(_file_of(array), descriptor)
 
 
 # Converting Python into graphs, which nothing here needs, would leave files behind when a worker is killed.
 @tf.autograph.experimental.do_not_convert
-def dataset(part: str, examples: Part) -> tf.data.Dataset:
+def dataset(part: str, examples: Examples) -> tf.data.Dataset:
     """For the chief to send: yields the whole part again and again, as the worker that runs it has published it."""
 
+    arrays = tf.nest.flatten(examples)
+    places = [
+        (descriptor, tf.as_dtype(array.dtype), array.shape)
+        for array, descriptor in zip(arrays, _descriptors(part, len(arrays)), strict=True)
+    ]
+
     @tf.autograph.experimental.do_not_convert
-    def read(_: Any) -> ExampleTensors:
-        return ExampleTensors(
-            _read(_descriptor(part, "images"), tf.uint8, examples.images.shape),
-            _read(_descriptor(part, "labels"), tf.int64, examples.labels.shape),
-        )
+    def read(_: Any) -> Examples:
+        found: Examples = tf.nest.pack_sequence_as(examples, [_read(*place) for place in places])
+        return found
 
     # Cached, the one element is yielded again and again without being copied.
     return tf.data.Dataset.from_tensors(0).map(read).cache().repeat()
@@ -67,8 +71,10 @@ def _read(descriptor: int, dtype: Any, shape: tuple[int, ...]) -> tf.Tensor:
     return tf.reshape(flat[header:], shape)
 
 
-def _descriptor(part: str, what: str) -> int:
-    return _FIRST_DESCRIPTOR + 2 * PARTS.index(part) + (what == "labels")
+def _descriptors(part: str, arrays: int) -> range:
+    """The descriptors of a part of so many arrays: the same in every process."""
+    first = _FIRST_DESCRIPTOR + arrays * PARTS.index(part)
+    return range(first, first + arrays)
 
 
 def _open(found: int, wanted: int) -> None:
@@ -78,13 +84,13 @@ def _open(found: int, wanted: int) -> None:
     os.close(found)
 
 
-def _file_of(images: NDArray[np.uint8]) -> int:
-    if not isinstance(images, np.memmap):
-        return _memory_file(images)
-    if isinstance(images.base, mmap.mmap) and images.offset == _HEADER and isinstance(images.filename, str | Path):
-        return os.open(images.filename, os.O_RDONLY)
+def _file_of(array: NDArray[Any]) -> int:
+    if not isinstance(array, np.memmap):
+        return _memory_file(array)
+    if isinstance(array.base, mmap.mmap) and array.offset == _HEADER and isinstance(array.filename, str | Path):
+        return os.open(array.filename, os.O_RDONLY)
     with tempfile.TemporaryFile() as file:
-        _write(file.fileno(), images)
+        _write(file.fileno(), array)
         return os.dup(file.fileno())
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.examples import ExampleTask
 from velodrome.worker.context import Context
 
 if TYPE_CHECKING:
@@ -32,6 +38,14 @@ class TensorFlowTask(ABC):
 
     def prepare_server_worker(self, context: Context) -> None:  # noqa: B027 (most have nothing to prepare)
         """In a worker of a parameter-server job, before the chief can send it closures."""
+
+
+def count_scores(context: Context, part: str, counts: Counts, scores: NDArray[np.float64]) -> Counts:
+    """The counts of an evaluation, with those that need the scores of all its examples."""
+    task = context.task
+    if not isinstance(task, ExampleTask) or not task.scored:
+        return counts
+    return replace(counts, own={**counts.own, **task.count_scores(context.data, part, scores)})
 
 
 def task_of_job(context: Context) -> TensorFlowTask:

@@ -1,49 +1,22 @@
-"""Image classification under TensorFlow."""
+"""Classification under TensorFlow: byte images have a network of their own, all else is arrays."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from velodrome.engines.tensorflow.cluster import PeerMonitor
+from velodrome.data.arrays import Arrays
 from velodrome.engines.tensorflow.flat import FlatModel
-from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
-from velodrome.models.promises import outside_promise, promised
+from velodrome.engines.tensorflow.tasks.arrays import ArrayTask
 from velodrome.worker.context import Context
 
-if TYPE_CHECKING:
-    from velodrome.engines.tensorflow.feeds import Feed
-    from velodrome.engines.tensorflow.parameter_server import ParameterServer
 
+class ClassificationTask(ArrayTask):
+    """Images with labels, or arrays."""
 
-class ClassificationTask(TensorFlowTask):
-    """Batches by index, which parameter-server workers look up in their own copy of the data."""
-
-    def network(self, context: Context) -> FlatModel:
+    def _network(self, context: Context) -> FlatModel:
+        if isinstance(context.data, Arrays):
+            return super()._network(context)
         from velodrome.engines.tensorflow.network import Network
 
-        network = Network(context.job, context.data, context.saved_model)
-        if context.is_chief:
-            reasons = network.reasons_outside_promise() if promised(context.job) else ()
-            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
-                context.events.emit("warning", message=note)
-        return network
-
-    def feed(self, context: Context, ranks: range) -> Feed:
-        from velodrome.engines.tensorflow.feeds import ImageFeed
-
-        return ImageFeed(context, ranks)
-
-    def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.image_dispatcher import ImageDispatcher
-
-        return ImageDispatcher(context, network, strategy, monitor)
-
-    def prepare_server_worker(self, context: Context) -> None:
-        from velodrome.engines.tensorflow import worker_data, worker_files
-
-        if worker_data.reads_itself(context):
-            worker_files.publish(context.data)
-            vars(context).pop("data")  # closures read what was published
+        return Network(context.job, context.data, context.saved_model)
 
 
 TASK = ClassificationTask()

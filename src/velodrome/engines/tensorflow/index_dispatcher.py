@@ -1,19 +1,23 @@
-"""Schedules closures over images: each carries the indices of examples that `worker_data.py` brings to the workers."""
+"""Schedules closures over examples: each carries indices, and `worker_data.py` brings the examples to the workers."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
+from velodrome.engines.tensorflow.batches import EVALUATION_BATCH, Constants, constants_of
 from velodrome.engines.tensorflow.cluster import PeerMonitor
+from velodrome.engines.tensorflow.examples import Source, gather
+from velodrome.engines.tensorflow.feeds import PARTS
 from velodrome.engines.tensorflow.flat import Batch, FlatModel
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
-from velodrome.engines.tensorflow.worker_data import WorkerData, examples_of, reads_itself
+from velodrome.engines.tensorflow.tasks.base import count_scores
+from velodrome.engines.tensorflow.worker_data import WorkerData, examples_in, reads_itself
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
@@ -27,7 +31,7 @@ _SMALL_NETWORK = 24
 _LONG_JOB = 600
 #: A closure that takes more seconds than this is divided into so many at the end of an epoch.
 _LONG_CLOSURE, _SMALLER = 0.4, 4
-#: Most bytes of images that are sent along with a closure of several steps.
+#: Most bytes of inputs that are sent along with a closure of several steps.
 _SENT_BYTES = 16 << 20
 
 
@@ -45,12 +49,22 @@ def balanced_size(steps: int, epoch: int, most: int, workers: int) -> int:
     return min(sizes, key=lambda size: epochs * seconds(epoch, size) + seconds(rest, size))
 
 
-class ImageDispatcher(ParameterServer):
+class _Evaluated(NamedTuple):
+    """What a closure found out about some examples."""
+
+    counts: NDArray[np.float64]
+    right: NDArray[np.uint8]
+    confusion: NDArray[np.float64]
+    scores: NDArray[np.float64]
+
+
+class IndexDispatcher(ParameterServer):
     """Any closure may run on any worker, and one is always queued for the next worker that is free."""
 
     def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
         super().__init__(context, network, strategy, monitor)
         self._data = WorkerData(self._closures.coordinator, context.data, published=reads_itself(context))
+        self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
         # Closures differ in how many examples are sent along, which is no reason to retrace.
         self._train = tf.function(self._train_steps, autograph=False, reduce_retracing=True)
         self._count = tf.function(self._count_examples, autograph=False, reduce_retracing=True)
@@ -65,7 +79,7 @@ class ImageDispatcher(ParameterServer):
         indices of the examples in `source`. `unrolled` is the number of steps to unroll; 0 for a loop.
         """
         size, examples, seed_offset, indices = order[0], order[1], order[2], order[3:]
-        tensors = examples_of(source)
+        tensors = examples_in(source)
         states = [
             value + tf.cast(tf.stack([seed_offset * _SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
@@ -73,9 +87,7 @@ class ImageDispatcher(ParameterServer):
 
         def body(first: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
             last = tf.minimum(first + size, examples)
-            mine = indices[first:last]
-            images, labels = (tf.gather(tensor, mine) for tensor in tensors)
-            batch = Batch(images, labels, last - first, last - first)
+            batch = Batch(*gather(tensors, indices[first:last]), last - first, last - first, self._constants["train"])
             result = self._step(now, batch)
             return last, counts + result.counts, *result.statistics
 
@@ -94,20 +106,21 @@ class ImageDispatcher(ParameterServer):
     def _read_statistics(self) -> list[tf.Tensor]:
         return [variable.read_value() for variable in self._statistics]
 
-    def _count_examples(self, source: Any, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        images, labels = (tf.gather(tensor, indices) for tensor in examples_of(source))
+    def _count_examples(self, source: Any, indices: tf.Tensor, constants: Constants) -> tuple[tf.Tensor, ...]:
+        """The counts of some examples, and what `_Evaluated` names, empty where there is none."""
         number = tf.size(indices, tf.int64)
-        batch = Batch(images, labels, number, number)
+        batch = Batch(*gather(examples_in(source), indices), number, number, constants)
         result = self._network.count(self._layers(), self._read_statistics(), batch)
-        confusion = () if result.confusion is None else (result.confusion,)
-        return (result.counts, tf.cast(result.right, tf.uint8), *confusion)
+        nothing = tf.zeros([0], tf.float64)
+        others = (nothing if value is None else value for value in (result.confusion, result.scores))
+        return (result.counts, nothing if result.right is None else tf.cast(result.right, tf.uint8), *others)
 
     def begin_epoch(self, schedule: Schedule) -> None:
         super().begin_epoch(schedule)
-        self._schedule, self._scheduled = schedule, 0
+        self._schedule, self._scheduled, self._data.epoch = schedule, 0, self.epoch
         self._closure_steps = self._steps_per_closure(schedule.steps)
         if not self._data.is_kept("train"):
-            bytes_of_step = self._context.data.train.images[:1].nbytes * schedule.batch_sizes[0]
+            bytes_of_step = Source(self._context.data.train).input_bytes * schedule.batch_sizes[0]
             self._closure_steps = max(1, min(self._closure_steps, _SENT_BYTES // bytes_of_step))
         steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))
         self._unrolled = not self._stock and steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK
@@ -172,15 +185,18 @@ class ImageDispatcher(ParameterServer):
         for first in range(0, examples, EVALUATION_BATCH):
             results += self._closures.results(self._closures.capacity)
             source, positions = self._data.source(part, np.arange(first, min(first + EVALUATION_BATCH, examples)))
-            self._closures.schedule(first, self._count, source, tf.constant(positions, tf.int64))
+            arguments = source, tf.constant(positions, tf.int64), self._constants[part]
+            self._closures.schedule(first, self._count, *arguments)
         results += self._closures.results(0)
-        if part == "test":
-            in_order = sorted(results, key=lambda result: result[0])
-            self.answers = np.concatenate([right for _, (_, right, *_) in in_order]).astype(np.bool_)
+        in_order = [_Evaluated(*found) for _, found in sorted(results, key=lambda result: result[0])]
+        if part == "test" and self._network.has_answers:
+            self.answers = np.concatenate([each.right for each in in_order]).astype(np.bool_)
         if classes := self._network.confusion_classes:
-            counted = np.sum([confusion for _, (_, _, confusion) in results], axis=0)
+            counted = np.sum([each.confusion for each in in_order], axis=0)
             self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
-        return sum((self._network.counts(answer[0]) for _, answer in results), Counts())
+        counts = sum((self._network.counts(each.counts) for each in in_order), Counts())
+        scores = [each.scores.ravel() for each in in_order]
+        return count_scores(self._context, part, counts, np.concatenate([np.zeros(0), *scores]))
 
     def load(self, state: State) -> None:
         super().load(state)

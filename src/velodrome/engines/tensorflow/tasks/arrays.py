@@ -1,0 +1,54 @@
+"""Tasks on examples by their indices under TensorFlow: arrays of anything, and what images share with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from velodrome.engines.tensorflow.cluster import PeerMonitor
+from velodrome.engines.tensorflow.flat import FlatModel
+from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
+from velodrome.models.promises import outside_promise, promised
+from velodrome.tasks.examples import ExampleTask
+from velodrome.worker.context import Context
+
+if TYPE_CHECKING:
+    from velodrome.engines.tensorflow.feeds import Feed
+    from velodrome.engines.tensorflow.parameter_server import ParameterServer
+
+
+class ArrayTask(TensorFlowTask):
+    """Batches by index, which parameter-server workers look up in their own copy of the data."""
+
+    def network(self, context: Context) -> FlatModel:
+        network = self._network(context)
+        if context.is_chief and context.saved_model is None:
+            reasons = network.reasons_outside_promise() if promised(context.job) else ()
+            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
+                context.events.emit("warning", message=note)
+        return network
+
+    def _network(self, context: Context) -> FlatModel:
+        from velodrome.engines.tensorflow.array_network import ArrayNetwork
+
+        assert isinstance(context.task, ExampleTask), "arrays are examples"
+        return ArrayNetwork(context.job, context.task, context.data, context.saved_model)
+
+    def feed(self, context: Context, ranks: range) -> Feed:
+        from velodrome.engines.tensorflow.feeds import IndexFeed
+
+        return IndexFeed(context, ranks)
+
+    def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
+        from velodrome.engines.tensorflow.index_dispatcher import IndexDispatcher
+
+        return IndexDispatcher(context, network, strategy, monitor)
+
+    def prepare_server_worker(self, context: Context) -> None:
+        from velodrome.engines.tensorflow import worker_data, worker_files
+
+        if worker_data.reads_itself(context):
+            worker_files.publish(context.data)
+            vars(context).pop("data")  # closures read what was published
+
+
+TASK = ArrayTask()
