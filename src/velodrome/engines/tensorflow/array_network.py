@@ -56,7 +56,8 @@ class ArrayNetwork(KerasNetwork):
         self._returns = "logits"
         if is_own(job.model) or task.has_own_loss:
             trial = ArrayTrial(self, job.model, task, way_out=way_out(job, data))
-            trial.examine(class_scores(outputs, tf.Tensor), sizes, other_size(data, job.workers, EVALUATION_BATCH, sizes[0]))
+            evaluated = other_size(data, job.workers, EVALUATION_BATCH, sizes[0])
+            trial.examine(class_scores(outputs, tf.Tensor), sizes, evaluated)
             self._returns = trial.returns
             self.notes += trial.notes
         if is_own(job.model):
