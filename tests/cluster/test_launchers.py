@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -20,8 +21,11 @@ from velodrome.offers.world import Member
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
+#: Creating emulated hosts takes processes, and root.
+_MARKS = {"emulated": [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]}
 
-@pytest.mark.parametrize("name", [offer.name for offer in LAUNCHERS])
+
+@pytest.mark.parametrize("name", [pytest.param(offer.name, marks=_MARKS.get(offer.name, [])) for offer in LAUNCHERS])
 def test_every_launcher_of_the_registry_has_its_name_and_finds_hosts_with_ports(name: str) -> None:
     with open_launcher(name) as launcher:
         made: Launcher = launcher

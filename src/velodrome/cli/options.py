@@ -30,7 +30,8 @@ On = Annotated[
     str,
     typer.Option(
         "--on", metavar="NAME", autocompletion=completion.launchers, show_default=True, rich_help_panel="Distribution",
-        help="Where processes run: local (this machine), or debug (one process inside this command, for breakpoints).",
+        help="Where processes run: local (this machine), debug (one process inside this command, for breakpoints), or "
+        "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine).",
     ),
 ]
 _MIRROR: dict[str, Any] = {

@@ -6,10 +6,10 @@ Nothing here, and nothing above it, assumes one machine: no process ids, no shar
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from velodrome.cluster.plan import Plan, Process
 from velodrome.spec.job import Job
@@ -24,6 +24,11 @@ class Allocation:
 
     hosts: tuple[str, ...]
     port: Callable[[str], int]
+    #: Whether each process gets a host of its own while there are some, whatever its role. Otherwise each role begins
+    #: at the first host, so that servers are next to workers.
+    spread: bool = False
+    #: What the result records about the hosts, as plain JSON: `Result.cluster`.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class Plan:
     processes: tuple[Process, ...]
     #: In the order in which they were allocated or named.
     hosts: tuple[str, ...] = (LOOPBACK,)
+    #: What the launcher knows about the hosts.
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -96,16 +98,19 @@ def _unused(port: Callable[[str], int], host: str, taken: Sequence[int]) -> int:
 
 
 def make_plan(
-    run: str, job: Job, hosts: Sequence[str] = (LOOPBACK,), port: Callable[[str], int] | None = None
+    run: str, job: Job, hosts: Sequence[str] = (LOOPBACK,), port: Callable[[str], int] | None = None, *,
+    spread: bool = False, facts: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Place the processes of a resolved job on hosts in turn; `port` finds a free one on a host."""
+    """Place the processes of a resolved job on hosts in turn; `port` finds a free one on a host. With `spread` they
+    take turns all together, else each role begins at the first host."""
     port = port or consecutive_ports()
     strategy, engine = strategy_of(job), engine_of(job)
     turns: Counter[str] = Counter()
     placed: list[Member] = []
     for role, rank in roles_of(job):
-        host = hosts[turns[role] % len(hosts)]
-        turns[role] += 1
+        kind = "" if spread else role
+        host = hosts[turns[kind] % len(hosts)]
+        turns[kind] += 1
         taken = [member.port for member in placed]
         placed.append(Member(role, rank, host, _unused(port, host, taken) if role in strategy.listens else 0))
     members = numbered(placed)
@@ -114,7 +119,7 @@ def make_plan(
     for me in members:
         slot, slots = (me.local_rank, computing[me.host]) if me.role == "worker" else (0, 0)
         processes.append(Process(me, slot, slots, dict(engine.environment(strategy, World(members, me)))))
-    return Plan(run, job, tuple(processes), tuple(hosts))
+    return Plan(run, job, tuple(processes), tuple(hosts), facts or {})
 
 
 def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:

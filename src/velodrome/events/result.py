@@ -5,7 +5,7 @@ The descriptions are the reference (docs/reference/run-folder.md is generated fr
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -188,6 +188,10 @@ class RunResult(Record):
         None, description="how the strategy was implemented, if the engine reported it"
     )
     launcher: Annotated[str | None, NOT_NULL] = Field(None, description="what started the processes, e.g. `local`")
+    cluster: Annotated[dict[str, Any] | None, NOT_NULL] = Field(
+        None, description="what the launcher knows about the hosts; of an emulated cluster, what was asked for, and "
+        "the bandwidth (bits per second) and round-trip time (seconds) measured between two nodes"
+    )
     workers: Positive = Field(description="as requested")
     servers: Count = Field(description="parameter servers")
     batch_size: Positive = Field(description="as requested")

@@ -143,7 +143,9 @@ def _carry_out(
 
 def _plan(run: OpenRun, job: Job, launcher: Launcher) -> Plan:
     allocation = launcher.allocate(job)
-    return make_plan(run.name, job, allocation.hosts, allocation.port)
+    return make_plan(
+        run.name, job, allocation.hosts, allocation.port, spread=allocation.spread, facts=allocation.facts
+    )
 
 
 def _interruption(error: BaseException) -> str:

@@ -108,6 +108,8 @@ def build_result(
         fields["implementation"] = final.implementation
     if final is not None and final.pixels is not None:
         fields["pixels"] = final.pixels
+    if plan.facts:
+        fields["cluster"] = dict(plan.facts)
     if final is not None and final.metrics:
         fields["metrics"] = final.metrics
     if (shares := summary.shares) is not None:

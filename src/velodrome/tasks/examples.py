@@ -47,7 +47,7 @@ class ExampleTask(Task):
             raise BadRequest(
                 f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose lstm-small"
             )
-        if about.kind == "arrays" and job.pixels != "auto":
+        if about.kind == "arrays" and job.pixels != "auto" and not any(one.dtype == "uint8" for one in about.inputs):
             raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is arrays and has no pixels; leave it out")
         if is_own(job.model):
             return

@@ -81,7 +81,7 @@ class Context:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
-        for note in data.notes if self.is_chief else ():
+        for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
             self.events.emit("warning", message=note)
         return data
 

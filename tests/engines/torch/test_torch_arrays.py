@@ -222,7 +222,7 @@ def test_a_saved_model_loads_again_by_its_readme_and_by_its_description(single, 
     ("array_nets:WrongShapes", "array_nets:small", "cannot evaluate a first batch of 7 examples: mat1 and mat2 shapes"),
     ("array_nets:NanMetric", "array_nets:small", "the metric 'coverage' of a first batch is not a finite number"),
     ("array_nets:NoLoss", "array_nets:small", "'NoLoss' has no method 'loss': write loss(self, model, batch)"),
-    ("array_nets:UnknownMetric", "array_nets:small", "'better' names 'bleu', and its metrics are coverage, width"),
+    ("array_nets:UnknownMetric", "array_nets:small", "'better' names 'bleu', and its metrics are loss, coverage, width"),
     ("array_nets:Nobody", "array_nets:small", "module 'array_nets' has no 'Nobody'"),
     ("regression", "array_nets:too_wide", "answers with shape (7, 5) for 7 examples; the target needs (7,) or (7, 1)"),
 ])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.variables import CONTROLLER, TOKEN
 
 WORKER = "velodrome.worker"
+Wrap = Callable[[Sequence[str]], list[str]]
 #: Options of a training process that a controller starts and supervises.
 SUPERVISED = ("--lifeline", "--supervised")
 
@@ -65,12 +67,15 @@ def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False)
     return [str(interpreter_of(plan.job.engine)), "-m", WORKER, *words, *SUPERVISED]
 
 
-def start_cold(plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False) -> ColdProcess:
-    """Start one process of a plan. Must be called from the main thread: a worker dies with the thread that made it."""
+def start_cold(
+    plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False, wrap: Wrap = list
+) -> ColdProcess:
+    """Start one process of a plan. Must be called from the main thread: a worker dies with the thread that made it.
+    `wrap` turns its command into one that becomes it (`exec`) somewhere else, such as in a namespace."""
     log = (folder / "logs" / f"{process.file_name}.log").open("ab")
     try:
         popen = subprocess.Popen(
-            command(plan, process, folder, resume=resume),
+            wrap(command(plan, process, folder, resume=resume)),
             env={**os.environ, **environment(plan, process), TOKEN: token, CONTROLLER: str(os.getpid())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

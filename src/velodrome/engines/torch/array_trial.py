@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def _run(model: nn.Module, objective: Objective, batch: Batch, *, training: bool
         loss = objective.loss(tried, batch)
         if training and loss.requires_grad:
             loss.backward()
-    return loss.detach() if not training else loss
+    return loss
 
 
 def _try_first(
@@ -101,15 +102,16 @@ def _try_first(
             f"{what} has no gradient: what it returns does not depend on a parameter of the model, or was detached "
             "from it"
         )
-    if not torch.isfinite(loss):
+    value = float(loss.detach())
+    if not math.isfinite(value):
         raise BadRequest(
-            f"the loss of a first batch of {size} examples is {float(loss)}: look for a division by zero, a logarithm "
+            f"the loss of a first batch of {size} examples is {value}: look for a division by zero, a logarithm "
             "of zero, or numbers in the data that are not finite"
         )
     if isinstance(task, OwnTask) and isinstance(objective, OwnObjective):
         sums = {key: float(value) for key, value in counted.items()}
         with _users_code(name, task, size):
-            task.learn(sums, objective.total, float(loss))
+            task.learn(sums, objective.total, value)
 
 
 def _outputs(model: nn.Module, batch: Batch, *, training: bool) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ class ArrayTask(TorchTask):
         )
         if context.is_chief and saved is None:
             reasons = reasons_of(network.model, network.call) if promised(job) and network.call else ()
-            for note in (*network.notes, *outside_promise(job.model, reasons), *context.data.caveats):
+            for note in (*network.notes, *outside_promise(job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
 
@@ -134,7 +135,7 @@ class _Tally:
     def __init__(self, objective: Any, part: str = "train") -> None:
         self._objective, self._part, self._total = objective, part, 0
         self._losses: list[torch.Tensor] = []
-        self._sums: list[torch.Tensor] = []
+        self._sums: list[Sequence[torch.Tensor | float]] = []
         self._deferred = isinstance(objective, OutputObjective)
         self._outputs: list[torch.Tensor] = []
         self._targets: list[torch.Tensor] = []
@@ -145,7 +146,7 @@ class _Tally:
         self._total += self._objective.total
         self._losses.append(loss)
         if not self._deferred:
-            self._keep(self._objective.count(batch, self._part))
+            self._sums.append(self._objective.count(batch, self._part))
             return
         self._outputs.append(self._objective.outputs)
         self._targets.append(batch.y)
@@ -158,19 +159,22 @@ class _Tally:
             return
         together = torch.cat(self._outputs), torch.cat(self._targets)
         self._objective.outputs = together[0]
-        self._keep(self._objective.count(Batch({}, {"y": together[1]}), self._part))
+        self._sums.append(self._objective.count(Batch({}, {"y": together[1]}), self._part))
         self._outputs, self._targets, self._pending = [], [], 0
-
-    def _keep(self, sums: Sequence[torch.Tensor | float]) -> None:
-        if sums:
-            self._sums.append(torch.stack([torch.as_tensor(each, dtype=torch.float64) for each in sums]))
 
     def counts(self, names: Sequence[str]) -> Counts:
         self._flush()
         loss = float(torch.stack(self._losses).sum(dtype=torch.float64)) if self._losses else 0.0
-        sums = torch.stack(self._sums).sum(0).tolist() if self._sums else [0.0] * len(names)
+        sums = [_added(values) for values in zip(*self._sums, strict=True)] if self._sums else [0.0] * len(names)
         own = {name: int(value) if value.is_integer() else value for name, value in zip(names, sums, strict=True)}
         return Counts(round(self._total), loss, own)
+
+
+def _added(values: Sequence[torch.Tensor | float]) -> float:
+    """The sum of numbers, most of which are on the device."""
+    tensors = [each.reshape(()) for each in values if isinstance(each, torch.Tensor)]
+    plain = math.fsum(each for each in values if not isinstance(each, torch.Tensor))
+    return plain + (float(torch.stack(tensors).sum(dtype=torch.float64)) if tensors else 0.0)
 
 
 class _Answers:
