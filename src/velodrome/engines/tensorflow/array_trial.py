@@ -48,6 +48,8 @@ class ArrayTrial:
             self._check_outputs(outputs, full, objective.shape)
         if isinstance(objective, ClassObjective):
             self._find_probabilities(objective, outputs)
+        if isinstance(objective, OwnObjective):
+            self._call_eagerly(full)
         evaluate = self._traced(full, training=False)
         train = self._traced(full, training=True)
         self._try_first(evaluate, full, training=False)
@@ -59,6 +61,12 @@ class ArrayTrial:
                 raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
         with self._users_code(evaluation_size, training=False):
             self._run(evaluate, evaluation_size)
+
+    def _call_eagerly(self, size: int) -> None:
+        """Call the user's loss outside a graph, where an error is raised by the line that causes it."""
+        network = self._network
+        with self._users_code(size, training=False), generators.preserved(), network.untouched():
+            network.objective.compute(network.fed(*network.rows(size)), {}, training=False)
 
     def _traced(self, size: int, *, training: bool) -> Any:
         """The graph of loss, total, whether there is a gradient, and the user's counts by name."""
