@@ -140,3 +140,15 @@ def test_the_python_function_returns_the_same(here: Path) -> None:
     found: dict[str, Any] = package.check(package.Job(model="linear", engine="torch"), on="debug")
     assert found["parameters"] == 650
     assert [row["strategy"] for row in found["strategies"]] == ["single", "ddp", "allreduce"]
+
+
+def test_a_task_of_the_users_own_is_checked_with_its_metrics(velodrome, here: Path) -> None:
+    assert velodrome("new", "task", "checked_task.py", "--engine", "torch").code == 0
+    done = velodrome("check", "--model", "checked_task:build", "--task", "checked_task:Task", "--engine", "torch",
+                     "--on", "debug", "--json")
+    assert done.code == 0, done.text
+    found = done.json()
+    assert found["task"] == "checked_task:Task"
+    assert 0 <= found["test"]["within"] <= 1
+    assert found["test"]["total"] == 359
+    assert any(layer["kind"] == "Linear" and layer["parameters"] == 64 * 32 + 32 for layer in found["layers"])

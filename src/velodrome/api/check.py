@@ -49,7 +49,8 @@ def check(
             _strategy(job, strategy, workers, inspection.gradient_bytes, launcher)
             for strategy in engine_of(job).strategies
         ]
-    task = task_of_result({"task": task_of(tried).name, "metrics": final.metrics})
+    definitions = [metric.as_json() for metric in final.metrics]  # only the process knows those of an own task
+    task = task_of_result({"task": task_of(tried).name, "metrics": definitions})
     return {
         "model": job.model, "dataset": job.dataset, "engine": job.engine, "task": task.name,
         "parameters": final.parameters, "batch": inspection.batch, "step_seconds": inspection.seconds,
