@@ -15,6 +15,7 @@ from velodrome.models.recipe import DESCRIPTION
 from velodrome.offers.registry import strategy_of
 from velodrome.run.rehearse import alone, rehearse
 from velodrome.run.store import RunFolder
+from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step, resolve
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
@@ -51,9 +52,10 @@ def verify_run(path: Path, launcher: Launcher) -> Verified:
         raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
     stored = resolve(folder.job())
     strategy = strategy_of(stored)
-    share = batch_of_step(stored, strategy) // (stored.workers if strategy.synchronous else 1)
-    # A model may take no other batch than the one that each process had.
-    job = alone(stored.model_copy(update={"batch_size": max(1, share), "steps": 1}))
+    share = batch_of_step(stored, strategy) // (stored.workers if strategy.synchronous else 1) // stored.accumulate
+    # A model may take no other batch than the one that each process had. What only training uses is left out.
+    plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
+    job = alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
     events = rehearse(job, str(model.resolve()), launcher)
     final = next(event for event in events if isinstance(event, ResultEvent))
     return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))

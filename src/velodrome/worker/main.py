@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from velodrome.data.budget import share_host
-from velodrome.errors import BadRequest, PeerLost, PortTaken, UsersCodeFailed, VelodromeError, headline
+from velodrome.errors import BadRequest, PeerLost, PortTaken, UserCodeError, UsersCodeFailed, VelodromeError, headline
 from velodrome.events.models import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
@@ -130,7 +130,7 @@ def report(error: BaseException, events: Emitter) -> None:
 
     Of a refusal, which names the user's line in its sentence, `velodrome check` shows the lines as well.
     """
-    raised = error.__cause__ if isinstance(error, UsersCodeFailed) and error.__cause__ else error
+    raised = error.__cause__ if isinstance(error, UserCodeError | UsersCodeFailed) and error.__cause__ else error
     users = users_traceback(raised) or quoted_traceback(str(raised))
     if users is None and os.environ.get(INSTEAD) == CHECK and error.__cause__ is not None:
         users = users_traceback(error.__cause__)
