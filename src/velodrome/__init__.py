@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from velodrome.api import datasets, examples, runs, study
+    from velodrome.api.check import check
     from velodrome.api.engines import list_engines
     from velodrome.api.plan import plan
     from velodrome.api.race import race
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from velodrome.spec.race import Race
 
 __all__ = [
-    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "datasets", "examples", "list_engines", "log", "plan",
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "check", "datasets", "examples", "list_engines", "log",
+    "plan",
     "race", "recommend", "report", "resume", "runs", "study", "train",
 ]
 
@@ -34,6 +36,7 @@ _LAZY_EXPORTS = {
     "Race": "velodrome.spec.race:Race",
     "RunFailed": "velodrome.errors:RunFailed",
     "VelodromeError": "velodrome.errors:VelodromeError",
+    "check": "velodrome.api.check:check",
     "datasets": "velodrome.api.datasets",
     "examples": "velodrome.api.examples",
     "list_engines": "velodrome.api.engines:list_engines",

@@ -14,6 +14,10 @@ WORLD = "VELODROME_WORLD"
 CONTROLLER = "VELODROME_CONTROLLER"
 #: Seconds between samples of a process's resources; 0 for none.
 MEASURE = "VELODROME_MEASURE"
+#: What a training process does instead of training (`worker/rehearsal.py`): `check`, or the folder of a saved model
+#: that it evaluates.
+INSTEAD = "VELODROME_INSTEAD"
+CHECK = "check"
 #: For the user's own code, which may want to know where it runs.
 ROLE = "VELODROME_ROLE"
 RANK = "VELODROME_RANK"

@@ -201,6 +201,31 @@ class PaceEvent(EventBase):
     pace: Pace = Field(description="training alone, and its warm-up: of this process only")
 
 
+class Layer(Record):
+    """One layer of a model in a step of `velodrome check`."""
+
+    name: str = Field(description="its place in the model; in brackets for what belongs to no layer")
+    kind: str = Field("", description="its class")
+    shape: list[Count] = Field(default_factory=list, description="shape of its first output; empty if it has none")
+    parameters: Count = Field(0, description="parameters that it has itself, trained or not")
+    seconds: Amount = Field(0.0, description="time in the step, forward and backward, without layers inside it")
+
+
+class InspectionEvent(EventBase):
+    """What a step takes, as `velodrome check` measured it."""
+
+    kind: Literal["inspection"]
+    layers: list[Layer] = Field(description="in the order in which they are called")
+    batch: Positive = Field(description="examples of the step")
+    seconds: Amount = Field(description="duration of an undisturbed step")
+    weight_bytes: Count = Field(description="of all weights and buffers")
+    gradient_bytes: Count = Field(description="of the gradients, which is what synchronous workers exchange")
+    optimizer_bytes: Count = Field(description="of the optimizer's state")
+    activation_bytes: Count | None = Field(None, description="kept by the forward pass for the backward pass")
+    data_bytes: Count = Field(description="of the examples in memory")
+    mapped_bytes: Count = Field(0, description="of the examples that stay on disk and are mapped")
+
+
 class ResultEvent(EventBase):
     """The job is done, reported by the chief."""
 
@@ -245,12 +270,12 @@ class LostEvent(EventBase):
 
 Event = Annotated[
     HelloEvent | PhaseEvent | ProgressEvent | EpochEvent | ResourcesEvent | StalenessEvent | SharesEvent
-    | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | ResultEvent | LostEvent,
+    | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | InspectionEvent | ResultEvent | LostEvent,
     Field(discriminator="kind"),
 ]
 Kind = Literal[
     "hello", "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error",
-    "pace", "result", "lost",
+    "pace", "inspection", "result", "lost",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: The model of each kind.

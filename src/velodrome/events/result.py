@@ -263,6 +263,9 @@ class RunResult(Record):
     staleness: Annotated[Staleness | None, NOT_NULL] = Field(
         None, description="mean and max, if the strategy reported it"
     )
+    warnings: Annotated[list[str] | None, NOT_NULL] = Field(
+        None, description="what the run warned of, each sentence once; missing if there was nothing"
+    )
     error: Annotated[RunError | None, NOT_NULL] = Field(
         None, description="only if the run did not finish: which process ended it, and why"
     )

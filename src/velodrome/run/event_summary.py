@@ -19,6 +19,7 @@ from velodrome.events.models import (
     ResultEvent,
     SharesEvent,
     StalenessEvent,
+    WarningEvent,
 )
 from velodrome.events.result import Host, Node, Seconds, Shares, Staleness, Throughput
 from velodrome.run.host_cpu import CpuSeries, host_cpu
@@ -138,6 +139,8 @@ class EventSummary:
     #: When a script of the user's own began, by the controller's clock and by its own.
     script_began: float | None = None
     _script_time: float = -math.inf
+    #: What the run warned of: the keys, in their order.
+    warnings: dict[str, None] = field(default_factory=dict)
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -166,6 +169,8 @@ class EventSummary:
                 self.updates.append(event)
             case SharesEvent():
                 self.collectives.append(event)
+            case WarningEvent():
+                self.warnings[event.message] = None
             case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
                 # A script that reports an epoch when it is over has trained since it began.
                 with_script = event.time <= self._script_time

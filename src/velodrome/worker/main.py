@@ -27,7 +27,7 @@ from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
-from velodrome.variables import JOB, WORLD
+from velodrome.variables import CHECK, INSTEAD, JOB, WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
@@ -94,6 +94,10 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
         job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
         events=events, threads=threads, resume=options.resume,
     )
+    if instead := os.environ.get(INSTEAD):
+        from velodrome.worker import rehearsal
+
+        rehearsal.prepare(context, instead)
     share_host(context.world.most_on_a_host("worker"))
     with ExitStack() as stack:
         interval = sampling_interval()
@@ -135,9 +139,14 @@ def _sentence(error: BaseException) -> str:
 
 
 def report(error: BaseException, events: Emitter) -> None:
-    """Report why this process ends, with the user's own lines if they are involved; the log has the whole traceback."""
+    """Report why this process ends, with the user's own lines if they are involved; the log has the whole traceback.
+
+    Of a refusal, which names the user's line in its sentence, `velodrome check` shows the lines as well.
+    """
     raised = error.__cause__ if isinstance(error, UserCodeError | UsersCodeFailed) and error.__cause__ else error
     users = users_traceback(raised) or quoted_traceback(str(raised))
+    if users is None and os.environ.get(INSTEAD) == CHECK and error.__cause__ is not None:
+        users = users_traceback(error.__cause__)
     with suppress(OSError):
         sys.stderr.write("".join(traceback.format_exception(error)))
     events.emit("error", cause=_cause(error, users), message=_sentence(error), traceback=users)

@@ -28,7 +28,7 @@ from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner, Part, State
+from velodrome.worker.learner import Inspection, Learner, Part, State
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20
@@ -242,6 +242,13 @@ class Replicas(Learner):
             self._iterations += window.last - window.first
         with self._waiting():
             return self._take_counts()
+
+    def inspect(self, step: int) -> Inspection:
+        self.train(step, step + 1)
+        layers, activations = self._network.layer_rows()
+        weights = self.parameters * self._network.dtype.size
+        statistics = sum(np.asarray(value).nbytes for value in self._statistics[0])
+        return Inspection(weights + statistics, weights, len(self._slots) * weights, activations, layers)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
