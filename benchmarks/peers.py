@@ -124,9 +124,15 @@ def show(rates: Rates, verdicts: list[Verdict], cells: list[Cell], console: Cons
 def describe(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "steps": options.steps, "repeat": options.repeat, "seed": options.seed, "warmup_steps": _WARMUP_STEPS,
+        **describe_machine(),
+    }  # fmt: skip
+
+
+def describe_machine() -> dict[str, Any]:
+    return {
         "cores": sorted(os.sched_getaffinity(0)), "machine": platform.platform(), "python": platform.python_version(),
         "velodrome": version("velodrome"),
-    }  # fmt: skip
+    }
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 
-from task import LEARNING_RATE, Clock, answer, read_data, read_task, take_core
+from task import LEARNING_RATE, Clock, answer, read_task, take_core
 
 take_core(int(os.environ["LOCAL_RANK"]))
 
 import torch  # noqa: E402
-import torch.nn.functional as functional  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from torch_model import build  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+from torch_model import build, dataset, loss_of  # noqa: E402
 
 task = read_task()
 torch.set_num_threads(1)
 accelerator = Accelerator(cpu=True)
-images, labels = read_data(task)
-dataset = TensorDataset(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
+examples = dataset(task)
 model = build(task.model)
 optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-loader = DataLoader(dataset, batch_size=task.batch, shuffle=True, drop_last=True)
+loader = DataLoader(examples, batch_size=task.batch, shuffle=True, drop_last=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
 clock, step = Clock(), 0
@@ -29,7 +27,7 @@ while step < task.steps:
     for inputs, targets in loader:
         clock.before_step(step)
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(inputs), targets)
+        loss = loss_of(model(inputs), targets)
         accelerator.backward(loss)
         optimizer.step()
         step += 1

@@ -21,4 +21,4 @@ model = compiled(keras, task.model, LEARNING_RATE)
 clock = timer(keras)
 steps = task.steps - WARMUP_STEPS
 model.fit(dataset, epochs=2, steps_per_epoch=steps, callbacks=[clock], verbose=0)
-answer(steps * task.batch / clock.seconds)
+answer(steps * task.examples / clock.seconds)

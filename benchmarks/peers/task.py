@@ -20,6 +20,8 @@ import numpy as np
 WARMUP_STEPS = 20
 LEARNING_RATE = 0.001
 CLASSES = 10
+#: Words that the language model reads at a time, and the words of its vocabulary.
+CONTEXT, VOCABULARY = 64, 10_002
 SHUFFLE_SEED = 1
 
 
@@ -31,20 +33,37 @@ class Task:
     batch: int
     data: Path
 
+    @property
+    def reads_text(self) -> bool:
+        return self.model == "gpt-mini"
+
+    @property
+    def examples(self) -> int:
+        """Examples of a step, all workers together: images, or words."""
+        return self.batch * self.workers * (CONTEXT if self.reads_text else 1)
+
 
 def read_task() -> Task:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=("dense-300-100", "lenet5"), required=True)
+    parser.add_argument("--model", choices=("dense-300-100", "lenet5", "resnet20", "gpt-mini"), required=True)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True, help="training steps, the first 20 of which are not timed")
     parser.add_argument("--batch", type=int, default=128, help="examples per worker and step")
-    parser.add_argument("--data", type=Path, required=True, help=".npz with images (count, 28, 28, 1) and labels")
+    parser.add_argument(
+        "--data", type=Path, required=True, help=".npz with images (count, 28, 28, 1) and labels; or words"
+    )
     return Task(**vars(parser.parse_args()))
 
 
 def read_data(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """Images as float32 between 0 and 1 (count, height, width, channels), and labels."""
+    """Images as float32 between 0 and 1 (count, height, width, channels), and labels; of a text, rows of words and the
+    words after them."""
     with np.load(task.data, allow_pickle=False) as stored:
+        if task.reads_text:
+            words = stored["words"].astype(np.int64)
+            rows = (len(words) - 1) // CONTEXT
+            inputs, targets = (words[first : first + rows * CONTEXT].reshape(rows, CONTEXT) for first in (0, 1))
+            return inputs, targets
         return stored["images"].astype(np.float32) / 255, stored["labels"].astype(np.int64)
 
 
@@ -66,7 +85,7 @@ class Clock:
 
     def rate(self, task: Task) -> float:
         """Examples per second, all workers together. Call it right after the last step."""
-        return (task.steps - WARMUP_STEPS) * task.batch * task.workers / (time.perf_counter() - self.began)
+        return (task.steps - WARMUP_STEPS) * task.examples / (time.perf_counter() - self.began)
 
 
 def answer(examples_per_second: float) -> None:

@@ -35,4 +35,4 @@ clock = timer(tf_keras)
 steps = task.steps - WARMUP_STEPS
 model.fit(dataset, epochs=2, steps_per_epoch=steps, callbacks=[clock], verbose=0)
 if rank == 0:
-    answer(steps * task.batch * task.workers / clock.seconds)
+    answer(steps * task.examples / clock.seconds)

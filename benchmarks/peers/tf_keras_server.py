@@ -48,5 +48,5 @@ clock = timer(tf_keras)
 steps = (task.steps - WARMUP_STEPS) * task.workers // STEPS_PER_EXECUTION * STEPS_PER_EXECUTION
 dataset = tf_keras.utils.experimental.DatasetCreator(worker_input)
 model.fit(dataset, epochs=2, steps_per_epoch=steps, callbacks=[clock], verbose=0)
-answer(steps * task.batch / clock.seconds)
+answer(steps * task.examples / task.workers / clock.seconds)
 os._exit(0)  # the coordinator's threads would wait for workers that are about to be ended

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 
-from task import LEARNING_RATE, Clock, answer, read_data, read_task, take_core
+from task import LEARNING_RATE, Clock, answer, read_task, take_core
 
 take_core(int(os.environ["LOCAL_RANK"]))
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-import torch.nn.functional as functional  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
-from torch_model import build  # noqa: E402
+from torch_model import build, dataset, loss_of  # noqa: E402
 
 task = read_task()
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-images, labels = read_data(task)
-dataset = TensorDataset(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
-sampler: DistributedSampler = DistributedSampler(dataset)
-loader = DataLoader(dataset, batch_size=task.batch, sampler=sampler, drop_last=True)
+examples = dataset(task)
+sampler: DistributedSampler = DistributedSampler(examples)
+loader = DataLoader(examples, batch_size=task.batch, sampler=sampler, drop_last=True)
 model = DistributedDataParallel(build(task.model))
 optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
@@ -32,7 +30,7 @@ while step < task.steps:
     for inputs, targets in loader:
         clock.before_step(step)
         optimizer.zero_grad()
-        loss = functional.cross_entropy(model(inputs), targets)
+        loss = loss_of(model(inputs), targets)
         loss.backward()
         optimizer.step()
         step += 1

@@ -33,6 +33,10 @@ class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
+class UserCodeError(RunFailed):
+    """Code of the user's raised while examples were read: `__cause__` is what it raised, traceback and all."""
+
+
 class PeerLost(VelodromeError):
     """A process lost another one it was training with: never the cause, always a consequence."""
 

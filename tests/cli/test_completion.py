@@ -35,7 +35,7 @@ def offered(velodrome, monkeypatch: pytest.MonkeyPatch):
     ("runs list --status i", ["interrupted", "incomplete"]),
     ("race --naming ", ["plain", "published"]),
     ("race --on d", ["debug"]),
-    ("train --optimizer ", ["sgd", "momentum", "adam"]),
+    ("train --optimizer ", ["sgd", "momentum", "adam", "adamw"]),
     ("train --engine torch --strategy ", ["allreduce", "ddp", "single"]),
     ("train --engine tensorflow --strategy m", ["mirrored", "multi-worker-mirrored"]),
     ("train --strategy d", ["ddp"]),
@@ -51,8 +51,8 @@ def test_values_are_offered(offered, line: str, words: list[str]) -> None:
 @pytest.mark.parametrize(("word", "words"), [
     ("ep", ["epochs=1", "epochs=1,5"]),
     ("batch", ["batch_size=", "batch_scope="]),
-    ("optimizer=", ["optimizer=sgd", "optimizer=momentum", "optimizer=adam"]),
-    ("optimizer=sgd,", ["optimizer=sgd,momentum", "optimizer=sgd,adam"]),
+    ("optimizer=", ["optimizer=sgd", "optimizer=momentum", "optimizer=adam", "optimizer=adamw"]),
+    ("optimizer=sgd,", ["optimizer=sgd,momentum", "optimizer=sgd,adam", "optimizer=sgd,adamw"]),
     ("batch-size=3", ["batch-size=32,64", "batch-size=32,64,128"]),
     ("entry=torch/d", ["entry=torch/ddp"]),
     ("entry=torch/ddp,tensorflow/p", ["entry=torch/ddp,tensorflow/parameter-server:1"]),
@@ -86,7 +86,7 @@ def test_names_of_what_is_stored_are_offered(offered, runs: Path) -> None:
 
 @pytest.mark.parametrize(("words", "told"), [
     (["--vary", "entry", "=", "torch/d"], ["torch/ddp"]),
-    (["--vary", "optimizer", "="], ["sgd", "momentum", "adam"]),
+    (["--vary", "optimizer", "="], ["sgd", "momentum", "adam", "adamw"]),
     (["--vary", "entry", "=", "tensorflow/parameter-server", ":"], ["1"]),
     (["--vary", "optimizer", "=", "sgd", "--naming", "pl"], ["plain"]),
     (["--naming", ""], ["plain", "published"]),

@@ -136,7 +136,7 @@ def test_an_array_that_ends_too_early_is_refused(tmp_path):
 
 def test_a_function_whose_images_would_not_fit_as_bytes_is_refused(monkeypatch):
     arrays = given("uint8")
-    monkeypatch.setattr(functions, "_function", lambda name: lambda: arrays)
+    monkeypatch.setattr(functions, "users_function", lambda option, name: lambda: arrays)
     monkeypatch.setattr(functions, "process_memory", lambda: 2 * 50 * 60 - 1)
     with pytest.raises(BadRequest, match=r"50 images take 5.9 KiB of memory in addition to what the function returned"):
         catalogue.load("mine:load", seed=1, validation=0.1)

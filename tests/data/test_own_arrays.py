@@ -123,12 +123,11 @@ def test_labels_may_be_words(tmp_path):
         ({"y_train": np.zeros(3, int)}, "x_train holds 60 examples and y_train 3 labels"),
         ({"x_train": None}, "no array 'x_train'"),
         ({"y_test": None}, "no array 'y_test'"),
-        ({"x_train": np.zeros((60, 20))}, "images are count × height × width"),
-        ({"x_train": np.zeros((60, 3, 32, 32))}, "transpose them"),
+        ({"x_train": np.zeros((60, 20))}, r"x_train have the shape \(20,\), of x_test \(4, 5\); make them alike"),
+        ({"x_train": np.zeros((60, 3, 32, 32))}, r"x_train have the shape \(3, 32, 32\), of x_test"),
         ({"x_test": np.zeros((20, 4, 6))}, "make them alike"),
-        ({"x_train": np.full((60, 4, 5), -3.0)}, "pixels reach from -3 to"),
         ({"y_train": np.eye(3)[np.arange(60) % 3]}, "argmax"),
-        ({"x_train": np.array(["a"] * 60)}, "images are numbers"),
+        ({"x_train": np.array(["a"] * 60)}, "inputs are numbers"),
         ({"y_train": np.zeros(60, int)}, "training needs two"),
         ({"x_train": np.array(3.0)}, "x_train is the single value '3.0'"),
         ({"y_test": np.array(1)}, "y_test is the single value '1'"),
@@ -194,7 +193,7 @@ def test_an_npz_file_whose_packed_bytes_are_damaged_is_refused_in_one_sentence(t
 
 def test_an_npz_file_with_a_single_value_is_refused_when_it_is_described(tmp_path):
     np.savez(tmp_path / "set.npz", x_train=np.array(1.0), y_train=np.arange(3))
-    with pytest.raises(BadRequest, match="no array 'x_train' with an example a row"):
+    with pytest.raises(BadRequest, match=r"x_train is the single value '1\.0'"):
         catalogue.describe(f"path:{tmp_path / 'set.npz'}")
 
 

@@ -34,6 +34,8 @@ from velodrome.worker.learner import State
 
 Arrays = Mapping[str, NDArray[Any]]
 PROCESS = Path(__file__).with_name("driver_process.py")
+#: In place of a file: the data set that the job names is loaded, as in a real run.
+NAMED = Path("named")
 
 
 @dataclass

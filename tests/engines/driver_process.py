@@ -29,6 +29,9 @@ from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.main import report
 
+#: In place of a file of data: the job's own data set is loaded, as in a real run.
+CATALOGUE = "-"
+
 
 def read_data(path: str) -> Splits:
     """From an `.npz` file into memory, or from a folder of `.npy` files that stay on disk."""
@@ -84,9 +87,11 @@ def work(role: str, rank: str, data: str, folder: str, resume: str, job: str) ->
         *classes, name = function.split(".")
         setattr(reduce(getattr, classes, import_module(module)), name, lambda *_: None)
     try:
-        if Path(data).name.startswith("arrays"):
+        if Path(data).name == "named":
+            pass  # the job names its data, which is loaded as in a real run
+        elif Path(data).name.startswith("arrays"):
             context.data = context.task.fit(context.job, read_arrays(data))
-        else:
+        elif data != CATALOGUE:
             context.data = {"classification": read_data, "language-model": read_text}[context.task.name](data)
         import_module(engine_of(context.job).worker).train(context)
     except BaseException as error:

@@ -118,3 +118,21 @@ class Drawing(layers.Layer):
 
 def drawing(input_shape: Shape, classes: int, by_step: bool = False) -> keras.Model:
     return keras.Sequential([keras.Input(input_shape), layers.Flatten(), Drawing(by_step), layers.Dense(classes)])
+
+
+def penalised(input_shape: Shape, classes: int, penalty: float = 0.0) -> keras.Model:
+    """One layer with a penalty on its kernel; its bias has none."""
+    regularizer = keras.regularizers.L2(penalty)
+    return keras.Sequential([
+        keras.Input(input_shape), layers.Flatten(), layers.Dense(classes, kernel_regularizer=regularizer),
+    ])
+
+
+def make_optimizer() -> keras.optimizers.Optimizer:
+    """An optimizer that no job names."""
+    return keras.optimizers.RMSprop(0.01, momentum=0.5)
+
+
+def make_nadam() -> keras.optimizers.Optimizer:
+    """One that assigns to a variable of its own in each replica, which Keras cannot do under every strategy."""
+    return keras.optimizers.Nadam(0.01)

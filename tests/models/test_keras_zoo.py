@@ -11,7 +11,8 @@ from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit
 
-PARAMETERS = {"linear": 7_850, "dense-128": 101_770, "dense-300-100": 266_610, "lenet5": 431_080}
+PARAMETERS = {"linear": 7_850, "dense-128": 101_770, "dense-300-100": 266_610, "lenet5": 431_080,
+              "vgg-small": 4_290_954}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,22 @@ def test_the_language_model_has_the_published_size_and_begins_uniform(zoo: Any) 
         value = np.asarray(variable)
         assert np.abs(value).max() <= 0.1
         assert value.std() == pytest.approx(0.1 / np.sqrt(3), rel=0.1)
+
+
+def test_resnet20_and_gpt_mini_start_as_in_pytorch(zoo: Any) -> None:
+    model = zoo.build("resnet20", input_shape=(32, 32, 3), classes=10)
+    assert sum(int(np.prod(each.shape)) for each in model.trainable_variables) == 269_722
+    for variable in model.trainable_variables:
+        if "kernel" in variable.path:
+            fan_in = np.prod(variable.shape[:-1])
+            assert np.asarray(variable).std() == pytest.approx(np.sqrt(2 / fan_in), rel=0.15)
+    model = zoo.build_text("gpt-mini", 10_000, context=64)
+    assert model.count_params() == (10_000 + 64) * 128 + 4 * (12 * 128**2 + 13 * 128) + 2 * 128
+    for variable in model.trainable_variables:
+        if len(variable.shape) > 1:
+            added = any(name in variable.path for name in ("attended", "contract"))
+            expected = 0.02 / np.sqrt(8) if added else 0.02
+            assert np.asarray(variable).std() == pytest.approx(expected, rel=0.05), variable.path
 
 
 def test_a_network_of_images_reads_no_text(zoo: Any) -> None:

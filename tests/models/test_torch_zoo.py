@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,8 @@ pytestmark = pytest.mark.unit
         ("dense-300-100", (1, 28, 28), 266_610),
         ("lenet5", (1, 28, 28), 431_080),
         ("fruit-cnn", (3, 100, 100), 356_842),
+        ("resnet20", (3, 32, 32), 269_722),
+        ("vgg-small", (3, 32, 32), 5_274_570),
     ],
 )
 def test_models_have_the_published_number_of_parameters(name, shape, parameters):
@@ -62,6 +66,107 @@ def test_lenet5_computes_what_its_description_says():
     expected = hidden @ model.dense2.weight.detach().numpy().T + model.dense2.bias.detach().numpy()
     found = model(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy()
     assert np.abs(found - expected).max() < 1e-12
+
+
+def test_resnet20_computes_what_its_description_says():
+    """Convolutions, normalisation by moving statistics and shortcuts without parameters, written out in NumPy."""
+    torch.manual_seed(3)
+    model = torch_zoo.build("resnet20", (2, 8, 12), 7).double().eval()
+    random = np.random.default_rng(0)
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if "norm" in name and "tracked" not in name:
+                value.copy_(torch.from_numpy(random.uniform(0.5, 1.5, value.shape)))
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+
+    def convolve(inputs, name, stride=1):
+        padded = np.pad(inputs, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::stride, ::stride]
+        return np.einsum("bcijyx,ocyx->boij", windows, weights[f"{name}.weight"])
+
+    def normalise(inputs, name):
+        mean, variance, scale, shift = (
+            weights[f"{name}.{kind}"][:, None, None] for kind in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (inputs - mean) / np.sqrt(variance + 1e-5) * scale + shift
+
+    images = random.random((3, 2, 8, 12))
+    now = np.maximum(normalise(convolve(images, "conv"), "norm"), 0)
+    for stage, filters in enumerate((16, 32, 64), start=1):
+        for block in (1, 2, 3):
+            name, begins = f"stage{stage}_block{block}", stage > 1 and block == 1
+            hidden = np.maximum(normalise(convolve(now, f"{name}.conv1", 2 if begins else 1), f"{name}.norm1"), 0)
+            hidden = normalise(convolve(hidden, f"{name}.conv2"), f"{name}.norm2")
+            if begins:
+                shortcut = np.zeros_like(hidden)
+                shortcut[:, : filters // 2] = now[:, :, ::2, ::2]
+                now = shortcut
+            now = np.maximum(hidden + now, 0)
+    expected = now.mean((2, 3)) @ weights["dense.weight"].T + weights["dense.bias"]
+    found = model(torch.from_numpy(images)).detach().numpy()
+    assert np.abs(found - expected).max() < 1e-10
+
+
+def test_resnet20_starts_he_normal():
+    torch.manual_seed(0)
+    model = torch_zoo.build("resnet20", (3, 32, 32), 10)
+    for name, value in model.named_parameters():
+        if value.ndim > 1:
+            fan_in = value[0].numel()
+            assert float(value.detach().std()) == pytest.approx((2 / fan_in) ** 0.5, rel=0.15), name
+        elif "bias" in name:
+            assert not value.any(), name
+
+
+def test_gpt_mini_computes_what_its_description_says():
+    """Pre-normalised blocks, causal attention of four heads and tied embeddings, written out in NumPy word by word."""
+    torch.manual_seed(3)
+    model = torch_zoo.build_text("gpt-mini", 50, context=7).double()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value), alpha=0.1)
+    weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    words = np.random.default_rng(0).integers(0, 50, (2, 7))
+
+    def dense(inputs, name):
+        return inputs @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(inputs, name):
+        centred = inputs - inputs.mean(-1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return centred / deviation * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def gelu(inputs):
+        return inputs * (1 + np.vectorize(math.erf)(inputs / 2**0.5)) / 2
+
+    for row in range(2):
+        stream = weights["words.weight"][words[row]] + weights["positions.weight"]
+        for block in range(4):
+            name = f"blocks.{block}"
+            query, key, value = np.split(dense(norm(stream, f"{name}.norm1"), f"{name}.qkv"), 3, axis=1)
+            mixed = np.zeros_like(stream)
+            for head in range(4):
+                part = slice(32 * head, 32 * head + 32)
+                for place in range(7):
+                    scores = np.exp(key[: place + 1, part] @ query[place, part] / 32**0.5)
+                    mixed[place, part] = scores / scores.sum() @ value[: place + 1, part]
+            stream = stream + dense(mixed, f"{name}.attended")
+            hidden = gelu(dense(norm(stream, f"{name}.norm2"), f"{name}.expand"))
+            stream = stream + dense(hidden, f"{name}.contract")
+        expected = norm(stream, "norm") @ weights["words.weight"].T
+        found = model(torch.from_numpy(words[row : row + 1]))[0].detach().numpy()
+        assert np.abs(found - expected).max() < 1e-9
+
+
+def test_gpt_mini_has_tied_embeddings_and_starts_small():
+    torch.manual_seed(0)
+    model = torch_zoo.build_text("gpt-mini", 10_000, context=64)
+    blocks = 4 * (12 * 128**2 + 13 * 128)
+    assert sum(value.numel() for value in model.parameters()) == (10_000 + 64) * 128 + blocks + 2 * 128
+    for name, value in model.named_parameters():
+        if value.ndim > 1:
+            added = name.endswith(("attended.weight", "contract.weight"))
+            assert float(value.detach().std()) == pytest.approx(0.02 / 8**0.5 if added else 0.02, rel=0.05), name
 
 
 def test_images_too_small_for_a_model_are_refused():

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 1), (16, 20, 3)])
-@pytest.mark.parametrize("name", ["linear", "dense-128", "dense-300-100", "lenet5"])
+@pytest.mark.parametrize("name", ["linear", "dense-128", "dense-300-100", "lenet5", "vgg-small"])
 def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int, int]) -> None:
     pytest.importorskip("tensorflow")
     torch = pytest.importorskip("torch")
@@ -31,6 +31,23 @@ def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int
     assert np.abs(np.asarray(keras_model(images)) - answers).max() < 1e-5
 
 
+@pytest.mark.parametrize("shape", [(10,), (5, 3)])
+def test_the_networks_for_arrays_compute_the_same_function(shape: tuple[int, ...]) -> None:
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    keras_model = keras_zoo.build("mlp", input_shape=shape, classes=3)
+    torch_model = torch_zoo.build("mlp", input_shape=shape, classes=3)
+    assert keras_model.count_params() == np.prod(shape) * 128 + 128 + 128 * 64 + 64 + 64 * 3 + 3
+    rows = np.random.default_rng(2).normal(size=(6, *shape)).astype(np.float32)
+    with torch.no_grad():
+        for variable, parameter in zip(keras_model.trainable_variables, torch_model.parameters(), strict=True):
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(np.asarray(variable).T)))
+        answers = torch_model(torch.from_numpy(rows)).numpy()
+    assert np.abs(np.asarray(keras_model(rows)) - answers).max() < 1e-5
+
+
 def test_the_photo_networks_compute_the_same_function() -> None:
     pytest.importorskip("tensorflow")
     torch = pytest.importorskip("torch")
@@ -46,6 +63,59 @@ def test_the_photo_networks_compute_the_same_function() -> None:
         images = np.random.default_rng(2).random((6, 36, 40, 3), np.float32)
         answers = torch_model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
     assert np.abs(np.asarray(keras_model(images, training=False)) - answers).max() < 1e-5
+
+
+def test_the_residual_networks_compute_the_same_function_in_training_and_evaluation() -> None:
+    """Weights and moving statistics are copied; in training, the statistics of the batch normalise it."""
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    random = np.random.default_rng(2)
+    keras_model = keras_zoo.build("resnet20", input_shape=(16, 20, 3), classes=7)
+    torch_model = torch_zoo.build("resnet20", input_shape=(3, 16, 20), classes=7)
+    with torch.no_grad():
+        for variable, parameter in zip(keras_model.trainable_variables, torch_model.parameters(), strict=True):
+            if "gamma" in variable.path or "beta" in variable.path:
+                variable.assign(variable + random.normal(0, 0.1, variable.shape))
+            value = np.asarray(variable)
+            turned = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(turned)))
+        statistics = [buffer for name, buffer in torch_model.named_buffers() if "running" in name]
+        for variable, buffer in zip(keras_model.non_trainable_variables, statistics, strict=True):
+            variable.assign(variable + random.random(variable.shape))
+            buffer.copy_(torch.from_numpy(np.asarray(variable).copy()))
+        images = random.random((6, 16, 20, 3), np.float32)
+        for training in (False, True):
+            answers = torch_model.train(training)(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+            found = np.asarray(keras_model(images, training=training))
+            assert np.abs(found - answers).max() < 1e-4 * np.abs(answers).max()
+
+
+def test_the_transformers_compute_the_same_function() -> None:
+    pytest.importorskip("tensorflow")
+    torch = pytest.importorskip("torch")
+    from velodrome.models import keras_zoo, torch_zoo
+
+    random = np.random.default_rng(1)
+    keras_model = keras_zoo.build_text("gpt-mini", 60, context=11)
+    torch_model = torch_zoo.build_text("gpt-mini", 60, context=11)
+    words = random.integers(0, 60, (3, 11)).astype(np.int32)
+    with torch.no_grad():
+        for variable, (name, parameter) in zip(
+            keras_model.trainable_variables, torch_model.named_parameters(), strict=True
+        ):
+            # Away from the start, where all layers are nearly linear and biases are zero.
+            variable.assign(variable + random.normal(0, 0.1, variable.shape))
+            value = np.asarray(variable).copy()
+            kept = value.ndim == 1 or name.startswith(("words", "positions"))
+            parameter.copy_(torch.from_numpy(value if kept else value.T.copy()))
+        answers = torch_model(torch.from_numpy(words)).numpy()
+        shorter = torch_model(torch.from_numpy(words[:, :4])).numpy()
+    assert np.abs(answers).max() > 1
+    assert np.abs(np.asarray(keras_model(words)) - answers).max() < 1e-4
+    assert np.abs(np.asarray(keras_model(words[:, :4])) - answers[:, :4]).max() < 1e-4, "no word sees a later one"
+    assert np.abs(shorter - answers[:, :4]).max() < 1e-4
 
 
 def test_the_language_models_compute_the_same_function() -> None:

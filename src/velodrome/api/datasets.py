@@ -1,4 +1,4 @@
-"""`datasets.list`, `prepare`, `show`, `verify` and `shard`: what `velodrome data` does, as plain data."""
+"""`datasets.list`, `prepare`, `show`, `encode_row`, `verify` and `shard`: what `velodrome data` does, as plain data."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import builtins
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Description, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from velodrome.data.arrays import ArrayField, Arrays
+
+#: Bytes of a file of columns.
+_LARGEST_COLUMNS = 1 << 28
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -74,7 +83,8 @@ def show(
     mirror: str | None = None,
     on_download: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write a contact sheet of a data set and count its classes; for a text, count its words.
+    """Write a contact sheet of a data set and count its classes; for a text, count its words; for arrays and tables,
+    say what they hold and what was done to their columns.
 
     Args:
         name: name of a data set; also your own data.
@@ -91,8 +101,11 @@ def show(
     if catalogue.describe(name, bad_data=bad_data).kind == "text":
         return _count_words(name, bad_data)
     from velodrome.data.images.contact_sheet import class_counts, draw, write
+    from velodrome.data.splits import Splits
 
-    splits = catalogue.load(name, seed=seed, validation=validation, bad_data=bad_data)
+    splits = catalogue.load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
+    if not isinstance(splits, Splits):
+        return _arrays(splits)
     path = Path(out) if out is not None else Path(re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") + ".png")
     write(draw(splits, columns), path)
     return {
@@ -100,6 +113,22 @@ def show(
         "train": len(splits.train), "validation": len(splits.validation), "test": len(splits.test),
         "counts": class_counts(splits), "notes": [*splits.notes],
     }
+
+
+def _arrays(data: Arrays) -> dict[str, Any]:
+    """What arrays hold; of a table also means, deviations and categories of its columns."""
+    from velodrome.data.arrays import implied_task
+
+    return {
+        "name": data.name, "train": len(data.train), "validation": len(data.validation), "test": len(data.test),
+        "inputs": [_plain_field(one) for one in data.inputs], "targets": [_plain_field(one) for one in data.targets],
+        "task": data.columns.get("task") or implied_task(data.targets), "classes": data.classes,
+        "class_names": [*data.class_names], "columns": dict(data.columns), "notes": [*data.notes, *data.caveats],
+    }
+
+
+def _plain_field(one: ArrayField) -> dict[str, Any]:
+    return {"name": one.name, "shape": [*one.shape], "dtype": one.dtype}
 
 
 def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
@@ -117,6 +146,26 @@ def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
     }
 
 
+def encode_row(columns: str | Path | Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """A new row of a table as the inputs of a model that was trained on it, with a batch of one.
+
+    Args:
+        columns: the folder of a saved model, its ``columns.json``, or what that file contains.
+        row: cells by column; one that is missing counts as the mean of its column, or as no category.
+    """
+    from velodrome.data.tables import encoding
+
+    if isinstance(columns, Mapping):
+        return encoding.encode_row(columns, row)
+    path = Path(columns)
+    path = path / "columns.json" if path.is_dir() else path
+    try:
+        stored: dict[str, Any] = files.read_json(path, _LARGEST_COLUMNS)
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"cannot read {str(path)!r}: {error}; give the folder of a model of a table") from None
+    return encoding.encode_row(stored, row)
+
+
 def verify(name: str) -> dict[str, Any]:
     """Compare the stored files of a data set with their checksums: ``ok``, and the state of each file.
 
@@ -126,8 +175,8 @@ def verify(name: str) -> dict[str, Any]:
     ok = bool(found) and all(file.state == "ok" for file in found)
     prepare = not found or any(file.state != "ok" and file.by_prepare for file in found)
     advice = None if ok or not prepare else f"velodrome data prepare {shlex.quote(name)}"
-    files = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
-    return {"name": name, "ok": ok, "advice": advice, "files": files}
+    states = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
+    return {"name": name, "ok": ok, "advice": advice, "files": states}
 
 
 def shard(

@@ -13,6 +13,7 @@ import typer
 
 from velodrome.cli.output import say
 from velodrome.spec.job import Job
+from velodrome.spec.optimization import OPTIMIZERS
 
 Values = Callable[[typer.Context], Iterable[str]]
 Completion = Callable[[typer.Context, str], list[str]]
@@ -20,7 +21,7 @@ Completion = Callable[[typer.Context, str], list[str]]
 _DIVIDERS = "=:"
 #: Examples for fields whose values cannot be listed.
 _EXAMPLES = {"workers": ("1,2", "1,2,4"), "servers": ("1", "1,2"), "batch_size": ("32,64", "32,64,128"),
-             "epochs": ("1", "1,5"), "learning_rate": ("0.1", "0.1,0.01")}
+             "epochs": ("1", "1,5"), "learning_rate": ("0.1", "0.1,0.01"), "warmup": ("500", "500,2epochs")}
 
 
 def offer(values: Values) -> Completion:
@@ -73,6 +74,8 @@ def choices(name: str, engine: str | None = None) -> list[str]:
         if name == "engine":
             return [one.name for one in engines()]
         return sorted({s.name for one in engines() if engine in (None, one.name) for s in one.strategies})
+    if name == "optimizer":
+        return [*OPTIMIZERS]
     annotation: Any = Job.model_fields[name].annotation
     for part in (annotation, *get_args(annotation)):
         if get_origin(part) is Literal:

@@ -29,12 +29,13 @@ from velodrome.cluster.preflight import crowded
 from velodrome.cluster.registry import launcher_named
 from velodrome.events.lines import to_event
 from velodrome.events.models import EpochEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
+from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
 from velodrome.printable import shown
 from velodrome.run.execute import JobFailed
 from velodrome.run.store import OpenRun, Store
+from velodrome.spec.check_optimization import batch_of_step, scale_of_rate
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 
@@ -160,8 +161,27 @@ def _announce(plan: Plan, run: OpenRun) -> str:
         f"  {job.engine}/{job.strategy} ({form}), {who}, threads {threads}\n"
         f"  {escape(job.model)} on {escape(job.dataset)}{learns}, validation {job.validation:g}, "
         f"batch {job.batch_size} ({scope})\n"
-        f"  {job.optimizer} {job.rate:g}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
+        f"  {_optimization(job, strategy)}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
+
+
+def _optimization(job: Job, strategy: Strategy) -> str:
+    """The optimizer with its learning rate, and the settings that are not their defaults."""
+    scale = scale_of_rate(job, strategy)
+    words = [escape(job.optimizer) if job.has_own_optimizer else f"{job.optimizer} {job.rate * scale:g}"]
+    if job.scale_rate != "none":
+        base = "its own rate" if job.has_own_optimizer else f"{job.rate:g}"
+        words.append(f"{base} scaled by {scale:g} ({job.scale_rate})")
+    if job.schedule != "constant":
+        words.append(f"{job.schedule} schedule")
+    if job.warmup is not None:
+        words.append(f"warm-up {job.warmup}{' steps' if job.warmup.isdigit() else ''}")
+    words += [
+        f"{name.replace('_', ' ')} {getattr(job, name)}" for name in ("weight_decay", "accumulate", "label_smoothing",
+                                                                     "ema", "weights")
+        if getattr(job, name) != type(job).model_fields[name].default
+    ]
+    return ", ".join(words + ["nesterov"] * job.nesterov)
 
 
 def _counted(count: int, what: str) -> str:

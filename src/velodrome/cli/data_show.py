@@ -50,13 +50,16 @@ def command(
 ) -> None:
     """Draw a contact sheet of a data set, and count its classes.
 
-    For a text, count the words and show the most frequent ones.
+    For a text, count the words and show the most frequent ones. For arrays and tables, show what they hold and what
+    was done to each column.
 
     Examples:
 
     `velodrome data show fashion-mnist --out fashion.png`
 
     `velodrome data show path:/data/photos --bad-data skip`
+
+    `velodrome data show 'path:houses.csv?target=price'`
     """
     from velodrome.api import datasets
     from velodrome.cli.console import JobProgress
@@ -73,6 +76,8 @@ def command(
         say_json(found)
     elif "vocabulary" in found:
         say(_text_summary(found))
+    elif "inputs" in found:
+        _print_arrays(found)
     else:
         _print_counts(found)
 
@@ -102,6 +107,47 @@ def _print_counts(found: dict[str, Any]) -> None:
     for note in found["notes"]:
         console.print(note, soft_wrap=True)
     console.print(f"the contact sheet is {found['sheet']}", soft_wrap=True)
+
+
+def _print_arrays(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import print_table
+    from velodrome.printable import shown
+
+    console = SafeConsole(markup=False)
+    console.print(f"{found['name']}: {found['train']:,} examples to train on, {found['validation']:,} for validation, "
+                  f"{found['test']:,} for test; {found['task']}", soft_wrap=True)
+    for side in ("inputs", "targets"):
+        held = ", ".join(f"{shown(one['name'])} {'×'.join(map(str, one['shape'])) or '1'} {one['dtype']}"
+                         for one in found[side])
+        console.print(f"{side}: {held}", soft_wrap=True)
+    if found["columns"]:
+        table = Table()
+        for head in ("column", "encoded as", "mean", "deviation", "missing"):
+            table.add_column(head, overflow="fold", justify="left" if head in ("column", "encoded as") else "right")
+        missing = found["columns"]["missing"]
+        every = [*found["columns"]["features"], *found["columns"]["targets"]]
+        for column in every[:_MOST_ROWS]:
+            numbers = [f"{column[one]:.6g}" if one in column else "" for one in ("mean", "deviation")]
+            table.add_row(shown(column["name"]), _encoding(column), *numbers, f"{missing.get(column['name'], 0):,}")
+        if len(every) > _MOST_ROWS:
+            table.add_row(f"{len(every) - _MOST_ROWS:,} more columns, which --json lists", "", "", "", "")
+        print_table(console, table)
+    for note in found["notes"]:
+        console.print(note, soft_wrap=True)
+
+
+def _encoding(column: dict[str, Any]) -> str:
+    """`number`, or how categories are encoded and the first of them."""
+    from velodrome.printable import shown
+
+    if column["kind"] == "number":
+        return "number"
+    names = column["categories"]
+    some = ", ".join(shown(name, _LONGEST_WORD) for name in names[:4]) + (", …" if len(names) > 4 else "")
+    return f"{len(names):,} categories, {column['how']}: {some}"
 
 
 def _text_summary(found: dict[str, Any]) -> str:

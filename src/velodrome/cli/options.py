@@ -43,7 +43,10 @@ JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]
 
-_FLAGS = {"keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints"}
+_FLAGS = {
+    "keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints",
+    "nesterov": "--nesterov/--no-nesterov",
+}
 
 
 def _plain_type(annotation: Any) -> Any:

@@ -14,6 +14,7 @@ from velodrome.data.own.standard_library import refuse_standard
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
+from velodrome.models import given_weights
 from velodrome.models.own import split_name
 from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
@@ -21,6 +22,7 @@ from velodrome.offers.transports import shared_memory_shortage, uses_mpi
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import roles_of
+from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 
 
@@ -31,7 +33,9 @@ def check_here(job: Job) -> None:
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
     if uses_mpi(strategy) and (shortage := shared_memory_shortage(job.workers)):
         raise Unavailable(shortage, [shortage])
-    _check_own_module(job)
+    _check_own_modules(job)
+    if job.weights is not None:
+        given_weights.check_readable(job.weights)
     _check_memory(job)
 
 
@@ -45,19 +49,37 @@ def check_job(job: Job) -> None:
         zoo_model(job.model)
     if job.task and is_own(job.task):
         split_name(job.task, "--task")
+    if job.transform is not None:
+        split_name(job.transform, "--transform")
     task = task_of(job)
     task.check_engine(job.engine)
     if job.target:
         task.check_target(Target.parse(job.target))
+    _check_optimization(job, task)
     task.check(job, _about(job))
+
+
+def _check_optimization(job: Job, task: Task) -> None:
+    """Refuse what a task has no use for, or its engine cannot do."""
+    if job.label_smoothing and task.name != "classification":
+        raise BadRequest(
+            f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task.name}, and labels are smoothed in "
+            "classification only; leave it out"
+        )
+    if job.dtype == "bfloat16" and job.engine == "tensorflow" and task.name == "language-model":
+        raise BadRequest(
+            f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one "
+            "of them, or --engine torch"
+        )
 
 
 def _about(job: Job) -> Description:
     return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
 
 
-def _check_own_module(job: Job) -> None:
-    for option, name in (("--model", job.model), ("--task", job.task or "")):
+def _check_own_modules(job: Job) -> None:
+    named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
+    for option, name in ((f"--{option}", name or "") for option, name in named):
         if is_own(name):
             _find_module(job.engine, option, name)
 

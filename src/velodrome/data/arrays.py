@@ -98,6 +98,8 @@ class Arrays:
     own_files: bool = False
     #: Promises of exactness that do not apply to this data, as sentences: a stream has no order to keep.
     caveats: tuple[str, ...] = ()
+    #: Whether examples can only be read from front to back, so that an epoch visits them in their own order.
+    in_order: bool = False
 
     @property
     def inputs(self) -> tuple[ArrayField, ...]:

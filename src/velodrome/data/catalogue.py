@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from velodrome.data.text import Text
 
 #: Each has a tuple `DATA_SETS`.
-MODULES = ("digits", "idx", "fruits", "products", "treebank")
+MODULES = ("digits", "idx", "cifar", "fruits", "products", "embedded_tables", "treebank")
 #: What comes before the colon, and the module whose `data_set(rest, bad_data)` handles what follows it.
 SCHEMES = {"path": "own.paths", "text": "own.text_folder", "shards": "shards.data_set"}
 

@@ -105,6 +105,9 @@ class HistoryRow(Record):
     )
     train_loss: Number | None = Field(None, description="mean loss over the epoch's training examples")
     validation_loss: Number | None = Field(None, description="mean loss over the validation set")
+    learning_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
+    )
     seconds: Amount = Field(description="training time, without validation")
     evaluate_seconds: Amount = Field(description="validation time")
 

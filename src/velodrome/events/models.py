@@ -92,6 +92,9 @@ class ProgressEvent(EventBase):
     metrics: dict[str, Number | None] = Field(
         default_factory=dict, description="all metrics of the task over the same examples, by name"
     )
+    learning_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="of the last step; for an optimizer of your own, what its rate was multiplied with"
+    )
 
 
 class EpochEvent(EventBase):
@@ -104,6 +107,9 @@ class EpochEvent(EventBase):
     steps: Count = Field(description="steps since the job began")
     train: Counts = Field(description="counts over the epoch's training examples, as they were trained on")
     validation: Counts = Field(description="counts over the validation set")
+    learning_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
+    )
 
 
 class ResourcesEvent(EventBase):

@@ -204,7 +204,10 @@ class RunResult(Record):
     )
     optimizer: Annotated[str | None, NOT_NULL] = Field(None, description="as requested")
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="as requested, or the optimizer's default"
+        None, description="as requested, or the optimizer's default; missing for an optimizer of your own"
+    )
+    effective_rate: Annotated[Number | None, NOT_NULL] = Field(
+        None, description="the learning rate after `--scale-rate`, before any schedule"
     )
     pixels: Annotated[str | None, NOT_NULL] = Field(
         None, description="pixel values that were fed to the model: unit, byte or standardize; missing for a text, and "

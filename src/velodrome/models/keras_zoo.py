@@ -1,19 +1,20 @@
-"""The zoo as Keras 3 models: the same architectures as in `torch_zoo`, with Keras' own initial distribution.
+"""The zoo as Keras 3 models: the same architectures as in `torch_zoo`, with the same initial distributions.
 
-Images come as (height, width, channels) with values from 0 to 1; logits go out.
+Images come as (height, width, channels) with values from 0 to 1, arrays as they are; logits go out, or as many numbers
+as were asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import layers
 
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, zoo_model
-
-Shape = tuple[int, int, int]
+from velodrome.models.keras_gpt import gpt_mini
+from velodrome.models.keras_resnet import resnet20
+from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 
 def _linear(classes: int) -> list[keras.Layer]:
@@ -63,32 +64,68 @@ def _fruit_cnn(classes: int) -> list[keras.Layer]:
     ]
 
 
+def _mlp(outputs: int) -> list[keras.Layer]:
+    return [
+        layers.Flatten(), layers.Dense(128, activation="relu"), layers.Dense(64, activation="relu"),
+        layers.Dense(outputs),
+    ]
+
+
+def _vgg_small(classes: int) -> list[keras.Layer]:
+    return [
+        *(layer for filters in (32, 64) for layer in (
+            layers.Conv2D(filters, 3, padding="same"), layers.MaxPooling2D(2), layers.Activation("relu"),
+        )),
+        layers.Flatten(),
+        layers.Dense(1024, activation="relu"),
+        layers.Dense(1024, activation="relu"),
+        layers.Dense(classes),
+    ]
+
+
 _LAYERS: dict[str, Callable[[int], list[keras.Layer]]] = {
     "linear": _linear,
     "dense-128": _dense_128,
     "dense-300-100": _dense_300_100,
     "lenet5": _lenet5,
     "fruit-cnn": _fruit_cnn,
+    "mlp": _mlp,
+    "vgg-small": _vgg_small,
 }
 
 #: Units of the embedding and of each LSTM layer, and the limits of the initial weights.
 _LSTM_SMALL, _LSTM_LAYERS, _LSTM_LIMIT = 200, 2, 0.1
 
 
-def build(name: str, input_shape: Shape, classes: int) -> keras.Model:
-    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape."""
-    check_shape(name, input_shape)
-    return keras.Sequential([keras.Input(input_shape), *_LAYERS[name](classes)], name=name)
+def build(name: str, input_shape: Sequence[int], classes: int) -> keras.Model:
+    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape.
+
+    Images are (height, width, channels); arrays may have any shape.
+    """
+    if name != ARRAY_MODEL:
+        check_shape(name, input_shape)
+    if name == "resnet20":
+        height, width, channels = input_shape
+        return resnet20((height, width, channels), classes)
+    return keras.Sequential([keras.Input(tuple(input_shape)), *_LAYERS[name](classes)], name=name)
 
 
-def build_text(name: str, vocabulary: int) -> keras.Model:
-    """A language model of the zoo with fresh weights: words (rows, columns) and the state of every row go in, logits of
-    the words after them (rows, columns, vocabulary) and the new state come out.
+def build_text(name: str, vocabulary: int, context: int = 20) -> keras.Model:
+    """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name.
+
+    `context` is the largest number of words that a model without carried state reads at a time.
+    """
+    if zoo_model(name).task != "language-model":
+        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    return gpt_mini(vocabulary, context) if name == "gpt-mini" else _lstm_small(vocabulary)
+
+
+def _lstm_small(vocabulary: int) -> keras.Model:
+    """Words (rows, columns) and the state of every row go in, logits of the words after them (rows, columns,
+    vocabulary) and the new state come out.
 
     All weights begin uniform, the biases too, and no gate is favoured, as in the model that Zaremba et al. published.
     """
-    if zoo_model(name).task != "language-model":
-        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
     units = _LSTM_SMALL
 
     def uniform() -> keras.initializers.Initializer:
@@ -106,4 +143,4 @@ def build_text(name: str, vocabulary: int) -> keras.Model:
         now, *ended = lstm(now, initial_state=state[2 * layer : 2 * layer + 2])
         after += ended
     softmax = layers.Dense(vocabulary, kernel_initializer=uniform(), bias_initializer=uniform(), name="softmax")
-    return keras.Model([words, *state], [softmax(now), *after], name=name)
+    return keras.Model([words, *state], [softmax(now), *after], name="lstm-small")

@@ -116,6 +116,7 @@ def _keras_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
     return [
         "import keras", "import numpy as np", *_imports(about), "",
         *([] if about["dtype"] == "float32" else [f"keras.config.set_floatx({about['dtype']!r})"]),
+        *([f"keras.config.set_dtype_policy({about['policy']!r})"] if "policy" in about else []),
         f"model = {_call(about)}",
         f"model({first})  # creates the weights",
         f"model.load_weights({path})",
@@ -142,6 +143,9 @@ def _torch_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
+    if about.get("kind") == "text" and "context" in about:
+        return [f"It takes rows of at most {about['context']} words, as their places in `{VOCABULARY}`; it returns "
+                "logits of the words that follow."]
     if about.get("kind") == "text":
         return [f"It takes rows of words, as their places in `{VOCABULARY}`, and the state of every row; it returns "
                 "logits of the words that follow, and the new state."]
@@ -153,8 +157,9 @@ def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
     plus = f" plus {offset}" if _nonzero(offset) else ""
     shape = ", ".join(map(str, ("count", *about["input_shape"])))
     batch = f", {about['only_batch']} at a time," if about.get("only_batch") else ""
+    trained = f" It was trained under `torch.autocast` in {about['autocast']}." if "autocast" in about else ""
     return [f"It takes images ({shape}){batch} in {about['dtype']}: each byte (0 to 255) times {about['scale']}{plus}. "
-            f"It returns {_OUTPUTS[about['outputs']]}."]
+            f"It returns {_OUTPUTS[about['outputs']]}.{trained}"]
 
 
 def _arrays_and_outputs(about: Mapping[str, Any]) -> list[str]:

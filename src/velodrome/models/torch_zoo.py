@@ -1,19 +1,23 @@
-"""The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with Keras' own initial distribution.
+"""The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with the same initial distributions.
 
-Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary; logits go out.
+Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary, arrays as they
+are; logits go out, or as many numbers as were asked for.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import nn
 
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, zoo_model
+from velodrome.models.torch_gpt import Gpt
+from velodrome.models.torch_resnet import resnet20, start_he_normal
+from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 Shape = tuple[int, int, int]
 #: Hidden and cell state of every row: h and c, each (layers, rows, units).
@@ -141,31 +145,72 @@ def _fruit_cnn(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
     return layers
 
 
+def _vgg_small(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
+    channels, height, width = shape
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, filters in enumerate((32, 64), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU()
+        channels, height, width = filters, height // 2, width // 2
+    return OrderedDict(
+        layers, flatten=Flatten(), dense1=nn.Linear(channels * height * width, 1024), relu3=nn.ReLU(),
+        dense2=nn.Linear(1024, 1024), relu4=nn.ReLU(), dense3=nn.Linear(1024, classes),
+    )
+
+
 _LAYERS: dict[str, Callable[[Shape, int], OrderedDict[str, nn.Module]]] = {
     "linear": _linear,
     "dense-128": _dense_128,
     "dense-300-100": _dense_300_100,
     "lenet5": _lenet5,
     "fruit-cnn": _fruit_cnn,
+    "resnet20": resnet20,
+    "vgg-small": _vgg_small,
 }
 
 
-def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
-    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape."""
+def build(name: str, input_shape: Sequence[int], classes: int) -> nn.Module:
+    """A model of the zoo with fresh weights, or `BadRequest` if it is unknown or cannot take the shape.
+
+    Images are (channels, height, width); arrays may have any shape.
+    """
+    if name == ARRAY_MODEL:
+        return _mlp(math.prod(input_shape), classes)
     channels, height, width = input_shape
     check_shape(name, (height, width, channels))
-    model = nn.Sequential(_LAYERS[name](input_shape, classes))
+    model = nn.Sequential(_LAYERS[name]((channels, height, width), classes))
+    if name == "resnet20":
+        start_he_normal(model)
+    else:
+        _start_glorot_uniform(model)
+    return model
+
+
+def _mlp(numbers: int, outputs: int) -> nn.Module:
+    layers = _dense(numbers, 128, 64, outputs)
+    layers["flatten"] = nn.Flatten()
+    model = nn.Sequential(layers)
+    _start_glorot_uniform(model)
+    return model
+
+
+def _start_glorot_uniform(model: nn.Sequential) -> None:
     for layer in model:
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-    return model
 
 
-def build_text(name: str, vocabulary: int) -> LanguageModel:
-    """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name."""
+def build_text(name: str, vocabulary: int, context: int = 20) -> LanguageModel | Gpt:
+    """A language model of the zoo with fresh weights, or `BadRequest` if there is none of that name.
+
+    `context` is the largest number of words that a model without carried state reads at a time.
+    """
     if zoo_model(name).task != "language-model":
-        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose lstm-small")
+        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    if name == "gpt-mini":
+        return Gpt(vocabulary, context)
     return LanguageModel(vocabulary, units=200, layers=2, limit=0.1)
 
 

@@ -31,6 +31,9 @@ class ZooModel:
         return EXAMPLE_TASKS if self.task in EXAMPLE_TASKS else (self.task,)
 
 
+#: The model for arrays, where a job names none.
+ARRAY_MODEL = "mlp"
+
 MODELS = (
     ZooModel("linear", "one dense layer: multinomial logistic regression"),
     ZooModel("dense-128", "one hidden layer of 128, relu"),
@@ -41,6 +44,19 @@ MODELS = (
         smallest=32, recipe={"batch_size": 64, "epochs": 8},
     ),
     ZooModel(
+        ARRAY_MODEL, "for tables and other arrays: two hidden layers of 128 and 64, relu", takes="arrays",
+        recipe={"batch_size": 32, "epochs": 40, "learning_rate": 0.003},
+    ),
+    ZooModel(
+        "resnet20", "residual network of 20 layers with batch normalisation, as He et al. (2015) describe it for "
+        "CIFAR-10", smallest=8,
+        recipe={"optimizer": "momentum", "learning_rate": 0.1, "batch_size": 128, "epochs": 10},
+    ),
+    ZooModel(
+        "vgg-small", "32 and 64 filters 3×3, max-pool 2×2, dense 1024 twice: many parameters, little arithmetic",
+        smallest=4,
+    ),
+    ZooModel(
         "lstm-small", "language model: two LSTM layers of 200, as Zaremba et al. (2014) describe the small one",
         task="language-model", takes="text",
         recipe={
@@ -48,7 +64,17 @@ MODELS = (
             "decay_after": 4, "clip_norm": 5.0,
         },
     ),
+    ZooModel(
+        "gpt-mini", "language model: decoder-only transformer, 4 layers of width 128 with 4 heads, context = unroll",
+        task="language-model", takes="text",
+        recipe={"optimizer": "adam", "learning_rate": 0.001, "batch_size": 20, "epochs": 5, "unroll": 64},
+    ),
 )
+
+
+def text_models() -> str:
+    """The names of the models that read text: `lstm-small or gpt-mini`."""
+    return " or ".join(model.name for model in MODELS if model.task == "language-model")
 
 
 def task_of_model(model: str) -> str:

@@ -88,6 +88,7 @@ def _history_row(event: EpochEvent, task: Task) -> HistoryRow:
     return HistoryRow.model_validate({
         "epoch": event.epoch,
         **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
+        **({} if event.learning_rate is None else {"learning_rate": event.learning_rate}),
         "seconds": event.seconds,
         "evaluate_seconds": event.evaluate_seconds,
     })

@@ -15,7 +15,7 @@ from velodrome.events.result import RunResult
 from velodrome.machine import describe_machine
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.run.event_summary import EventSummary, NodeSamples, throughput
-from velodrome.spec.resolve import batch_of_step
+from velodrome.spec.check_optimization import batch_of_step, scale_of_rate
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 
@@ -89,7 +89,7 @@ def build_result(
         **{name: getattr(job, name) for name in ("workers", "servers", "batch_size", "batch_scope")},
         "batch_of_step": batch,
         "epochs": len(history),
-        **{name: getattr(job, name) for name in ("optimizer", "learning_rate", "seed", "target")},
+        **{name: getattr(job, name) for name in ("optimizer", "seed", "target")},
         "reached_target": final and final.reached_target,
         "steps": final and final.steps,
         "parameters": final and final.parameters,
@@ -104,6 +104,9 @@ def build_result(
         "started": started,
         "ended": ended,
     }
+    if job.learning_rate is not None:
+        fields["learning_rate"] = job.learning_rate
+        fields["effective_rate"] = job.learning_rate * scale_of_rate(job, strategy)
     if final is not None and final.implementation is not None:
         fields["implementation"] = final.implementation
     if final is not None and final.pixels is not None:

@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from velodrome.offers.registry import DEFAULT_ENGINE
+from velodrome.spec.optimization import Optimization
+from velodrome.spec.optimization import Positive as Positive
 
 BatchScope = Literal["global", "per-worker"]
-Optimizer = Literal["sgd", "momentum", "adam"]
 Sharding = Literal["auto", "file", "data", "off"]
 Pixels = Literal["auto", "unit", "byte", "standardize"]
 
-DEFAULT_LEARNING_RATE: dict[str, float] = {"adam": 0.001, "sgd": 0.1, "momentum": 0.05}
-MOMENTUM = 0.9
-ADAM_BETAS = (0.9, 0.999)
 
-Positive = Annotated[int, Field(ge=1)]
-
-
-class Job(BaseModel):
+class Job(Optimization):
     """What to train, how to distribute it, and when to stop."""
 
     model_config = ConfigDict(
@@ -56,21 +51,6 @@ class Job(BaseModel):
     )
     epochs: Positive = Field(5, description="passes over the training set, by all workers together")
     steps: Positive | None = Field(None, description="stop after this many training steps, even within an epoch")
-    optimizer: Optimizer = Field(
-        "adam", description="sgd, momentum (SGD with momentum 0.9) or adam (betas 0.9 and 0.999; epsilon is the "
-        "framework's default, 1e-8 for PyTorch and 1e-7 for TensorFlow)"
-    )
-    learning_rate: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="learning rate; by default 0.001 for adam, 0.1 for sgd, 0.05 for "
-        "momentum"
-    )
-    decay: float | None = Field(
-        None, gt=0, le=1, description="factor applied to the learning rate in each epoch after --decay-after"
-    )
-    decay_after: int = Field(0, ge=0, description="epochs with the full learning rate before the decay begins")
-    clip_norm: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="clip the gradient of a step to this global norm"
-    )
     unroll: Positive = Field(20, description="time steps of truncated backpropagation, for language models")
     sharding: Sharding = Field(
         "auto", description="how data is sharded over workers: whole files (file), every n-th example (data), all data "
@@ -83,6 +63,10 @@ class Job(BaseModel):
         "channel to mean 0 and standard deviation 1 over the training set (standardize); auto is unit, or byte for a "
         "Keras model that begins with its own Rescaling or Normalization of bytes"
     )
+    transform: str | None = Field(
+        None, description="`module:function` of your own that changes a training example (augmentation): called with "
+        "a dictionary of its arrays and a random number generator seeded by seed, epoch and example"
+    )
     bad_data: Literal["skip", "fail"] = Field(
         "fail", description="whether unusable examples of your own data are left out with a warning (skip) or fail the "
         "job (fail)"
@@ -90,7 +74,10 @@ class Job(BaseModel):
     target: str | None = Field(
         None, description='stop after the epoch that reaches this on validation, as "accuracy>=0.97"'
     )
-    dtype: Literal["float32", "float64"] = Field("float32", description="floating-point type of weights and arithmetic")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+        "float32", description="floating-point type of weights and arithmetic; with bfloat16 layers compute in it "
+        "where that is safe (autocast), and weights, gradients and losses stay float32"
+    )
     threads: Positive | None = Field(None, description="threads per process; by default cores are divided evenly")
     start_timeout: float = Field(120.0, gt=0, description="seconds within which every process must have connected")
     stall_timeout: float = Field(300.0, gt=0, description="seconds without progress after which a run is stopped")
@@ -105,25 +92,23 @@ class Job(BaseModel):
         return text
 
     @property
-    def rate(self) -> float:
-        """The learning rate that is used: the requested one, or the optimizer's default."""
-        return DEFAULT_LEARNING_RATE[self.optimizer] if self.learning_rate is None else self.learning_rate
-
-    def rate_of(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 1."""
-        return self.rate if self.decay is None else self.rate * self.decay ** max(0, epoch - self.decay_after)
+    def weights_dtype(self) -> Literal["float32", "float64"]:
+        """The floating-point type of weights and optimizer state: bfloat16 is for the arithmetic of layers only."""
+        return "float64" if self.dtype == "float64" else "float32"
 
 
 #: The fields of a job by topic, as help and reference show them. Every field belongs to one group.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Data": ("dataset", "pixels", "validation", "sharding", "bad_data"),
-    "Model": ("model", "model_args", "task", "unroll", "dtype"),
+    "Data": ("dataset", "pixels", "validation", "sharding", "transform", "bad_data"),
+    "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Distribution": (
         "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",
         "stall_timeout",
     ),
     "Optimization": (
-        "batch_size", "batch_scope", "optimizer", "learning_rate", "decay", "decay_after", "clip_norm", "seed",
+        "batch_size", "batch_scope", "accumulate", "optimizer", "learning_rate", "scale_rate", "weight_decay",
+        "nesterov", "schedule", "schedule_by", "warmup", "milestones", "milestone_factor", "decay", "decay_after",
+        "clip_norm", "label_smoothing", "ema", "seed",
     ),
     "Limits": ("epochs", "steps", "target"),
     "Output": ("checkpoints",),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from velodrome.errors import BadRequest
-from velodrome.offers.base import Strategy
-from velodrome.offers.models import EXAMPLE_TASKS, recipe_of, task_of_model
+from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
+from velodrome.spec.check_optimization import batch_of_step as batch_of_step
+from velodrome.spec.check_optimization import check_optimization, without_conflicts
 from velodrome.spec.job import Job
 
 
 def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
-    own = {name: value for name, value in recipe_of(job.model).items() if name not in job.model_fields_set}
-    job = _with_task(_with_engine(job.model_copy(update=own), engine))
+    job = _with_task(_with_engine(job, engine))
+    recipe = without_conflicts(recipe_of(job.model), job)
+    own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
+    job = job.model_copy(update=own)
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.implementation == "stock" and not strategy.implementation.stock:
@@ -31,25 +34,31 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         )
     if job.target and job.validation == 0:
         raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
+    check_optimization(job, named)
     if job.keep_going and strategy.synchronous:
         raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
     return job.model_copy(
         update={
             "batch_scope": scope,
-            "learning_rate": job.rate,
+            "learning_rate": None if job.has_own_optimizer else job.rate,
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }
     )
 
 
 def _with_task(job: Job) -> Job:
-    """The job with the task that its data is for, if it names none and that is another one than its model's."""
+    """The job with the task that its data is for, if it names none and that is another one than its model's; for
+    arrays, with a model that takes them, if it names none."""
     from velodrome.data import catalogue
 
     default = task_of_model(job.model)
-    if job.task is not None or default not in EXAMPLE_TASKS:
+    if default not in EXAMPLE_TASKS:
         return job
     implied = catalogue.implied_task(job.dataset, bad_data=job.bad_data)
+    if implied is not None and "model" not in job.model_fields_set:
+        job = job.model_copy(update={"model": ARRAY_MODEL})
+    if job.task is not None:
+        return job
     return job if implied in (None, default) else job.model_copy(update={"task": implied})
 
 
@@ -95,9 +104,3 @@ def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
         return job.sharding
     return "file" if synchronous and job.workers > 1 and files >= job.workers else "data"
 
-
-def batch_of_step(job: Job, strategy: Strategy) -> int:
-    """Examples behind one update of the weights: of all workers for synchronous strategies, of one for others."""
-    if strategy.synchronous:
-        return job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
-    return job.batch_size // (job.workers if job.batch_scope == "global" else 1)

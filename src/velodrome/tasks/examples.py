@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, is_own, zoo_model
+from velodrome.offers.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step, sharding_of
 from velodrome.tasks.base import Task
+from velodrome.tasks.targets import as_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,8 @@ class ExampleTask(Task):
         if about.kind == "text":
             takes = "images" if is_own(job.model) else zoo_model(job.model).takes
             raise BadRequest(
-                f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose lstm-small"
+                f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose "
+                f"{text_models()}"
             )
         if about.kind == "arrays" and job.pixels != "auto" and not any(one.dtype == "uint8" for one in about.inputs):
             raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is arrays and has no pixels; leave it out")
@@ -75,7 +77,8 @@ class ExampleTask(Task):
 
     def load(self, job: Job, rank: int) -> Any:
         """All of the data set, or the files of this worker where it trains on no others."""
-        data = self.fit(job, load_examples(job, rank))
+        data = transformed(job, self.fit(job, load_examples(job, rank)), rank)
+        check_stream(job, data)
         # The controller may not have known: it never runs the user's code, and does not decode to count.
         check_batch(job, sum(data.files) or len(data.train))
         return data if is_own(job.model) else fit_model(job.model, data)
@@ -97,6 +100,8 @@ class ExampleTask(Task):
 
         strategy = strategy_of(job)
         batch, policy = batch_of_step(job, strategy), _sharding(job, data)
+        if getattr(data, "in_order", False):
+            return schedule.in_order(len(data.train), batch, job.workers if strategy.synchronous else 1)
         if strategy.synchronous:
             return _by_policy(policy, data, batch, job.workers, job.seed, epoch)
         if policy == "data":
@@ -125,6 +130,33 @@ def check_batch(job: Job, examples: int) -> None:
         )
 
 
+def check_stream(job: Job, data: Splits | Arrays) -> None:
+    """Refuse a stream where the schedule would have to be something else than its own order."""
+    strategy = strategy_of(job)
+    if not getattr(data, "in_order", False):
+        return
+    if not strategy.synchronous:
+        raise BadRequest(
+            f"--strategy {job.strategy}: {job.dataset!r} is a stream, and asynchronous workers take examples by index: "
+            "choose a synchronous strategy, or return a data set with random access"
+        )
+    if job.sharding == "off":
+        raise BadRequest(
+            f"--sharding off: {job.dataset!r} is a stream, which has one order for all workers; leave it out"
+        )
+
+
+def transformed(job: Job, data: Splits | Arrays, rank: int) -> Splits | Arrays:
+    """The data with the job's transform on its training examples; others stay as they are."""
+    if job.transform is None:
+        return data
+    from velodrome.data.own.transforms import with_transform
+
+    # Numbers of examples are those of the whole training part, unless a worker holds only files of its own.
+    key = (job.seed, rank) if data.own_files else (job.seed,)
+    return with_transform(job.transform, as_arrays(data), key)
+
+
 def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     """Refuse arrays of these shapes for a model of the zoo that takes images."""
     if zoo_model(model).takes != "images":
@@ -132,8 +164,8 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     described = ", ".join(f"{name!r} of shape {tuple(shape)}" for name, shape in shapes.items())
     if len(shapes) > 1 or len(next(iter(shapes.values()))) != 3:
         raise BadRequest(
-            f"model {model!r} takes images, and the data has {described}: choose a model for arrays, or name your own "
-            "as module:function"
+            f"model {model!r} takes images, and the data has {described}: choose {ARRAY_MODEL}, or name your own as "
+            "module:function"
         )
     height, width, channels = next(iter(shapes.values()))
     check_shape(model, (height, width, channels))

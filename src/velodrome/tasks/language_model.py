@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import is_own, zoo_model
+from velodrome.offers.models import is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import batch_of_step
@@ -56,12 +56,14 @@ class LanguageModel(Task):
     def check(self, job: Job, about: Description) -> None:
         if is_own(job.model) or zoo_model(job.model).takes != "text":
             raise BadRequest(
-                f"--task language-model: model {job.model!r} does not read text: choose lstm-small"
+                f"--task language-model: model {job.model!r} does not read text: choose {text_models()}"
             )
         if about.kind != "text":
             raise BadRequest(
                 f"--model {job.model!r} reads text, and {job.dataset!r} is {about.kind}: choose a text, such as ptb"
             )
+        if job.transform is not None:
+            raise BadRequest(f"--transform {job.transform!r}: {job.dataset!r} is text, which is not transformed")
         if job.pixels != "auto":
             raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is text and has no pixels; leave it out")
         if about.train is not None:

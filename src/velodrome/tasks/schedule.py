@@ -7,7 +7,7 @@ are the batch that one worker alone would train on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,13 @@ class Partition:
         """Indices of the examples of one step."""
         return self.indices[self.offsets[number] : self.offsets[number + 1]]
 
+    def in_parts(self, parts: int) -> Partition:
+        """The same with every step in so many steps of its own, as equal as possible: the last of them has an example
+        unless none has."""
+        begin, size = self.offsets[:-1, None], np.diff(self.offsets)[:, None]
+        ends = begin + size * np.arange(1, parts + 1) // parts
+        return Partition(self.indices, np.append(self.offsets[:1], ends.ravel()), np.repeat(self.batch, parts))
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -47,6 +54,8 @@ class Schedule:
 
     indices: tuple[Indices, ...]
     batch_sizes: tuple[int, ...]
+    #: Into how many parts a worker divides its examples of a step, to add up their gradients one after the other.
+    parts: int = 1
 
     def _steps_of_workers(self) -> list[int]:
         return [-(-len(mine) // size) for mine, size in zip(self.indices, self.batch_sizes, strict=True)]
@@ -72,11 +81,16 @@ class Schedule:
         """What one worker trains on."""
         mine, ends = self.indices[rank], np.arange(self.steps + 1, dtype=np.int64)
         offsets = np.minimum(ends * self.batch_sizes[rank], len(mine))
-        return Partition(indices=mine, offsets=offsets, batch=np.diff(self._examples_after(ends)))
+        whole = Partition(indices=mine, offsets=offsets, batch=np.diff(self._examples_after(ends)))
+        return whole if self.parts == 1 else whole.in_parts(self.parts)
+
+    def in_parts(self, parts: int) -> Schedule:
+        """The same steps, each of them in so many parts: a partition then has a step for each part."""
+        return self if parts == 1 else replace(self, parts=parts)
 
     def sizes(self, steps: int | None = None) -> list[int]:
         """How many examples a worker has in a step: every number that occurs in the first `steps`, largest first."""
-        last = min(self.steps, steps or self.steps)
+        last = min(self.steps, steps or self.steps) * self.parts
         counts = [np.diff(self.partition(rank).offsets[: last + 1]) for rank in range(len(self.indices))]
         distinct: list[int] = np.unique(np.concatenate(counts))[::-1].tolist()
         return distinct
@@ -94,8 +108,17 @@ def per_worker_sizes(batch: int, workers: int) -> tuple[int, ...]:
 
 def by_data(examples: int, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
     """Every n-th example of each batch of one order: together, at every step, the batch of one worker alone."""
-    order = order_of_epoch(examples, seed, epoch)
-    batches = [order[first : first + batch] for first in range(0, examples, batch)]
+    return _in_turn(order_of_epoch(examples, seed, epoch), batch, workers)
+
+
+def in_order(examples: int, batch: int, workers: int) -> Schedule:
+    """As `by_data`, in the order of the data: for what can only be read from front to back."""
+    return _in_turn(np.arange(examples, dtype=np.int64), batch, workers)
+
+
+def _in_turn(order: Indices, batch: int, workers: int) -> Schedule:
+    """Every n-th example of each batch of an order."""
+    batches = [order[first : first + batch] for first in range(0, len(order), batch)]
     indices = tuple(np.concatenate([part[rank::workers] for part in batches]) for rank in range(workers))
     return Schedule(indices, per_worker_sizes(batch, workers))
 

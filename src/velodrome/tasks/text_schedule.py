@@ -7,7 +7,7 @@ one worker alone would.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,12 @@ class TextSchedule:
     workers: int = 1
     #: How many times `batch` rows the text is cut into. A step reads the rows of one group; groups advance apart.
     groups: int = 1
+    #: Into how many parts a worker divides its rows, to add up the gradients of a step one after the other.
+    parts: int = 1
+
+    def in_parts(self, parts: int) -> TextSchedule:
+        """The same steps, each of them in so many parts."""
+        return replace(self, parts=parts)
 
     @property
     def width(self) -> int:

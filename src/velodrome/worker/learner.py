@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.errors import BadRequest
 from velodrome.models.generators import Generators, of_process
 from velodrome.tasks.counts import Counts
 
@@ -53,6 +54,13 @@ class Learner(ABC):
     @abstractmethod
     def set_rate(self, rate: float) -> None:
         """Use this learning rate from now on."""
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        """Use these learning rates for the steps of the next epoch; called before it begins. Override it if they may
+        differ from step to step."""
+        if (rates != rates[0]).any():
+            raise BadRequest("--schedule-by step: this engine sets the learning rate between epochs; choose epoch")
+        self.set_rate(float(rates[0]))
 
     @abstractmethod
     def train(self, first: int, last: int) -> Counts:

@@ -5,6 +5,7 @@ It knows no framework. What a step does is the learner's; which examples it trai
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from velodrome.errors import RunFailed
+from velodrome.files import write_text
 from velodrome.models.generators import preserved, read_states, restore_states
 from velodrome.spec.job import Target
 from velodrome.tasks import answers
@@ -21,6 +23,7 @@ from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
 from velodrome.worker.pace import Pace
+from velodrome.worker.rates import Rates, rates_of_epoch
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
@@ -64,9 +67,10 @@ def run(context: Context, learner: Learner) -> None:
             break
         schedule = schedule_of(epoch)
         learner.epoch = epoch
-        learner.set_rate(job.rate_of(epoch))
+        steps, rates = min(left, schedule.steps), rates_of_epoch(job, epoch, per_epoch, int(total_steps))
+        learner.set_rates(rates)
         with events.phase("train", epoch=epoch):
-            counts, seconds = _train_epoch(context, learner, schedule, min(left, schedule.steps), epoch, pace)
+            counts, seconds = _train_epoch(context, learner, schedule, steps, epoch, pace, rates)
         with events.phase("evaluate", epoch=epoch, part="validation"):
             start = time.perf_counter()
             with context.waiting():
@@ -76,8 +80,9 @@ def run(context: Context, learner: Learner) -> None:
             evaluate_seconds = time.perf_counter() - start
         _refuse_nan(total, epoch)
         train, validation = task.fields(total), task.fields(held_out)
-        history.append({"epoch": epoch, **task.history(train=train, validation=validation), "seconds": seconds,
-                        "evaluate_seconds": evaluate_seconds})
+        rate = float(rates[steps - 1])
+        history.append({"epoch": epoch, **task.history(train=train, validation=validation), "learning_rate": rate,
+                        "seconds": seconds, "evaluate_seconds": evaluate_seconds})
         measured = task.measured(validation)
         reached = target is not None and target.reached(measured)
         _mention_undefined(context, measured, history)
@@ -87,7 +92,7 @@ def run(context: Context, learner: Learner) -> None:
                 states = learner.gather(read_states(generators))
         if context.is_chief:
             events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
-                        steps=context.status.steps, train=train, validation=validation)
+                        steps=context.status.steps, train=train, validation=validation, learning_rate=rate)
             if job.checkpoints:
                 with events.phase("save", epoch=epoch):
                     path = checkpoint.write(
@@ -105,6 +110,8 @@ def run(context: Context, learner: Learner) -> None:
     if context.is_chief:
         with events.phase("save"):
             learner.save(context.folder / "model")
+            if columns := getattr(context.data, "columns", None):  # how a new row is encoded
+                write_text(context.folder / "model" / "columns.json", json.dumps(columns, indent=1, ensure_ascii=False))
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     pixels=learner.pixels, metrics=task.definitions(),
@@ -119,7 +126,7 @@ def run(context: Context, learner: Learner) -> None:
 
 
 def _train_epoch(
-    context: Context, learner: Learner, schedule: Steps, steps: int, epoch: int, pace: Pace
+    context: Context, learner: Learner, schedule: Steps, steps: int, epoch: int, pace: Pace, rates: Rates
 ) -> tuple[Counts, float]:
     """Train the first `steps` steps of an epoch in calls of about a quarter of a second."""
     counts = Counts()
@@ -137,7 +144,8 @@ def _train_epoch(
         _refuse_nan(new, epoch)
         metrics = context.task.measured(context.task.fields(new))
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
-                            loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics)
+                            loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics,
+                            learning_rate=float(rates[last - 1]))
         chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
         first, counted, mark = last, done, now
     with context.waiting():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from velodrome.data.budget import share_host
-from velodrome.errors import BadRequest, PeerLost, PortTaken, UsersCodeFailed, VelodromeError, headline
+from velodrome.errors import BadRequest, PeerLost, PortTaken, UserCodeError, UsersCodeFailed, VelodromeError, headline
 from velodrome.events.models import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
@@ -123,7 +123,7 @@ def _sentence(error: BaseException) -> str:
 
 def report(error: BaseException, events: Emitter) -> None:
     """Report why this process ends, with the user's own lines if they are involved; the log has the whole traceback."""
-    raised = error.__cause__ if isinstance(error, UsersCodeFailed) and error.__cause__ else error
+    raised = error.__cause__ if isinstance(error, UserCodeError | UsersCodeFailed) and error.__cause__ else error
     users = users_traceback(raised) or quoted_traceback(str(raised))
     with suppress(OSError):
         sys.stderr.write("".join(traceback.format_exception(error)))

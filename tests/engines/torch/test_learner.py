@@ -49,3 +49,29 @@ def test_a_model_may_keep_tensors_from_an_evaluation_for_the_next_epoch(data, tm
     network = task_class(context).network(context, cpu)
     loop.run(context, TorchLearner(context, network, Alone(), cpu))
     assert context.status.steps == 6
+
+
+def test_batches_that_are_added_up_are_computed_apart_and_combined_once(data, tmp_path) -> None:
+    """Memory is that of the smaller batch, and gradients are exchanged once for each update."""
+    from velodrome.engines.torch.learner import TorchLearner
+    from velodrome.engines.torch.tasks.base import task_class
+
+    combined = []
+
+    class Counting(TorchLearner):
+        def _gradients(self, loss):
+            combined.append(loss)
+            return super()._gradients(loss)
+
+    context = context_of(Job(model="dense-128", epochs=1, batch_size=10, accumulate=3), data, tmp_path)
+    cpu, sizes = torch.device("cpu"), []
+    network = task_class(context).network(context, cpu)
+
+    def note(model, inputs) -> None:
+        if model.training:
+            sizes.append(len(inputs[0]))
+
+    network.model.register_forward_pre_hook(note)
+    loop.run(context, Counting(context, network, Alone(), cpu))
+    assert sizes == [10] * 9
+    assert len(combined) == context.status.steps == 3

@@ -68,7 +68,8 @@ def gradients(step: int, rank: int) -> list[torch.Tensor]:
 
 def job(optimizer: str, kind: str = "") -> Job:
     implementation = "stock" if kind == "stock" else "velodrome"
-    return Job(optimizer=optimizer, dtype="float64", learning_rate=0.1, implementation=implementation)
+    more = {"weight_decay": 0.3, "ema": 0.8} if optimizer == "adamw" else {}
+    return Job(optimizer=optimizer, dtype="float64", learning_rate=0.1, implementation=implementation, **more)
 
 
 def alone(size: int, optimizer: str, idle: int | None, maximum: float | None) -> list[torch.Tensor]:
@@ -100,9 +101,7 @@ def reducing(kind: str, size: int, optimizer: str, given: Given, maximum: float 
         else:
             reducer = AllReduceReducer(transport, mine, wanted, may_skip=may_skip)
         assert isinstance(reducer.optimizer, StockOptimizer if kind == "stock" else FlatOptimizer)
-        for name, value in (stored or {}).items():
-            reducer.optimizer.state()[name].copy_(value)
-        reducer.optimizer.restored()
+        reducer.optimizer.load(stored or {})
         transport.barrier()
         for step in range(steps):
             reducer.write(given(step, rank))
@@ -133,6 +132,22 @@ def test_a_step_is_the_step_by_the_sum(kind, size, optimizer, maximum, may_skip)
         for parameter, wanted in zip(mine, expected, strict=True):
             assert parameter.stride() == wanted.stride()
             assert torch.allclose(parameter, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "shared-memory", "stock"])
+def test_decayed_weights_and_their_average_are_those_of_one_process(kind):
+    mine = parameters()
+    stepping = FusedOptimizer(job("adamw"), list(mine))
+    for step in range(STEPS):
+        parts = [gradients(step, rank) for rank in range(3)]
+        stepping.step([torch.empty_like(p).copy_(sum(each)) for p, each in zip(mine, zip(*parts, strict=True),
+                                                                               strict=True)])
+    expected, layout = stepping.average.averages, FlatLayout(mine)
+    for theirs, state in together(kind, 3, "adamw", None, None):
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(theirs, mine, strict=True))
+        averages = layout.views(state["ema.0"]) if kind != "stock" else [state[f"ema.{n}"] for n in range(len(mine))]
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(averages, expected, strict=True))
+        assert not torch.allclose(averages[0], mine[0])
 
 
 @pytest.mark.parametrize("kind", ["all-reduce", "shared-memory", "stock"])

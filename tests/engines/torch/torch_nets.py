@@ -174,3 +174,18 @@ class Drawing(nn.Module):
 def drawing(input_shape: tuple[int, int, int], classes: int, by_rank: bool = False) -> nn.Module:
     channels, height, width = input_shape
     return Drawing(channels * height * width, classes, by_rank)
+
+
+def make_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Biases and weights with rates of their own, and an optimizer that no job names."""
+    vectors = [parameter for parameter in parameters if parameter.ndim == 1]
+    others = [parameter for parameter in parameters if parameter.ndim > 1]
+    return torch.optim.RMSprop([{"params": vectors, "lr": 0.002}, {"params": others}], lr=0.001, momentum=0.5)
+
+
+def no_optimizer(parameters: list[nn.Parameter]) -> str:
+    return "adam"
+
+
+def many_losses(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(parameters)

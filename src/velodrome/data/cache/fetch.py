@@ -144,7 +144,7 @@ def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], N
 def _payload(data: bytes, file: RemoteFile) -> bytes:
     """What is inside, if it is what the publisher published."""
     payload = data
-    if data.startswith(_GZIP):
+    if data.startswith(_GZIP) and not file.archive:
         unpacker = zlib.decompressobj(wbits=31)
         try:
             payload = unpacker.decompress(data, file.bytes + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import zlib
@@ -29,12 +30,15 @@ class RemoteFile:
     gz_md5: str
     bytes: int
     sha256: str
-    #: Quick enough to be compared whenever the payload is read; cached files were compared by sha256 before.
-    crc32: int
+    #: Quick enough to be compared whenever the payload is read; cached files were compared by sha256 before. None for
+    #: what is read once, which is compared by sha256 then.
+    crc32: int | None
+    #: Whether the file is an archive that is kept as it is published, gzipped or not.
+    archive: bool = False
 
     @property
     def payload_name(self) -> str:
-        return self.name.removesuffix(".gz")
+        return self.name if self.archive else self.name.removesuffix(".gz")
 
 
 def folder() -> Path:
@@ -54,6 +58,8 @@ def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
             payload = mmap.mmap(stream.fileno(), file.bytes, access=mmap.ACCESS_READ)
     except OSError:
         return None
+    if file.crc32 is None:
+        return payload if hashlib.sha256(payload).hexdigest() == file.sha256 else None
     return payload if zlib.crc32(payload) == file.crc32 else None
 
 

@@ -22,7 +22,7 @@ from velodrome.printable import shown
 PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
 NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")
 _MOST_CLASSES = 65_536
-_ROUNDED = "numbers with fractions were rounded to 256 shades, as images are stored"
+_AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they are stored as bytes, without loss"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def check_arrays(name: str, arrays: Mapping[str, Any], faults: Faults) -> ArrayE
     given = _given(name, arrays)
     shape = _shape(name, given)
     marks = {key: array.whole() for key, array in given.items() if key.startswith("y")}
-    names = _class_names(name, marks)
+    names = class_names(name, marks)
     images = {f"x_{part}": given[f"x_{part}"] for part, _ in PARTS if f"x_{part}" in given}
     check_memory(name, list(images.values()))
     scales = {fractions: scale_of(name, [array for array in images.values() if has_fractions(array) == fractions])
@@ -74,18 +74,18 @@ def check_arrays(name: str, arrays: Mapping[str, Any], faults: Faults) -> ArrayE
     labels, sound, parts = [], [], []
     for part, which in PARTS:
         if f"y_{part}" in marks:
-            numbers, good = _labels(f"y_{part}", marks[f"y_{part}"], names, faults)
+            numbers, good = labels_of(f"y_{part}", marks[f"y_{part}"], names, faults)
             labels.append(numbers)
             sound.append(good)
             parts.append(np.full(len(numbers), which, np.int8))
-    notes = (_ROUNDED,) if any(map(has_fractions, images.values())) else ()
+    notes = (_AS_BYTES,) if any(map(has_fractions, images.values())) else ()
     return ArrayExamples(
         name, shape, names, np.concatenate(labels), np.concatenate(parts), np.concatenate(sound), notes, images, scales
     )
 
 
 def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, RowArray]:
-    given = {key: _array(name, key, arrays[key]) for key in NAMES if key in arrays}
+    given = {key: row_array(name, key, arrays[key]) for key in NAMES if key in arrays}
     for part, which in PARTS:
         pair = [f"{letter}_{part}" for letter in "xy"]
         missing = [key for key in pair if key not in given]
@@ -110,7 +110,8 @@ def as_array(value: Any) -> NDArray[Any]:
     return array
 
 
-def _array(name: str, key: str, value: Any) -> RowArray:
+def row_array(name: str, key: str, value: Any) -> RowArray:
+    """An array that is read from front to back; a single value and rows of different shapes are refused."""
     if hasattr(value, "windows"):
         array: RowArray = value
     else:
@@ -146,7 +147,7 @@ def _shape(name: str, given: Mapping[str, RowArray]) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:
+def class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:
     for key, array in kinds.items():
         if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
             raise BadRequest(
@@ -169,7 +170,7 @@ def _class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:
     return [str(place) for place in range(highest + 1)]
 
 
-def _labels(
+def labels_of(
     key: str, array: NDArray[Any], names: list[str], faults: Faults
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     given = array.ravel()

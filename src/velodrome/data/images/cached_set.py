@@ -79,14 +79,7 @@ class CachedImageSet(ABC):
 
     def sizes(self, parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
         """How many examples training, validation and test have after dividing."""
-        train, validated, test = parts
-        if not test:
-            test = _drawn_for_test(train)
-            train -= test
-        if not validated:
-            validated = held_out(train, validation)
-            train -= validated
-        return train, validated, test
+        return sizes_of(parts, validation)
 
     def prepare(self, progress: Progress | None) -> None:
         self._decoded(progress)
@@ -144,6 +137,18 @@ class CachedImageSet(ABC):
 
 #: The job's default; another share that cannot be used is mentioned in the notes.
 DEFAULT_VALIDATION = 0.1
+
+
+def sizes_of(parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
+    """How many examples training, validation and test have after `divide`, given those of each part."""
+    train, validated, test = parts
+    if not test:
+        test = _drawn_for_test(train)
+        train -= test
+    if not validated:
+        validated = held_out(train, validation)
+        train -= validated
+    return train, validated, test
 
 
 def divide(
@@ -221,18 +226,24 @@ def _mapped_part(
 
 def check_room(name: str, count: int, shape: tuple[int, int, int], way_out: str = "free some space") -> None:
     """Refuse images that would not fit on the disk of the cache once they are decoded."""
-    needed, home = count * math.prod(shape), cache.folder()
+    check_bytes(name, count * math.prod(shape), f"{count:,} images of {shape[0]}×{shape[1]}", way_out)
+
+
+def check_bytes(name: str, needed: int, what: str, way_out: str = "free some space") -> None:
+    """Refuse what would not fit on the disk of the cache once it is decoded."""
+    home = cache.folder()
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free
     if needed > 0.9 * free:
         raise BadRequest(
-            f"data set {name!r}: {count:,} images of {shape[0]}×{shape[1]} take {bytes_text(needed)} decoded, and "
-            f"{home} has {bytes_text(free)} left: {way_out}"
+            f"data set {name!r}: {what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: "
+            f"{way_out}"
         )
 
 
 def large_enough(
-    labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults
+    labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults,
+    *, noun: str = "images",
 ) -> NDArray[np.bool_]:
     """Which classes have an example to train on, and one more for each part that is drawn from training; the others are
     faults."""
@@ -242,9 +253,9 @@ def large_enough(
     fewest = 1 + sum(not (parts == part).any() for part in (VALIDATION, TEST))
     for place in np.flatnonzero(sizes < fewest).tolist():
         if sizes[place]:
-            faults.add(f"classes with fewer than {fewest} training images", class_names[place], f"{sizes[place]}")
+            faults.add(f"classes with fewer than {fewest} training {noun}", class_names[place], f"{sizes[place]}")
         else:
-            faults.add("classes without training images", class_names[place])
+            faults.add(f"classes without training {noun}", class_names[place])
     return np.asarray(sizes >= fewest)
 
 

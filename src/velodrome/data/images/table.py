@@ -5,18 +5,12 @@ A table cannot make Velodrome read outside the folder it lies in, and links ther
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-from typing import TextIO
 
-from velodrome import files
 from velodrome.data.bad_data import Faults
-from velodrome.data.budget import memory_budget
+from velodrome.data.delimited import check_columns, columns, read_rows
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.folders import PART_NAMES
 from velodrome.data.images.photos import Listing
@@ -26,96 +20,8 @@ from velodrome.printable import shown
 
 #: A column of this name says which part a row belongs to, if no other is named.
 PART_COLUMNS = ("part", "split")
-_LONGEST_CELL = 1 << 20
 #: From this share of whole numbers on, a label that is none is a mistake.
 _MOSTLY = 0.9
-
-
-def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table with their line numbers; those with wrong quotes, too few or too many cells are faults.
-
-    `join_last` treats surplus cells as unquoted commas of the last column, and quotes as plain characters.
-    """
-    try:
-        with _opened(path) as stream:
-            lines = stream.readlines()
-        heads, mark, begun = _heads(iter(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _no_table(path, error) from None
-    for line, cells in _rows(lines, begun, mark, faults, strict=not join_last):
-        if not cells:
-            continue
-        if len(cells) > len(heads) and join_last:
-            faults.add("rows with unquoted commas", f"line {line}", remedy="repaired")
-            cells = [*cells[: len(heads) - 1], ",".join(cells[len(heads) - 1 :])]
-        if len(cells) != len(heads):
-            faults.add(
-                "rows with too few or too many cells", f"line {line}", f"{len(cells)} cells instead of {len(heads)}"
-            )
-            continue
-        yield line, dict(zip(heads, cells, strict=True))
-
-
-def _rows(
-    lines: list[str], first: int, mark: str, faults: Faults, *, strict: bool
-) -> Iterator[tuple[int, list[str]]]:
-    """Cells of each row and the line it begins in; after a row that cannot be parsed, the next line begins one.
-
-    Unless it is strict, an unclosed quote silently swallows everything that follows into its cell.
-    """
-    while first < len(lines):
-        reader = csv.reader((lines[place] for place in range(first, len(lines))), delimiter=mark, strict=strict)
-        begun = first
-        try:
-            for cells in reader:
-                yield begun + 1, cells
-                begun = first + reader.line_num
-            return
-        except csv.Error as error:
-            faults.add("rows with a quote that is not closed or not doubled", f"line {begun + 1}", str(error))
-            first = begun + 1
-
-
-def _heads(lines: Iterator[str]) -> tuple[list[str], str, int]:
-    """The column names, the delimiter, and how many lines the header takes."""
-    csv.field_size_limit(_LONGEST_CELL)
-    first = next(lines, "")
-    mark = max(",;\t", key=first.count)
-    reader = csv.reader(chain([first], lines), delimiter=mark, strict=True)
-    heads = [head.strip() for head in next(reader, [])]
-    return heads, mark, reader.line_num
-
-
-def _opened(path: Path) -> TextIO:
-    """A table that fits into memory, where its lines take several times its size."""
-    return io.TextIOWrapper(files.open_regular(path, memory_budget(1 / 8)), encoding="utf-8-sig", newline="")
-
-
-def _no_table(path: Path, error: Exception) -> BadRequest:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    if isinstance(error, UnicodeDecodeError):
-        why = f"byte {error.start} is not UTF-8; convert it, for example with iconv -f latin1 -t utf-8"
-    return BadRequest(f"cannot read {str(path)!r} as a table: {why}")
-
-
-def columns(path: Path) -> list[str]:
-    """The heads of a table's columns."""
-    try:
-        with _opened(path) as stream:
-            return _heads(stream)[0]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _no_table(path, error) from None
-
-
-def check_columns(path: Path, wanted: dict[str, str]) -> None:
-    """Refuse a table without the columns that are asked for; `wanted` maps an option to its column."""
-    heads = columns(path)
-    for option, column in wanted.items():
-        if column not in heads:
-            raise BadRequest(
-                f"{str(path)!r} has no column {column!r} but {', '.join(map(shown, heads))}: name the right one as "
-                f"{path.name}?{option}=COLUMN"
-            )
 
 
 def list_table(path: Path, *, image: str, label: str, part: str | None, follow_links: bool = False) -> Listing:

@@ -174,11 +174,23 @@ class NpzSet(CachedImageSet):
         )
 
     def _arrays(self) -> dict[str, NpzArray]:
-        """Every array of a name that is known; others are not looked at."""
-        from velodrome.data.images.arrays import NAMES
+        return npz_arrays(self.path)
 
-        with _refusing(self.path):
-            check_regular(self.path)
-            with zipfile.ZipFile(self.path) as archive:
-                names = [name.removesuffix(".npy") for name in archive.namelist()]
-            return {name: NpzArray.of(self.path, name) for name in names if name in NAMES}
+
+def npz_arrays(path: Path) -> dict[str, NpzArray]:
+    """Every array of a name that is known; others are not looked at."""
+    from velodrome.data.own.given import is_known
+
+    with _refusing(path):
+        check_regular(path)
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+        return {name: NpzArray.of(path, name) for name in names if is_known(name)}
+
+
+def holds_images(name: str, path: Path) -> bool:
+    """Whether a file holds images with a label each, whose pixels are bytes without loss."""
+    from velodrome.data.own.given import are_byte_images, given_parts
+
+    with _refusing(path):
+        return are_byte_images(given_parts(name, npz_arrays(path)))

@@ -14,8 +14,11 @@ from velodrome.data.base import BadData, DataSet
 from velodrome.data.images.folders import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
 from velodrome.data.images.table import list_table
-from velodrome.data.own.npz import NpzSet
+from velodrome.data.own.npz import NpzSet, holds_images
+from velodrome.data.own.npz_arrays import NpzArraySet
 from velodrome.data.storage.trees import tree_of
+from velodrome.data.tables.data_set import TableSet
+from velodrome.data.tables.request import ENDINGS, OPTIONS
 from velodrome.errors import BadRequest
 
 _TABLES = (".csv", ".tsv")
@@ -33,7 +36,10 @@ def data_set(rest: str, bad_data: BadData) -> DataSet:
     common = {"name": name, "title": "your own data", "licence": "your own", "homepage": "", "bad_data": bad_data}
     if ending == ".npz":
         check_options(name, options, ())
-        return NpzSet(**common, path=path)  # type: ignore[arg-type]
+        return _npz(NpzSet(**common, path=path), NpzArraySet(name, path, bad_data))  # type: ignore[arg-type]
+    if ending in ENDINGS and ("target" in options or ending not in _TABLES):
+        check_options(name, options, OPTIONS)
+        return TableSet(name, path, tuple(sorted(options.items())), bad_data)
     if ending in _TABLES:
         check_options(name, options, ("size", "channels", "links", "image", "label", "part"))
         image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
@@ -46,12 +52,20 @@ def data_set(rest: str, bad_data: BadData) -> DataSet:
         chosen = (options.get("links"),)
     else:
         raise BadRequest(
-            f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv table, or an .npz file"
+            f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv or .parquet table, or an "
+            ".npz file"
         )
     return PhotoSet(
         **common, place=str(path.resolve()), lister=lister, size=_size(name, options),  # type: ignore[arg-type]
         channels=_channels(name, options), options=chosen,
     )
+
+
+def _npz(images: NpzSet, arrays: NpzArraySet) -> DataSet:
+    """Byte images, or arrays of anything. What was prepared before is not read again to find out."""
+    if images.is_here() or (not arrays.is_here() and holds_images(images.name, images.path)):
+        return images
+    return arrays
 
 
 def check_exists(name: str, path: Path) -> None:

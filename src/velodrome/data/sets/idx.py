@@ -104,7 +104,7 @@ class IdxDataSet:
             np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
             return {}
 
-        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32) for file in self.files))
+        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
         try:
             return decoded.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
         except DataError:

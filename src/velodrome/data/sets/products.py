@@ -15,9 +15,9 @@ from velodrome.data.base import DataError, Description
 from velodrome.data.cache import decoded
 from velodrome.data.cache import files as cache
 from velodrome.data.cache.fetch import MIRROR, mirror_folder
+from velodrome.data.delimited import columns, read_rows
 from velodrome.data.images.cached_set import TRAIN
 from velodrome.data.images.photos import Listing, PhotoSet
-from velodrome.data.images.table import columns, read_rows
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 from velodrome.printable import shown

@@ -36,6 +36,8 @@ class AllReduce(Replicas):
         initial = self._weights.numpy()
         transport.broadcast(initial)
         self._weights.assign(initial)
+        if self._average is not None:
+            self._average.assign(initial)
 
     def _functions(self) -> tuple[Any, Any, Any]:
         # What stays the same for many steps is kept in variables: arguments cost time in each call.

@@ -18,7 +18,7 @@ from velodrome.engines.tensorflow.array_trial import ArrayTrial
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
 from velodrome.engines.tensorflow.examples import Examples, Source
-from velodrome.engines.tensorflow.flat import Array, Batch, StepResult
+from velodrome.engines.tensorflow.flat import Array, Batch, StepResult, set_number_format
 from velodrome.engines.tensorflow.keras_network import KerasNetwork
 from velodrome.engines.tensorflow.objectives import Computed, objective_of
 from velodrome.errors import BadRequest
@@ -36,20 +36,20 @@ class ArrayNetwork(KerasNetwork):
     """A built model, checked against the data and tried with its loss."""
 
     def __init__(self, job: Job, task: ExampleTask, data: Arrays) -> None:
-        keras.config.set_floatx(job.dtype)
+        set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         self._task, self.data = task, data
-        self._inputs = ArrayInputs(job, data, tf.as_dtype(job.dtype))
+        self._inputs = ArrayInputs(job, data, tf.as_dtype(job.weights_dtype))
         self.pixel_form = self._inputs.pixels.form if self._inputs.pixels else None
         self._arguments = _arguments(job, task, data)
         model = self._built(job)
         self._source = Source(data.train)
-        sizes = [size or 1 for size in task.schedule(job, data, 1).sizes(job.steps)]
+        sizes = [size or 1 for size in task.schedule(job, data, 1).in_parts(job.accumulate).sizes(job.steps)]
         self._sample = self._inputs.batch(*self.rows(sizes[0])).x
         with fits_data(job.model, data.input_shape, building=False, batch=sizes[0]):
             outputs = model(self._sample, training=False)
         super().__init__(job, model)
-        self.objective = objective_of(task, model, data, self.dtype)
+        self.objective = objective_of(task, model, data, self.dtype, smoothing=job.label_smoothing)
         self._returns = "logits"
         if is_own(job.model) or task.has_own_loss:
             trial = ArrayTrial(self, job.model, task, way_out=way_out(job, data))

@@ -13,9 +13,13 @@ from velodrome.worker.learner import State
 Array = NDArray[Any]
 
 
-def pack_state(weights: Array, slots: Sequence[Array], statistics: Sequence[Array], iterations: int) -> State:
+def pack_state(
+    weights: Array, slots: Sequence[Array], statistics: Sequence[Array], iterations: int, average: Array | None = None
+) -> State:
+    """`average` is the moving average of the weights, where there is one."""
     named = {f"slot.{index}": value for index, value in enumerate(slots)}
     named |= {f"statistic.{index}": value for index, value in enumerate(statistics)}
+    named |= {} if average is None else {"average": average}
     return {"weights": weights, "iterations": np.array(iterations, np.int64), **named}
 
 

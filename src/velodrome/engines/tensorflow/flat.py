@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow import model_file
+from velodrome.engines.tensorflow import given_weights, model_file
 from velodrome.engines.tensorflow.layout import Layout
 from velodrome.offers.base import Strategy
 from velodrome.spec.job import Job
@@ -77,11 +77,13 @@ class FlatModel(ABC):
     form = model_file.Form()
 
     def __init__(self, job: Job, model: keras.Model) -> None:
-        self.job, self.model, self.dtype = job, model, tf.as_dtype(job.dtype)
+        self.job, self.model, self.dtype = job, model, tf.as_dtype(job.weights_dtype)
         self.trainable = list(model.trainable_variables)
         self.shapes = [tuple(variable.shape) for variable in self.trainable]
         self.layout = Layout(self.shapes)
         self.parameters = self.layout.parameters
+        if job.weights is not None:
+            self.notes = (*self.notes, *given_weights.load(model, job.weights))
 
     @property
     def counts_size(self) -> int:
@@ -93,6 +95,9 @@ class FlatModel(ABC):
     def implementation(self, strategy: Strategy, path: str | None = None) -> dict[str, Any]:
         """What a result records of the parts that trained this network."""
         report = strategy.implementation.report(self.job.implementation, path)
+        if self.job.has_own_optimizer:  # it takes the variables of Keras, as the stock form has them
+            report = {**strategy.implementation.report("stock", path), "kind": self.job.implementation}
+            report["framework"].append(f"your optimizer {self.job.optimizer}")
         return {**report, "own": [*report["own"], *self.own_parts]}
 
     def initial_state(self, rows: int) -> list[Array]:
@@ -101,7 +106,7 @@ class FlatModel(ABC):
 
     def weights(self) -> Array:
         """The model's weights as one buffer."""
-        return self.layout.pack(self._concatenated().astype(self.job.dtype))
+        return self.layout.pack(self._concatenated().astype(self.job.weights_dtype))
 
     def _concatenated(self) -> Array:
         return np.concatenate([np.ravel(np.asarray(variable)) for variable in self.trainable])
@@ -151,8 +156,22 @@ class FlatModel(ABC):
 
     def _about(self) -> dict[str, Any]:
         """What a saved model records of the job."""
+        policy = {} if self.job.dtype == self.job.weights_dtype else {"policy": mixed_policy(self.job)}
         return {"engine": "tensorflow", "model": self.job.model, "model_args": self.job.model_args,
-                "dtype": self.job.dtype}
+                "dtype": self.job.weights_dtype, **policy}
+
+
+def mixed_policy(job: Job) -> str:
+    """The name of Keras' policy for layers that compute in another format than that of their weights."""
+    return f"mixed_{job.dtype}"
+
+
+def set_number_format(job: Job) -> None:
+    """Build the layers that follow in the job's number format."""
+    keras.config.set_floatx(job.weights_dtype)
+    mixed = job.dtype != job.weights_dtype
+    if mixed or keras.config.dtype_policy().name.startswith("mixed"):
+        keras.config.set_dtype_policy(mixed_policy(job) if mixed else job.weights_dtype)
 
 
 def clip_by_norm(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:

@@ -68,22 +68,26 @@ def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
 
 def load(folder: Path) -> keras.Model:
     """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
-    the description and added to its `offset`, or arrays as described; a language model takes words and its LSTM
-    state."""
+    the description and added to its `offset`, or arrays as described; a language model takes words and, if it carries
+    one, its state."""
     about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     if about["file"] == WHOLE:
         objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}
         return keras.saving.load_model(
             folder / WHOLE, custom_objects=objects, compile=False, safe_mode=about.get("safe_mode", True)
         )
-    before = keras.config.floatx()
+    before, policy = keras.config.floatx(), keras.config.dtype_policy()
     try:
         keras.config.set_floatx(about["dtype"])
+        if "policy" in about:
+            keras.config.set_dtype_policy(about["policy"])
         model = builder_of(about["model"])(**building_arguments(about))
         zeros = {name: np.zeros(shape, form) for name, (shape, form) in first_inputs(about).items()}
         model(zeros if len(zeros) > 1 else next(iter(zeros.values())))  # creates the weights
     finally:
         keras.config.set_floatx(before)
+        if "policy" in about:
+            keras.config.set_dtype_policy(policy)
     model.load_weights(folder / WEIGHTS)
     return model
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from velodrome.data.splits import Splits
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
-from velodrome.engines.tensorflow.flat import Batch, StepResult
+from velodrome.engines.tensorflow.flat import Batch, StepResult, set_number_format
 from velodrome.engines.tensorflow.keras_network import KerasNetwork
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
-from velodrome.engines.tensorflow.softmax import before_activation, logarithm
+from velodrome.engines.tensorflow.softmax import before_activation, class_losses, logarithm
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
@@ -38,15 +38,16 @@ class Network(KerasNetwork):
 
     def __init__(self, job: Job, data: Splits) -> None:
         self.shape, self.classes = data.input_shape, data.classes
-        keras.config.set_floatx(job.dtype)
+        set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         model = self._built(job)
         self.pixels, self.notes = choose_transform(job, model, data)
         self.pixel_form = self.pixels.form
-        sizes = [size or 1 for size in Classification().schedule(job, data, 1).sizes(job.steps)]
+        schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
+        sizes = [size or 1 for size in schedule.sizes(job.steps)]
         # The images come round again where there are fewer.
         chosen = data.train.images[np.arange(sizes[0]) % len(data.train)]
-        images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.dtype))
+        images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.weights_dtype))
         with fits_data(job.model, self.shape, building=False, batch=len(images)):
             outputs = model(images, training=False)
         super().__init__(job, model)
@@ -78,7 +79,7 @@ class Network(KerasNetwork):
             logits = self._logits(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
             penalties = list(self.model.losses) if self._penalised else []
         after = self._after(scope)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
+        losses = class_losses(batch.targets, logits, self.job.label_smoothing if training else 0.0)
         return losses, tf.argmax(logits, axis=-1), after, penalties
 
     def _logits(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from velodrome.data.arrays import Arrays
 from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
-from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, logarithm
+from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.examples import ExampleTask
@@ -66,7 +66,7 @@ class OutputObjective(Objective):
 
     def compute(self, batch: Batch, constants: Any, *, training: bool) -> Computed:
         outputs = self._shaped(self._outputs(self._model(batch.x, training=training), training=training))
-        losses = self._losses(outputs, batch.y)
+        losses = self._losses(outputs, batch.y, training=training)
         loss, size = tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float64)
         return self._counted(Computed(loss, size, ()), outputs, batch.y, constants, training=training)
 
@@ -78,7 +78,7 @@ class OutputObjective(Objective):
         return outputs if outputs.shape[1:] == self.shape else tf.reshape(outputs, [-1, *self.shape])
 
     @abstractmethod
-    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         """One value per example."""
 
     @abstractmethod
@@ -94,9 +94,9 @@ class ClassObjective(OutputObjective):
     #: Whether the model returns probabilities whose logits are not to be had, in evaluation and in training.
     probabilities: Mapping[bool, bool] = {False: False, True: False}
 
-    def __init__(self, model: keras.Model, dtype: tf.DType, classes: int) -> None:
+    def __init__(self, model: keras.Model, dtype: tf.DType, classes: int, smoothing: float = 0.0) -> None:
         super().__init__(model, dtype, (classes,))
-        self._classes = classes
+        self._classes, self._smoothing = classes, smoothing
         self.confusion_classes = classes if classes <= MOST_CONFUSED else 0
 
     def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
@@ -106,8 +106,8 @@ class ClassObjective(OutputObjective):
             return logits
         return logarithm(outputs) if self.probabilities[training] else outputs
 
-    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=outputs)
+    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
+        return class_losses(targets, outputs, self._smoothing if training else 0.0)
 
     def _counted(
         self, computed: Computed, outputs: tf.Tensor, targets: tf.Tensor, constants: Any, *, training: bool
@@ -127,7 +127,7 @@ class ClassObjective(OutputObjective):
 class ErrorObjective(OutputObjective):
     """The squared error, averaged over the numbers of an example."""
 
-    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         return _per_example(tf.math.squared_difference(outputs, targets)) / self._each
 
     def _counted(
@@ -151,7 +151,7 @@ class LabelObjective(OutputObjective):
     def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
         return tf.cast(before_sigmoid(returned), self._dtype)
 
-    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         labels = tf.cast(targets, self._dtype)
         return _per_example(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=outputs)) / self._each
 
@@ -197,7 +197,9 @@ class OwnObjective(Objective):
         return [self.named[name] for name in names]
 
 
-def objective_of(task: ExampleTask, model: keras.Model, data: Arrays, dtype: tf.DType) -> Objective:
+def objective_of(
+    task: ExampleTask, model: keras.Model, data: Arrays, dtype: tf.DType, smoothing: float = 0.0
+) -> Objective:
     """The objective of a task for its data."""
     if isinstance(task, OwnTask):
         return OwnObjective(model, dtype, task)
@@ -206,7 +208,7 @@ def objective_of(task: ExampleTask, model: keras.Model, data: Arrays, dtype: tf.
     if isinstance(task, Binary | MultiLabel):
         return LabelObjective(model, dtype, data.targets[0].shape)
     assert data.classes is not None, "classes were counted when it was loaded"
-    return ClassObjective(model, dtype, data.classes)
+    return ClassObjective(model, dtype, data.classes, smoothing)
 
 
 def _per_example(values: tf.Tensor) -> tf.Tensor:

@@ -12,12 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.accumulate import gradient_in_parts
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.closures import Closures
 from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
+from velodrome.engines.tensorflow.optimizers import is_by_keras
+from velodrome.engines.tensorflow.rates import steps_of_epoch
 from velodrome.engines.tensorflow.server_weights import FlatServerWeights, ServerWeights
 from velodrome.engines.tensorflow.stock import KerasServerWeights
 from velodrome.engines.tensorflow.totals import over_total, total_of
@@ -41,8 +46,8 @@ def partitioner(servers: int) -> Any:
 
 
 def make_strategy(context: Context) -> Any:
-    """The strategy; its stock form does not split variables, which Keras cannot use when they are split."""
-    split = None if context.job.implementation == "stock" else partitioner(context.job.servers)
+    """The strategy; Keras optimizers cannot use variables that are split."""
+    split = None if is_by_keras(context.job) else partitioner(context.job.servers)
     return tf.distribute.ParameterServerStrategy(cluster_resolver(context.world), variable_partitioner=split)
 
 
@@ -54,9 +59,9 @@ class ParameterServer(Learner):
         self.parameters, self.pixels = network.parameters, network.pixel_form
         self.implementation = network.implementation(context.strategy)
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
-        self._stock = context.job.implementation == "stock"
+        self._stock = is_by_keras(context.job)
         kind = KerasServerWeights if self._stock else FlatServerWeights
-        self._weights: ServerWeights = kind(context.job, network, strategy)
+        self._weights: ServerWeights = kind(context.job, network, strategy, steps_of_epoch(context))
         with tf.device(servers[0]):
             self._iterations = tf.Variable(0, dtype=tf.int64)
             # The staleness of an update: how many others were applied between its pull and its push, this epoch.
@@ -73,8 +78,8 @@ class ParameterServer(Learner):
     # In the graph of a closure.
 
     def _layers(self) -> list[tf.Tensor]:
-        """Each layer's weights, as they are now."""
-        return self._weights.layers(self._weights.pull())
+        """Each layer's weights that are evaluated, as they are now."""
+        return self._weights.evaluated_layers()
 
     def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
         """Apply a gradient where the weights are, and count how many others were applied since `before`."""
@@ -92,7 +97,9 @@ class ParameterServer(Learner):
         """Pull, compute, push."""
         with tf.device(self._iterations.device):
             before = self._iterations.read_value()
-        gradient, result = self._network.gradient(self._weights.pull(), self._weights.layers, statistics, batch)
+        gradient, result = gradient_in_parts(
+            self._network, self._weights.pull(), self._weights.layers, statistics, batch
+        )
         dense = [tf.convert_to_tensor(piece) for piece in gradient]
         if self._network.by_total:
             dense = [over_total(piece, total_of(result, piece.dtype)) for piece in dense]
@@ -112,7 +119,10 @@ class ParameterServer(Learner):
         self._staleness_max.assign(0)
 
     def set_rate(self, rate: float) -> None:
-        self._weights.set_rate(rate)
+        self.set_rates(np.array([rate]))
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._weights.set_rates(rates, int(self._iterations.numpy()))
 
     def end_epoch(self) -> Counts:
         counts = self._finish_steps()
@@ -134,11 +144,12 @@ class ParameterServer(Learner):
 
     def state(self) -> State:
         statistics = [variable.numpy() for variable in self._statistics]
-        return pack_state(*self._weights.values(), statistics, int(self._iterations.numpy()))
+        weights, slots = self._weights.values()
+        return pack_state(weights, slots, statistics, int(self._iterations.numpy()), self._weights.average())
 
     def load(self, state: State) -> None:
         weights, slots, statistics, iterations = unpack_state(state)
-        self._weights.load(weights, slots, iterations)
+        self._weights.load(weights, slots, iterations, state.get("average"))
         for variable, value in zip(self._statistics, statistics, strict=True):
             variable.assign(value)
         self._iterations.assign(iterations)
@@ -147,6 +158,7 @@ class ParameterServer(Learner):
         return self._network.check_saving(folder)
 
     def save(self, folder: Path) -> None:
-        weights, _ = self._weights.values()
+        average = self._weights.average()
+        weights = self._weights.values()[0] if average is None else average
         statistics = [variable.numpy() for variable in self._statistics]
         self._network.save(folder, self._network.layout.pack(weights), statistics)

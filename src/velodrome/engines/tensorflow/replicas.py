@@ -15,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.accumulate import gradient_in_parts
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
 from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
+from velodrome.engines.tensorflow.rates import GraphRates, steps_of_epoch
 from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
 from velodrome.engines.tensorflow.totals import over_total, with_total
 from velodrome.models.generators import Generators, preserved
@@ -73,15 +75,20 @@ class Replicas(Learner):
         with self._strategy.scope():
             self._weights = tf.Variable(initial)
             self._slots = [tf.Variable(np.zeros_like(initial)) for _ in range(self._optimizer.slots)]
-        self._rate = tf.Variable(self._context.job.rate, dtype=self._network.dtype)
+            #: The moving average of the weights, which is evaluated and saved in their place.
+            self._average = None if self._context.job.ema is None else tf.Variable(initial)
+        self._rates = GraphRates(self._context.job, self._network.dtype, steps_of_epoch(self._context))
 
     def _read_weights(self) -> tf.Tensor:
         """The buffer, as this replica sees it."""
         return tf.raw_ops.ReadVariableOp(resource=self._weights.handle, dtype=self._network.dtype)
 
-    def _layer_weights(self) -> list[tf.Tensor]:
-        """The weights of each layer, as this replica sees them."""
-        return self._network.layout.layers(self._read_weights())
+    def _evaluated_layers(self) -> list[tf.Tensor]:
+        """The weights of each layer that are evaluated, as this replica sees them."""
+        if self._average is None:
+            return self._network.layout.layers(self._read_weights())
+        average = tf.raw_ops.ReadVariableOp(resource=self._average.handle, dtype=self._network.dtype)
+        return self._network.layout.layers(average)
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
         """A statistic; the state of a stateful network has as many rows as the batch."""
@@ -129,7 +136,7 @@ class Replicas(Learner):
     def _gradient(self, replica: int, sources: Any, layers: Any, batch: Batch) -> Any:
         """One replica's part of a step's gradient with respect to `sources`; counts and statistics are updated."""
         statistics = [value.read_value() for value in self._statistics[replica]]
-        gradient, result = self._network.gradient(sources, layers, statistics, batch)
+        gradient, result = gradient_in_parts(self._network, sources, layers, statistics, batch)
         self._counts[replica].assign_add(result.counts)
         for variable, value in zip(self._statistics[replica], result.statistics, strict=True):
             variable.assign(value)
@@ -146,8 +153,10 @@ class Replicas(Learner):
             gradient = over_total(gradient[:-1], gradient[-1])
         (gradient,) = clip_by_norm([gradient], self._context.job.clip_norm)
         slots = [slot.handle for slot in self._slots]
-        rate = self._rate.read_value()
+        rate = self._rates.at(iteration)
         self._optimizer.apply(self._weights.handle, slots, gradient, rate, self._optimizer.powers(iteration))
+        if self._average is not None:
+            self._optimizer.move_average(self._average.handle, self._weights.handle, iteration)
 
     def _count_steps(self, first: tf.Tensor, last: tf.Tensor, inputs: list[Any]) -> None:
         def body(step: tf.Tensor) -> tuple[tf.Tensor]:
@@ -160,7 +169,7 @@ class Replicas(Learner):
         replica = self._replica()
         statistics = [value.read_value() for value in self._statistics[replica]]
         batch = self._feed.batch(inputs[replica], step)
-        result = self._network.count(self._layer_weights(), statistics, batch)
+        result = self._network.count(self._evaluated_layers(), statistics, batch)
         if result.right is not None:
             # Examples come in the order of the replica's partition, so as many as were counted before come first.
             place = tf.cast(self._counts[replica].read_value()[-2], tf.int64)
@@ -209,7 +218,10 @@ class Replicas(Learner):
                 variable.assign(value)
 
     def set_rate(self, rate: float) -> None:
-        self._rate.assign(rate)
+        self.set_rates(np.array([rate]))
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._rates.set(rates, self._iterations)
 
     def train(self, first: int, last: int) -> Counts:
         for window in self._feed.windows(first, last):
@@ -297,7 +309,8 @@ class Replicas(Learner):
     def state(self) -> State:
         unpack = self._network.layout.unpack
         slots = [unpack(slot.numpy()) for slot in self._slots]
-        return pack_state(unpack(self._weights.numpy()), slots, self._saved_statistics(), self._iterations)
+        average = None if self._average is None else unpack(self._average.numpy())
+        return pack_state(unpack(self._weights.numpy()), slots, self._saved_statistics(), self._iterations, average)
 
     def _saved_statistics(self) -> list[NDArray[Any]]:
         """The statistics for checkpoint and model; a state is of no use to the next epoch."""
@@ -308,6 +321,8 @@ class Replicas(Learner):
         self._weights.assign(self._network.layout.pack(weights))
         for slot, value in zip(self._slots, slots, strict=True):
             slot.assign(self._network.layout.pack(value))
+        if self._average is not None:
+            self._average.assign(self._network.layout.pack(state["average"]))
         self._load_statistics(statistics)
 
     def _load_statistics(self, statistics: Sequence[NDArray[Any]]) -> None:
@@ -319,7 +334,8 @@ class Replicas(Learner):
         return self._network.check_saving(folder)
 
     def save(self, folder: Path) -> None:
-        self._network.save(folder, self._weights.numpy(), self._saved_statistics())
+        saved = self._weights if self._average is None else self._average
+        self._network.save(folder, saved.numpy(), self._saved_statistics())
 
     def close(self) -> None:
         """Two barriers: after the first all processes are done, and one that leaves the second early does no harm."""

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.cluster import PeerMonitor, limited, wait_for
+from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.parameter_server import make_strategy
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.offers.engines.tensorflow import cluster_of, task_of
@@ -33,7 +34,7 @@ def lead(context: Context) -> None:
             strategy = make_strategy(context)
     with context.events.phase("build"):
         task = task_of_job(context)
-        with strategy.scope() if context.job.implementation == "stock" else nullcontext():
+        with strategy.scope() if is_by_keras(context.job) else nullcontext():
             network = task.network(context)
         learner = task.dispatcher(context, network, strategy, PeerMonitor(others, context.events))
     loop.run(context, learner)

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.flat import Array, FlatModel
 from velodrome.engines.tensorflow.optimizers import optimizer_of
+from velodrome.engines.tensorflow.rates import GraphRates
 from velodrome.spec.job import Job
 
 
 class ServerWeights(ABC):
-    """Weights on servers. The first four methods are called in the graph of a closure, the others in the chief."""
+    """Weights on servers. The first five methods are called in the graph of a closure, the others in the chief."""
 
     @abstractmethod
     def pull(self) -> list[tf.Tensor]:
@@ -37,31 +39,43 @@ class ServerWeights(ABC):
         """Apply a gradient that was sent, as update number `iteration`, counted from 1."""
 
     @abstractmethod
-    def set_rate(self, rate: float) -> None: ...
+    def evaluated_layers(self) -> list[tf.Tensor]:
+        """Each layer's weights that are evaluated, as they are now."""
+
+    @abstractmethod
+    def set_rates(self, rates: NDArray[np.float64], before: int) -> None:
+        """Use these learning rates for the updates after so many."""
 
     @abstractmethod
     def values(self) -> tuple[Array, list[Array]]:
         """The weights in the model's order, and the optimizer's slots alike."""
 
     @abstractmethod
-    def load(self, weights: Array, slots: Sequence[Array], iterations: int) -> None:
-        """Set what `values` returned."""
+    def average(self) -> Array | None:
+        """The moving average of the weights in the model's order; None if there is none."""
+
+    @abstractmethod
+    def load(self, weights: Array, slots: Sequence[Array], iterations: int, average: Array | None) -> None:
+        """Set what `values` and `average` returned."""
 
 
 class FlatServerWeights(ServerWeights):
     """One flat buffer, split over the servers as the strategy's partitioner decides."""
 
-    def __init__(self, job: Job, network: FlatModel, strategy: Any) -> None:
+    def __init__(self, job: Job, network: FlatModel, strategy: Any, steps: int) -> None:
+        """`steps` are those of an epoch."""
         self._network, self._optimizer = network, optimizer_of(job)
         with strategy.scope():
             weights = tf.Variable(network.weights())
         self._parts = list(getattr(weights, "variables", [weights]))
-        self._slots, self._rates = [], []
+        self._slots, self._rates, self._averages = [], [], []
         for part in self._parts:
             with tf.device(part.device):
-                zeros = np.zeros(part.shape, job.dtype)
+                zeros = np.zeros(part.shape, job.weights_dtype)
                 self._slots.append([tf.Variable(zeros) for _ in range(self._optimizer.slots)])
-                self._rates.append(tf.Variable(job.rate, dtype=network.dtype))
+                self._rates.append(GraphRates(job, network.dtype, steps))
+                if job.ema is not None:
+                    self._averages.append(tf.Variable(part.numpy()))
 
     def pull(self) -> list[tf.Tensor]:
         return [part.read_value() for part in self._parts]
@@ -79,14 +93,21 @@ class FlatServerWeights(ServerWeights):
     def apply(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor) -> None:
         with tf.device(iteration.device):
             powers = self._optimizer.powers(iteration)
-        for part, slots, rate, piece in zip(self._parts, self._slots, self._rates, gradient, strict=True):
+        for index, (part, slots, rates, piece) in enumerate(
+            zip(self._parts, self._slots, self._rates, gradient, strict=True)
+        ):
             with tf.device(part.device):
                 handles = [slot.handle for slot in slots]
-                self._optimizer.apply(part.handle, handles, piece, rate.read_value(), powers)
+                self._optimizer.apply(part.handle, handles, piece, rates.at(iteration), powers)
+                if self._averages:
+                    self._optimizer.move_average(self._averages[index].handle, part.handle, iteration)
 
-    def set_rate(self, rate: float) -> None:
-        for variable in self._rates:
-            variable.assign(rate)
+    def evaluated_layers(self) -> list[tf.Tensor]:
+        return self.layers([part.read_value() for part in self._averages or self._parts])
+
+    def set_rates(self, rates: NDArray[np.float64], before: int) -> None:
+        for held in self._rates:
+            held.set(rates, before)
 
     def _buffers(self) -> list[list[Any]]:
         """The parts of the weights, and those of each slot."""
@@ -97,8 +118,14 @@ class FlatServerWeights(ServerWeights):
         weights, *slots = (unpack(np.concatenate([part.numpy() for part in parts])) for parts in self._buffers())
         return weights, slots
 
-    def load(self, weights: Array, slots: Sequence[Array], iterations: int) -> None:
-        for parts, value in zip(self._buffers(), [weights, *slots], strict=True):
+    def average(self) -> Array | None:
+        if not self._averages:
+            return None
+        return self._network.layout.unpack(np.concatenate([part.numpy() for part in self._averages]))
+
+    def load(self, weights: Array, slots: Sequence[Array], iterations: int, average: Array | None) -> None:
+        averages = [(self._averages, average)] if average is not None else []
+        for parts, value in [*zip(self._buffers(), [weights, *slots], strict=True), *averages]:
             values, first = self._network.layout.pack(value), 0
             for part in parts:
                 part.assign(values[first : first + part.shape[0]])

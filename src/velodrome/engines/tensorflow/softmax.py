@@ -44,3 +44,12 @@ def logarithm(probabilities: tf.Tensor) -> tf.Tensor:
     """Log-probabilities; the smallest number of the format stands for zero."""
     smallest = np.finfo(probabilities.dtype.as_numpy_dtype).tiny
     return tf.math.log(tf.maximum(probabilities, smallest))
+
+
+def class_losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """Cross-entropy of each example; with smoothing, that share of a label's weight is spread over all classes."""
+    if not smoothing:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    classes = logits.shape[-1]
+    weights = tf.one_hot(labels, classes, dtype=logits.dtype) * (1 - smoothing) + smoothing / classes
+    return tf.nn.softmax_cross_entropy_with_logits(labels=weights, logits=logits)

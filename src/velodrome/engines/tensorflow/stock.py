@@ -1,4 +1,4 @@
-"""`--implementation stock`: the same strategies with Keras' own variables and optimizers.
+"""`--implementation stock`, and optimizers of the user's: the same strategies with Keras' own variables and optimizers.
 
 Weights are the variables of the Keras model, created in the strategy's scope; a Keras optimizer sums the gradients of
 the replicas and applies them. Examples, losses and counts are those of the other form, so that only the parts differ.
@@ -7,68 +7,148 @@ the replicas and applies them. Examples, losses and counts are those of the othe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
 from velodrome.engines.tensorflow.flat import Array, FlatModel, clip_by_norm
 from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
+from velodrome.engines.tensorflow.rates import GraphRates, KerasRates, steps_of_epoch
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
 from velodrome.engines.tensorflow.totals import over_total
-from velodrome.spec.job import ADAM_BETAS, MOMENTUM, Job
+from velodrome.errors import BadRequest
+from velodrome.models.own import builder_of, reason_of
+from velodrome.spec.job import Job
+from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.worker.learner import State
 
 
 def keras_optimizer(job: Job) -> keras.optimizers.Optimizer:
-    """The Keras optimizer of a job."""
-    if job.optimizer == "adam":
-        first, second = ADAM_BETAS
-        return keras.optimizers.Adam(job.rate, beta_1=first, beta_2=second, epsilon=ADAM_EPSILON)
-    return keras.optimizers.SGD(job.rate, momentum=MOMENTUM if job.optimizer == "momentum" else 0.0)
+    """The Keras optimizer of a job. Its weight decay, which Keras has in the decoupled form only, is `added_decay`."""
+    if job.optimizer in ("adam", "adamw"):
+        settings = {"beta_1": ADAM_BETAS[0], "beta_2": ADAM_BETAS[1], "epsilon": ADAM_EPSILON}
+        if job.optimizer == "adam":
+            return keras.optimizers.Adam(job.rate, **settings)
+        return keras.optimizers.AdamW(job.rate, weight_decay=job.decay_of_weights, **settings)
+    momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
+    return keras.optimizers.SGD(job.rate, momentum=momentum, nesterov=job.nesterov)
+
+
+def added_decay(job: Job) -> float:
+    """The weight decay that is added to the gradient."""
+    return 0.0 if job.optimizer == "adamw" or job.has_own_optimizer else job.decay_of_weights
+
+
+def users_optimizer(name: str) -> keras.optimizers.Optimizer:
+    """What the user's function returns, or `BadRequest` if it is no Keras optimizer."""
+    made = builder_of(name, option="--optimizer")()
+    if not isinstance(made, keras.optimizers.Optimizer):
+        raise BadRequest(
+            f"--optimizer {name!r} returned {type(made).__name__!r}: --engine tensorflow needs a Keras optimizer"
+        )
+    return made
 
 
 class KerasWeights:
     """The variables of a Keras model that was built in the strategy's scope, and their optimizer."""
 
-    def __init__(self, job: Job, network: FlatModel, strategy: Any) -> None:
-        self._network, self._strategy = network, strategy
+    #: Whether they are on parameter servers.
+    on_servers = False
+
+    def __init__(self, job: Job, network: FlatModel, strategy: Any, steps: int) -> None:
+        """`steps` are those of an epoch."""
+        self._network, self._strategy, self._job = network, strategy, job
         with strategy.scope():
-            self.optimizer = keras_optimizer(job)
+            self.optimizer = users_optimizer(job.optimizer) if job.has_own_optimizer else keras_optimizer(job)
+            self._base = self._own_rate() if job.has_own_optimizer and job.sets_rate else 1.0
+        with strategy.scope() if self.on_servers else nullcontext():
+            self._rates = GraphRates(job, network.dtype, steps)
+        with strategy.scope():
+            if job.rate_changes_within_epoch:
+                self.optimizer.learning_rate = KerasRates(self._rates)
             self.optimizer.build(network.trainable)
+            #: The moving averages of the weights, which are evaluated and saved in their place.
+            self._averages = [] if job.ema is None else [
+                tf.Variable(keras.ops.convert_to_numpy(variable)) for variable in network.trainable
+            ]
+        # Each replica adds its share of what the optimizer sums.
+        self._added_decay = added_decay(job) / strategy.num_replicas_in_sync
+
+    def _own_rate(self) -> float:
+        """The learning rate that the user's optimizer came with, which a schedule multiplies."""
+        if isinstance(self.optimizer.get_config().get("learning_rate"), dict):
+            raise BadRequest(
+                f"--optimizer {self._job.optimizer!r} has a schedule of its own for the learning rate; leave out "
+                "--schedule, --warmup, --decay and --scale-rate"
+            )
+        return float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
 
     def read(self) -> list[tf.Tensor]:
         """The weights of each layer, as this replica sees them."""
         return [tf.convert_to_tensor(variable.value) for variable in self._network.trainable]
 
+    def evaluated_layers(self) -> list[tf.Tensor]:
+        """The same of the weights that are evaluated."""
+        return [tf.convert_to_tensor(average) for average in self._averages] or self.read()
+
     def apply(self, gradient: Sequence[tf.Tensor]) -> None:
         """Sum the gradient over the replicas, which the optimizer does, and apply it. Call it in a replica context."""
         dense = [tf.convert_to_tensor(piece) for piece in gradient]  # an embedding's gradient may be sparse
+        if self._added_decay:
+            dense = [piece + self._added_decay * now for piece, now in zip(dense, self.read(), strict=True)]
         self.optimizer.apply(dense, self._network.trainable)
+        if self._averages:
+            tf.distribute.get_replica_context().merge_call(self._move_averages)
 
-    def set_rate(self, rate: float) -> None:
-        with self._strategy.scope():
-            self.optimizer.learning_rate = rate
+    def _move_averages(self, strategy: Any) -> None:
+        """Move the averages towards the weights after an update; the first one copies them. Once for all replicas."""
+        decay = self._job.ema or 0.0
+        numbers = (tf.constant(number, self._network.dtype) for number in (1 - decay, 1.0))
+        share = tf.where(self.optimizer.iterations.value > 1, *numbers)
+
+        def move(average: tf.Variable, weights: tf.Tensor) -> None:
+            average.assign_sub(share * (average - weights))
+
+        for average, variable in zip(self._averages, self._network.trainable, strict=True):
+            strategy.extended.update(average, move, args=(variable.value,), group=False)
+
+    def set_rates(self, rates: NDArray[np.float64], before: int) -> None:
+        if self._job.rate_changes_within_epoch:
+            self._rates.set(self._base * rates, before)
+        elif self._job.sets_rate or not self._job.has_own_optimizer:
+            with self._strategy.scope():
+                self.optimizer.learning_rate = self._base * float(rates[0])
 
     def _slots(self) -> list[list[Any]]:
         """The optimizer's variables of each kind, in the order of the weights: Keras interleaves the kinds."""
-        others = (self.optimizer.iterations.path, self.optimizer.learning_rate.path)
-        slots = [variable for variable in self.optimizer.variables if variable.path not in others]
+        others = [self.optimizer.iterations]
+        if not self._job.rate_changes_within_epoch:
+            others.append(self.optimizer.learning_rate)
+        paths = [variable.path for variable in others if isinstance(variable, keras.Variable)]
+        slots = [variable for variable in self.optimizer.variables if variable.path not in paths]
+        if self._job.has_own_optimizer:  # it keeps what it likes
+            return [[variable] for variable in slots]
         kinds = len(slots) // len(self._network.trainable)
         return [slots[kind::kinds] for kind in range(kinds)]
 
     def values(self) -> tuple[Array, list[Array]]:
         return _concatenated(self._network.trainable), [_concatenated(slot) for slot in self._slots()]
 
-    def load(self, weights: Array, slots: Sequence[Array], iterations: int) -> None:
+    def average(self) -> Array | None:
+        return _concatenated(self._averages) if self._averages else None
+
+    def load(self, weights: Array, slots: Sequence[Array], iterations: int, average: Array | None) -> None:
+        if average is not None:
+            _assign(self._averages, average)
         for variables, values in zip([self._network.trainable, *self._slots()], [weights, *slots], strict=True):
-            parts = np.split(values, np.cumsum([int(np.prod(variable.shape)) for variable in variables])[:-1])
-            for variable, part in zip(variables, parts, strict=True):
-                variable.assign(part.reshape(variable.shape))
+            _assign(variables, values)
         self.optimizer.iterations.assign(iterations)
 
 
@@ -76,14 +156,35 @@ def _concatenated(variables: Sequence[Any]) -> Array:
     return np.concatenate([np.ravel(keras.ops.convert_to_numpy(variable)) for variable in variables])
 
 
+def _assign(variables: Sequence[Any], values: Array) -> None:
+    """Assign what `_concatenated` returned."""
+    parts = np.split(values, np.cumsum([int(np.prod(variable.shape)) for variable in variables])[:-1])
+    for variable, part in zip(variables, parts, strict=True):
+        variable.assign(part.reshape(variable.shape))
+
+
 class StockReplicas(Replicas):
     """Synchronous training with Keras' own parts. The network must have been built in the strategy's scope."""
 
     def _create_weights(self) -> None:
-        self._keras = KerasWeights(self._context.job, self._network, self._strategy)
+        self._keras = KerasWeights(
+            self._context.job, self._network, self._strategy, steps_of_epoch(self._context)
+        )
 
-    def _layer_weights(self) -> list[tf.Tensor]:
-        return self._keras.read()
+    def _functions(self) -> tuple[Any, Any, Any]:
+        try:
+            return super()._functions()
+        except (ValueError, TypeError, NotImplementedError) as error:
+            if not self._context.job.has_own_optimizer:
+                raise
+            kind = type(self._keras.optimizer).__name__
+            raise BadRequest(
+                f"--optimizer {self._context.job.optimizer!r}: Keras' {kind} cannot train under "
+                f"{self._context.job.strategy}: {reason_of(error)}; choose another strategy or optimizer"
+            ) from error
+
+    def _evaluated_layers(self) -> list[tf.Tensor]:
+        return self._keras.evaluated_layers()
 
     def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, inputs: list[Any]) -> None:
         replica = self._replica()
@@ -102,23 +203,28 @@ class StockReplicas(Replicas):
             gradient = [piece / self._world for piece in clip_by_norm(gradient, norm)]
         self._keras.apply(gradient)
 
-    def set_rate(self, rate: float) -> None:
-        self._keras.set_rate(rate)
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._keras.set_rates(rates, self._iterations)
 
     def state(self) -> State:
-        return pack_state(*self._keras.values(), self._saved_statistics(), self._iterations)
+        weights, slots = self._keras.values()
+        return pack_state(weights, slots, self._saved_statistics(), self._iterations, self._keras.average())
 
     def load(self, state: State) -> None:
         weights, slots, statistics, self._iterations = unpack_state(state)
-        self._keras.load(weights, slots, self._iterations)
+        self._keras.load(weights, slots, self._iterations, state.get("average"))
         self._load_statistics(statistics)
 
     def save(self, folder: Path) -> None:
-        self._network.save(folder, self._network.weights(), self._saved_statistics())
+        average = self._keras.average()
+        saved = self._network.weights() if average is None else self._network.layout.pack(average)
+        self._network.save(folder, saved, self._saved_statistics())
 
 
 class KerasServerWeights(KerasWeights, ServerWeights):
     """The variables of a Keras model, each whole on one of the servers: Keras cannot use one that is split."""
+
+    on_servers = True
 
     def pull(self) -> list[tf.Tensor]:
         return self.read()

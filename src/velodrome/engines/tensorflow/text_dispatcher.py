@@ -1,7 +1,8 @@
 """Schedules closures over a text: each carries words, and the state of the network after the words before them.
 
 The text is split into as many groups of rows as there are workers. A group's words must be read in order, so one
-closure of it is pending at a time; its state is returned with the counts and sent with the group's next closure.
+closure of it is pending at a time; its state is returned with the counts and sent with the group's next closure. A
+network without state is scheduled in the same way, and its state is empty.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.feeds import ROWS, Rows, evaluation_rows, slice_words, training_rows
-from velodrome.engines.tensorflow.language import LanguageNetwork
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
+from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.text_schedule import TextSchedule
 from velodrome.worker.context import Context
@@ -44,11 +45,11 @@ class _Group:
 class TextDispatcher(ParameterServer):
     """Schedules the groups of a text."""
 
-    _network: LanguageNetwork
+    _network: TextNetwork
 
-    def __init__(self, context: Context, network: LanguageNetwork, strategy: Any, monitor: PeerMonitor) -> None:
+    def __init__(self, context: Context, network: TextNetwork, strategy: Any, monitor: PeerMonitor) -> None:
         super().__init__(context, network, strategy, monitor)
-        state = [tf.TensorSpec([None, units], network.dtype) for units in network.units for _ in range(2)]
+        state = [tf.TensorSpec([None, units], network.dtype) for units in network.state_units]
         self._train = tf.function(self._train_steps, autograph=False, input_signature=[ROWS, state])
         self._count = tf.function(self._count_steps, autograph=False, input_signature=[ROWS, state])
         self._groups: list[_Group] = []
@@ -77,7 +78,7 @@ class TextDispatcher(ParameterServer):
     ) -> list[tf.Tensor]:
         """All steps of the rows: their counts, and the state after them."""
         steps = tf.shape(rows.inputs)[1] // self._context.job.unroll
-        free = [tf.TensorShape([None, units]) for units in self._network.units for _ in range(2)]
+        free = [tf.TensorShape([None, units]) for units in self._network.state_units]
         shapes = tf.TensorShape([]), tf.TensorShape([self._network.counts_size]), *free
         start = tf.constant(0), tf.zeros([self._network.counts_size], tf.float64), *state
         _, *after = tf.while_loop(lambda step, *_: step < steps, body, start, shape_invariants=shapes)

@@ -13,6 +13,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.cluster import cluster_resolver, limited, rendezvous, translate_errors
+from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.tasks.base import task_of_job
 from velodrome.offers.world import World
@@ -84,7 +85,7 @@ def _in_this_process(context: Context) -> Learner:
 def _replicas(context: Context, strategy: Any, devices: Sequence[str | None], *, central: bool = False) -> Learner:
     """The learner of a synchronous strategy, in the form that the job asks for."""
     task = task_of_job(context)
-    if context.job.implementation == "stock":
+    if is_by_keras(context.job):
         from velodrome.engines.tensorflow.stock import StockReplicas
 
         with strategy.scope():

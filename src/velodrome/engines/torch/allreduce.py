@@ -28,7 +28,7 @@ class AllReduceLearner(TorchLearner):
 
     def _choose_reducer(self) -> GradientReducer:
         transport, job, may_skip = self._transport, self._context.job, not self._network.from_zoo
-        if job.implementation == "stock":
+        if job.implementation == "stock" or job.has_own_optimizer:  # whose steps cannot be divided into slices
             return AllReduceReducer(transport, self._trained, job, may_skip=may_skip)
         shares = transport.size > 1 and self._device.type == "cpu" and self._network.leaves_parameters_unchanged()
         agreed = np.array([shares], np.int64)
@@ -43,6 +43,7 @@ class AllReduceLearner(TorchLearner):
         return AllReduceReducer(transport, self._trained, job, may_skip=may_skip)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
+        # Of several batches that are added up, the last has an example unless none has.
         self._reducer.write(None if loss is None else self._local_gradients(loss))
         return self._blocking(self._reducer.reduce)
 
@@ -51,6 +52,10 @@ class AllReduceLearner(TorchLearner):
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         super().step(loss, batch)
+        if not self._added:
+            self._blocking(self._reducer.finish)
+
+    def _between_steps(self) -> None:
         self._blocking(self._reducer.finish)
 
     def _blocking(self, call: Callable[[], T]) -> T:

@@ -83,9 +83,10 @@ def build(
 
     if zoo and not task.has_own_loss:
         objective = objective_of(task, job.model, data, device)
+        objective.smoothing = job.label_smoothing
         return Network(model=model, loss=loss_of_logits, from_zoo=True, pixels=pixels,
-                       adapter=ObjectiveModule(model, objective))
-    sizes = [size for size in task.schedule(job, data, 1).sizes(job.steps) if size]
+                       adapter=ObjectiveModule(model, objective, autocast=job.dtype == "bfloat16"))
+    sizes = [size for size in task.schedule(job, data, 1).in_parts(job.accumulate).sizes(job.steps) if size]
     lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]).x)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
@@ -95,10 +96,15 @@ def build(
         job.model, called, sample, lambda sigmoid: objective_of(task, job.model, data, device, sigmoid=sigmoid),
         task, sizes=sizes, evaluation_size=evaluation_size, way_out=way_out(job, data),
     )
-    found.objective.minimum_batch = found.minimum_batch
+    found.objective.minimum_batch, found.objective.smoothing = found.minimum_batch, job.label_smoothing
+    if job.accumulate > 1 and not found.objective.by_examples:
+        raise BadRequest(
+            f"--accumulate {job.accumulate}: loss() of {task.name!r} returns a sum and a count, and the count of all "
+            "batches is not known before the last is computed; return one value per example, or use a larger batch"
+        )
     return Network(
         model=model, loss=loss_of_logits, from_zoo=False, minimum_batch=found.minimum_batch, pixels=pixels,
-        adapter=ObjectiveModule(called, found.objective),
+        adapter=ObjectiveModule(called, found.objective, autocast=job.dtype == "bfloat16"),
         saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, **saved},
         notes=(*notes, *found.notes), call=_calls(found.objective, sample(sizes[0])),
     )

@@ -231,6 +231,10 @@ class DdpLearner(TorchLearner):
             return _StockDdp(self._context.status, model, **options)
         return PeerAwareDdp(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
 
+    def _will_add(self, more: bool) -> None:
+        # What `no_sync` does around a forward pass.
+        self.forward.require_backward_grad_sync = not more
+
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         status = self._context.status
         status.waiting = True  # most of the pass computes, but where it blocks it waits for others

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
-from velodrome.spec.job import ADAM_BETAS, MOMENTUM
+from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 
 #: The default of `torch.optim.Adam`.
 ADAM_EPSILON = 1e-8
 
 Tensors = list[torch.Tensor]
 #: Tensors, gradients, running means, running means of squares, each tensor's number of steps with this one, learning
-#: rate.
-AdamStep = Callable[[Tensors, Tensors, Tensors, Tensors, Tensors, float], None]
-#: Tensors, gradients, momentum, learning rate.
-MomentumStep = Callable[[Tensors, Tensors, Tensors, float], None]
+#: rate, weight decay.
+AdamStep = Callable[[Tensors, Tensors, Tensors, Tensors, Tensors, float, float], None]
+#: Tensors, gradients, momentum, learning rate, weight decay, whether in Nesterov's form.
+MomentumStep = Callable[[Tensors, Tensors, Tensors, float, float, bool], None]
 
 #: The private functions, by their names in `torch`.
-PRIVATE = ("_fused_adam_", "_fused_sgd_")
+PRIVATE = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_")
 
 
 # Microseconds of CPU for one step of dense-300-100 (266,610 parameters, one thread, torch 2.13.0):
@@ -36,29 +36,46 @@ PRIVATE = ("_fused_adam_", "_fused_sgd_")
 
 
 def fused_adam(
-    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float
+    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
+    decay: float = 0.0,
 ) -> None:
-    """One step of Adam in a single pass over all tensors."""
+    """One step of Adam in a single pass over all tensors; weight decay is added to the gradient."""
     torch._fused_adam_(
         tensors, gradients, means, squares, [], steps,
-        lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=0.0, eps=ADAM_EPSILON,
+        lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=decay, eps=ADAM_EPSILON,
         amsgrad=False, maximize=False,
     )
 
 
-def fused_momentum(tensors: Tensors, gradients: Tensors, momentum: Tensors, rate: float) -> None:
+def fused_adamw(
+    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
+    decay: float = 0.0,
+) -> None:
+    """One step of AdamW in a single pass over all tensors; weight decay does not pass through the running means."""
+    torch._fused_adamw_(
+        tensors, gradients, means, squares, [], steps,
+        lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=decay, eps=ADAM_EPSILON,
+        amsgrad=False, maximize=False,
+    )
+
+
+def fused_momentum(
+    tensors: Tensors, gradients: Tensors, momentum: Tensors, rate: float, decay: float = 0.0, nesterov: bool = False
+) -> None:
     """One step of SGD with momentum in a single pass over all tensors."""
     torch._fused_sgd_(
-        tensors, gradients, momentum, weight_decay=0.0, momentum=MOMENTUM, lr=rate,
-        dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+        tensors, gradients, momentum, weight_decay=decay, momentum=MOMENTUM, lr=rate,
+        dampening=0.0, nesterov=nesterov, maximize=False, is_first_step=False,
     )
 
 
 def plain_adam(
-    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float
+    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
+    decay: float = 0.0,
 ) -> None:
     """One step of Adam by public functions."""
     for tensor, gradient, mean, square, step in zip(tensors, gradients, means, squares, steps, strict=True):
+        gradient = gradient.add(tensor, alpha=decay) if decay else gradient
         mean_correction, square_correction = (1 - beta ** float(step) for beta in ADAM_BETAS)
         mean.lerp_(gradient, 1 - ADAM_BETAS[0])
         square.mul_(ADAM_BETAS[1]).addcmul_(gradient, gradient, value=1 - ADAM_BETAS[1])
@@ -66,11 +83,24 @@ def plain_adam(
         tensor.addcdiv_(mean, divisor, value=-rate / mean_correction)
 
 
-def plain_momentum(tensors: Tensors, gradients: Tensors, momentum: Tensors, rate: float) -> None:
+def plain_adamw(
+    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
+    decay: float = 0.0,
+) -> None:
+    """One step of AdamW by public functions."""
+    for tensor in tensors:
+        tensor.mul_(1 - rate * decay)
+    plain_adam(tensors, gradients, means, squares, steps, rate)
+
+
+def plain_momentum(
+    tensors: Tensors, gradients: Tensors, momentum: Tensors, rate: float, decay: float = 0.0, nesterov: bool = False
+) -> None:
     """One step of SGD with momentum by public functions."""
     for tensor, gradient, moved in zip(tensors, gradients, momentum, strict=True):
+        gradient = gradient.add(tensor, alpha=decay) if decay else gradient
         moved.mul_(MOMENTUM).add_(gradient)
-        tensor.add_(moved, alpha=-rate)
+        tensor.add_(gradient.add(moved, alpha=MOMENTUM) if nesterov else moved, alpha=-rate)
 
 
 @dataclass(frozen=True)
@@ -83,20 +113,23 @@ class Kernels:
     missing: tuple[str, ...] = ()
 
 
-def choose_kernels() -> Kernels:
-    """The fused steps, each replaced by its public form where a trial step fails or differs from it."""
-    adam: AdamStep = fused_adam
+def choose_kernels(*, decoupled: bool = False) -> Kernels:
+    """The fused steps, each replaced by its public form where a trial step fails or differs from it. With `decoupled`,
+    that of Adam is AdamW's."""
+    name, adam, plain = ("_fused_adam_", fused_adam, plain_adam)
+    if decoupled:
+        name, adam, plain = ("_fused_adamw_", fused_adamw, plain_adamw)
     momentum: MomentumStep = fused_momentum
     missing = []
     if not _agree(
-        lambda each: fused_adam([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1),
-        lambda each: plain_adam([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1),
+        lambda each: adam([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1, 0.2),
+        lambda each: plain([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1, 0.2),
     ):
-        adam = plain_adam
-        missing.append("_fused_adam_")
+        adam = plain
+        missing.append(name)
     if not _agree(
-        lambda each: fused_momentum([each[0]], [each[1]], [each[2]], 0.1),
-        lambda each: plain_momentum([each[0]], [each[1]], [each[2]], 0.1),
+        lambda each: fused_momentum([each[0]], [each[1]], [each[2]], 0.1, 0.2, True),
+        lambda each: plain_momentum([each[0]], [each[1]], [each[2]], 0.1, 0.2, True),
     ):
         momentum = plain_momentum
         missing.append("_fused_sgd_")

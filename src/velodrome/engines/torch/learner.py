@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from velodrome.engines.torch import given_weights
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.generators import generators_of
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.models.generators import Generators
-from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
+from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Transport
+from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
 from velodrome.worker.learner import Learner, Part, State
@@ -42,8 +46,13 @@ class TorchLearner(Learner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self.pixels = network.pixels.form if network.pixels else None
+        self._start_from_weights()
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
+        #: The rates of the steps to come, where they differ; and the batches whose gradients a step adds up.
+        self._rates: NDArray[np.float64] | None = None
+        self._next_rates: Iterator[float] = iter(())
+        self._accumulate, self._added = context.job.accumulate, 0
         self.implementation = self._report_implementation()
         self.forward: nn.Module = self._wrapped()
         self._task = task_class(context)(context, network, Replica(transport.rank, transport.size, device))
@@ -68,10 +77,21 @@ class TorchLearner(Learner):
         """The norm of the whole gradient, of which `gradients` may be one process's slice."""
         return squared_norm(gradients) ** 0.5
 
+    def _will_add(self, more: bool) -> None:
+        """Called before each forward pass where gradients of several batches are added up: whether more follow."""
+
+    def _between_steps(self) -> None:
+        """Wait until no process computes with the parameters, where they are shared."""
+
     def _report_implementation(self) -> dict[str, Any]:
         """The parts that train here: those of the strategy's description, with what this PyTorch lacks replaced."""
         job = self._context.job
         report = self._context.strategy.implementation.report(job.implementation, self.path)
+        if job.has_own_optimizer:
+            ours = (FUSED_OPTIMIZER, STOCK_OPTIMIZER)
+            for parts in ("own", "framework"):
+                report[parts] = [part for part in report[parts] if part not in ours]
+            report["framework"].append(f"your optimizer {job.optimizer}")
         if missing := self._optimizer.missing:
             report["own"] = [PLAIN_OPTIMIZER if part == FUSED_OPTIMIZER else part for part in report["own"]]
             if self._context.is_chief:
@@ -85,7 +105,7 @@ class TorchLearner(Learner):
     def begin_epoch(self, schedule: Any) -> None:
         self._epochs += 1
         self._task.epoch = self._epochs
-        self._task.begin_epoch(schedule)
+        self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
         seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._transport.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
@@ -94,16 +114,46 @@ class TorchLearner(Learner):
     def set_rate(self, rate: float) -> None:
         self._optimizer.rate = rate
 
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self.set_rate(float(rates[0]))
+        self._rates = rates if (rates != rates[0]).any() else None
+
     def train(self, first: int, last: int) -> Counts:
-        return self._task.train(first, last, self)
+        if self._rates is not None:
+            self._next_rates = iter(self._rates[first:last].tolist())
+        if self._accumulate == 1:
+            return self._task.train(first, last, self)
+        # What is a step for the task is here one of the batches that a step adds up.
+        self._will_add(True)
+        return self._task.train(first * self._accumulate, last * self._accumulate, self)
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
         all processes."""
-        gradients = self._gradients(None if loss is None else loss * (self.loss_factor / batch))
+        scaled = None if loss is None else loss * (self.loss_factor / batch)
+        if self._accumulate > 1 and self._add(scaled):
+            return
+        if self._rates is not None:
+            self._optimizer.rate = next(self._next_rates)
+        gradients = self._gradients(scaled)
         if self._clip_norm is not None:
             clip(gradients, self._norm(gradients), self._clip_norm)
         self._optimizer.step(gradients)
+        if self._accumulate > 1:
+            self._will_add(True)
+
+    def _add(self, loss: torch.Tensor | None) -> bool:
+        """Add the gradient of a batch to those before it, unless it is the last one of a step; whether it did."""
+        self._added = (self._added + 1) % self._accumulate
+        if self._added == 1:
+            for parameter in self._trained:
+                parameter.grad = None
+        if self._added == 0:
+            return False
+        if loss is not None:
+            loss.backward()
+        self._will_add(self._added + 1 < self._accumulate)
+        return True
 
     def sum(self, number: float) -> float:
         """The sum of a number over all processes, in each of them."""
@@ -116,8 +166,9 @@ class TorchLearner(Learner):
 
     def _local_gradients(self, loss: torch.Tensor) -> Gradients:
         """Back-propagate. A parameter that the loss does not reach has no gradient."""
-        for parameter in self._trained:
-            parameter.grad = None
+        if self._accumulate == 1:
+            for parameter in self._trained:
+                parameter.grad = None
         loss.backward()
         return [parameter.grad for parameter in self._trained]
 
@@ -137,8 +188,24 @@ class TorchLearner(Learner):
                 buffer.copy_(mean.view(buffer.shape))
                 offset += buffer.numel()
 
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """With the averaged weights in place of those that train, where the job asks for them."""
+        average = self._optimizer.average
+        if average is None:
+            yield
+            return
+        for again in (False, True):
+            self._between_steps()
+            average.swap()
+            self._between_steps()
+            if not again:
+                yield
+
     def evaluate(self, part: Part) -> Counts:
-        mine, names = self._task.evaluate(part), self._context.task.counted
+        with self._averaged():
+            mine = self._task.evaluate(part)
+        names = self._context.task.counted
         nothing = np.zeros(0)
         found = nothing if mine.answers is None or part != "test" else answers.to_vector(mine.answers)
         optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
@@ -189,12 +256,14 @@ class TorchLearner(Learner):
 
     def load(self, state: State) -> None:
         places = {f"model.{name}": value for name, value in self._model.state_dict().items()}
-        places |= {f"optimizer.{name}": value for name, value in self._optimizer.state().items()}
         with torch.no_grad():
             for name, value in state.items():
                 if name in places:
                     places[name].copy_(torch.from_numpy(np.array(value)))
-        self._optimizer.restored()
+        self._optimizer.load({
+            name.removeprefix("optimizer."): torch.from_numpy(np.array(value))
+            for name, value in state.items() if name.startswith("optimizer.")
+        })
         self._epochs = int(state["epochs"])
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
@@ -202,13 +271,28 @@ class TorchLearner(Learner):
 
     def save(self, folder: Path) -> None:
         job = self._context.job
-        description = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.dtype}
+        description = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.weights_dtype}
+        if job.dtype != job.weights_dtype:
+            description["autocast"] = job.dtype
         folder.mkdir(parents=True, exist_ok=True)
         self._task.write_extra_files(folder)
+        average = self._optimizer.whole_average  # the other processes compute no more
+        if average is not None:
+            average.swap()
         saved.save(folder, self._model, description | self._task.description())
+        if average is not None:
+            average.swap()
 
     def close(self) -> None:
         self._transport.close()
+
+    def _start_from_weights(self) -> None:
+        """Load the weights that the job starts from; the other processes get them from rank 0."""
+        file, context = self._context.job.weights, self._context
+        if file is None or self._transport.rank or (context.resume and checkpoint.latest(context.folder)):
+            return
+        for note in given_weights.load(self._model, file):
+            context.events.emit("warning", message=note)
 
     def _broadcast_model(self) -> None:
         """Give every process the weights of rank 0: a user's function may ignore the seed."""

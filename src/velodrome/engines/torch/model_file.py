@@ -68,12 +68,12 @@ def check_saving(name: str, model: nn.Module) -> tuple[str, ...]:
 
 def load(folder: Path) -> nn.Module:
     """Load a saved model in evaluation mode. It takes images (count, channels, height, width), whose bytes were
-    multiplied by `scale` of the description and added to its `offset`; a language model takes words and its LSTM
-    state."""
+    multiplied by `scale` of the description and added to its `offset`; a language model takes words and, if it
+    carries one, its state."""
     about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     if about.get("kind") == "text":
-        language = torch_zoo.build_text(about["model"], about["vocabulary"]).to(getattr(torch, about["dtype"]))
-        language.load_state_dict(load_file(folder / WEIGHTS))
+        language = torch_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 0))
+        language.to(getattr(torch, about["dtype"])).load_state_dict(load_file(folder / WEIGHTS))
         return language.eval()
     if about.get("kind") == "arrays":
         return _load_arrays(folder, about)

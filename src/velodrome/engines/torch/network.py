@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,37 @@ def loss_of_logits(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(outputs, labels, reduction="sum")
 
 
+def training_loss(job: Job) -> Loss:
+    """The loss that a job trains with: its labels may be smoothed. Evaluation uses the labels as they are."""
+    if not job.label_smoothing:
+        return loss_of_logits
+    return partial(functional.cross_entropy, reduction="sum", label_smoothing=job.label_smoothing)
+
+
+class Autocast(nn.Module):
+    """A model whose layers compute in bfloat16 where that is safe; its weights and what it returns are float32."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        super().__init__()
+        self.model, self._device = model, device.type
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.autocast(self._device, torch.bfloat16):
+            outputs = self.model(*inputs)
+        return _float32(outputs)
+
+
+def _float32(outputs: Any) -> Any:
+    """Tensors, or tuples of them, in float32."""
+    return outputs.float() if isinstance(outputs, torch.Tensor) else tuple(map(_float32, outputs))
+
+
 @dataclass(frozen=True)
 class Network:
     """A model that fits the data, on its device and in its number format."""
 
     model: nn.Module
+    #: What is minimised; `evaluation_loss` is what is reported of validation and test.
     loss: Loss
     #: Whether it is from the zoo: then its properties are known and need no checks.
     from_zoo: bool
@@ -47,13 +74,15 @@ class Network:
     sample: torch.Tensor | None = None
     #: How bytes become its input; None for a language model.
     pixels: PixelTransform | None = None
-    #: What is called instead of the model, where the model does not return logits for every batch.
+    #: What is called instead of the model, where the model does not return logits for every batch or does not compute
+    #: in the format of its weights.
     adapter: nn.Module | None = None
     #: What a saved model records of it: what it returns in evaluation, the only batch it takes, whether a call gave it
     #: its shapes.
     saved_as: dict[str, Any] = field(default_factory=lambda: {"outputs": "logits", "only_batch": None, "lazy": False})
     #: What the user should know about the model, as sentences.
     notes: tuple[str, ...] = ()
+    evaluation_loss: Loss = loss_of_logits
     #: Calls a copy of the model as training does, for trying it; by default with `sample`.
     call: Callable[[nn.Module], object] | None = None
 
@@ -115,7 +144,8 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
     model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
     if not is_own(job.model):
         model = model.to(memory_format=torch.channels_last)
-        return Network(model=model, loss=loss_of_logits, from_zoo=True, pixels=pixels)
+        mixed = Autocast(model, device) if job.dtype == "bfloat16" else None
+        return Network(model=model, loss=training_loss(job), from_zoo=True, pixels=pixels, adapter=mixed)
     convert = converter(pixels, shape, dtype, device, channels_last=False)
 
     def sample(count: int) -> torch.Tensor:
@@ -132,16 +162,19 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         evaluation_size=other_size(data, job.workers, evaluation_batch, sizes[0]), way_out=way_out(job, data),
     )
     plain = {found.training, found.evaluation} <= {"logits", "sigmoid"} and found.evaluation_batch is None
+    adapter: nn.Module | None = None if plain else LogitsModel(
+        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch
+    )
+    if job.dtype == "bfloat16":
+        adapter = Autocast(adapter or model, device)
     return Network(
         model=model,
-        loss=loss_of_logits,
+        loss=training_loss(job),
         from_zoo=False,
         minimum_batch=found.minimum_batch,
         sample=sample(sizes[0]),
         pixels=pixels,
-        adapter=None if plain else LogitsModel(
-            model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch
-        ),
+        adapter=adapter,
         saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy},
         notes=found.notes,
     )
@@ -149,12 +182,14 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
 
 def _training_sizes(job: Job, data: Splits) -> list[int]:
     """The numbers of examples that a process trains on at a time, largest first."""
-    return [size for size in Classification().schedule(job, data, 1).sizes(job.steps) if size]
+    schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
+    return [size for size in schedule.sizes(job.steps) if size]
 
 
 def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
     """The job's language model with the weights that its seed decides."""
     seed_everything(job.seed)
-    model = torch_zoo.build_text(job.model, vocabulary).to(device=device, dtype=dtype_of(job))
-    return Network(model=model, loss=loss_of_logits, from_zoo=True, minimum_batch=1)
+    model = torch_zoo.build_text(job.model, vocabulary, job.unroll).to(device=device, dtype=dtype_of(job))
+    adapter = Autocast(model, device) if job.dtype == "bfloat16" else None
+    return Network(model=model, loss=loss_of_logits, from_zoo=True, minimum_batch=1, adapter=adapter)
 

@@ -30,6 +30,8 @@ class Objective(ABC):
     by_examples = True
     #: The smallest batch that the model trains on; smaller ones are filled by repeating their examples.
     minimum_batch = 1
+    #: The part of a label that training spreads over all classes.
+    smoothing = 0.0
 
     def __init__(self) -> None:
         self.outputs: Any = None
@@ -67,13 +69,15 @@ class OutputObjective(Objective):
         outputs = self._called(model, batch.x if whole else repeated(batch, self.minimum_batch))
         if not whole:
             outputs = outputs[:size]
-        self.outputs, self.total = outputs.detach(), size
+        self.outputs, self.total, self._training = outputs.detach(), size, model.training
         return self._loss(outputs, batch.y)
 
     def _called(self, model: nn.Module, inputs: Any) -> torch.Tensor:
         return self._shaped(model(inputs))
 
     def _shaped(self, outputs: Any) -> torch.Tensor:
+        if isinstance(outputs, torch.Tensor) and outputs.dtype == torch.bfloat16:
+            outputs = outputs.float()  # losses are computed in float32
         if isinstance(outputs, torch.Tensor) and outputs.shape[1:] == self.shape:
             return outputs
         return outputs.reshape(len(outputs), *self.shape)
@@ -86,7 +90,8 @@ class ClassObjective(OutputObjective):
     """Cross-entropy of logits or log-probabilities."""
 
     def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(outputs, targets, reduction="sum")
+        smoothing = self.smoothing if self._training else 0.0
+        return functional.cross_entropy(outputs, targets, reduction="sum", label_smoothing=smoothing)
 
     def right(self, batch: Batch) -> torch.Tensor:
         return torch.argmax(self.outputs, 1) == batch.y
@@ -200,13 +205,19 @@ class ObjectiveModule(nn.Module):
     The user's loss runs inside, so it may call the model more than once, or parts of it.
     """
 
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
+    def __init__(self, model: nn.Module, objective: Objective, *, autocast: bool = False) -> None:
+        """With `autocast`, layers compute in bfloat16 where that is safe."""
         super().__init__()
         self.model = model
         self.objective = objective
+        self._autocast = autocast
 
     def forward(self, inputs: dict[str, torch.Tensor], targets: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.objective.loss(self.model, Batch(inputs, targets))
+        if not self._autocast:
+            return self.objective.loss(self.model, Batch(inputs, targets))
+        device = next(self.model.parameters()).device
+        with torch.autocast(device.type, torch.bfloat16):
+            return self.objective.loss(self.model, Batch(inputs, targets)).float()
 
 
 def objective_of(

@@ -1,4 +1,4 @@
-"""sgd, momentum and adam: Velodrome's form, which calls PyTorch's fused kernels itself, and stock `torch.optim`.
+"""sgd, momentum, adam and adamw: Velodrome's form, which calls PyTorch's fused kernels itself, and stock `torch.optim`.
 
 All are given the gradients of a step as a list. A parameter without a gradient is skipped, as `torch.optim` does:
 neither it nor its momentum changes, and Adam does not count the step for it.
@@ -11,17 +11,21 @@ from collections.abc import Sequence
 
 import torch
 
+from velodrome.engines.torch.average import WeightAverage, average_of
 from velodrome.engines.torch.kernels import ADAM_EPSILON, Kernels, Tensors, choose_kernels
-from velodrome.spec.job import ADAM_BETAS, MOMENTUM, Job
+from velodrome.spec.job import Job
+from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 
 #: The gradient of each parameter; None where a parameter got none.
 Gradients = Sequence[torch.Tensor | None]
 
 #: What an optimizer keeps of every parameter.
-SLOTS: dict[str, tuple[str, ...]] = {"sgd": (), "momentum": ("momentum",), "adam": ("mean", "square")}
+SLOTS: dict[str, tuple[str, ...]] = {
+    "sgd": (), "momentum": ("momentum",), "adam": ("mean", "square"), "adamw": ("mean", "square")
+}
 #: The same by the names that `torch.optim` uses in its checkpoints.
 _STOCK_SLOTS: dict[str, tuple[str, ...]] = {
-    "sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq")
+    "sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")
 }
 
 
@@ -32,6 +36,8 @@ class Optimizer(ABC):
     rate: float
     #: Private functions of PyTorch that had to be replaced by public ones.
     missing: tuple[str, ...] = ()
+    #: The moving average of the tensors that this process steps; None if the job asks for none.
+    average: WeightAverage | None = None
 
     @abstractmethod
     def step(self, gradients: Gradients) -> None:
@@ -42,8 +48,20 @@ class Optimizer(ABC):
         """Everything that the next step depends on, by name; copying into these tensors, then `restored`, restores
         it."""
 
-    def restored(self) -> None:  # noqa: B027 (most have nothing to do)
-        """Called after a saved state was copied into that of this optimizer."""
+    @property
+    def whole_average(self) -> WeightAverage | None:
+        """The moving average of all parameters, whichever process steps them."""
+        return self.average
+
+    @torch.no_grad()
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue from what `state` returned, in this process or another."""
+        places = self.state()
+        for name, value in state.items():
+            if name in places:
+                places[name].copy_(value)
+        if self.average is not None:
+            self.average.restored()
 
 
 class FusedOptimizer(Optimizer):
@@ -51,12 +69,14 @@ class FusedOptimizer(Optimizer):
 
     def __init__(
         self, job: Job, tensors: Tensors, *, slots: Tensors | None = None, parameters: int | None = None,
-        kernels: Kernels | None = None,
+        kernels: Kernels | None = None, averaged: bool = True,
     ) -> None:
         """`slots` are the state of a single tensor, zero and like it, where it must lie in memory given by the caller.
-        `parameters` is how many there are, if it is not one per tensor."""
+        `parameters` is how many there are, if it is not one per tensor. Without `averaged`, the caller makes the
+        average."""
         self._kind, self.rate = job.optimizer, job.rate
-        self._kernels = kernels or choose_kernels()
+        self._decay, self._nesterov = job.decay_of_weights, job.nesterov
+        self._kernels = kernels or choose_kernels(decoupled=job.optimizer == "adamw")
         self.missing = self._kernels.missing
         self._tensors = [tensor.detach() for tensor in tensors]
         names = SLOTS[job.optimizer]
@@ -65,9 +85,15 @@ class FusedOptimizer(Optimizer):
         #: How many steps each parameter has made. Loading a single number, as older checkpoints have it, sets all.
         self._steps = torch.zeros(parameters or len(tensors), dtype=torch.float32, device=tensors[0].device)
         self._counters = list(self._steps.unbind())
+        self.average = average_of(job, tensors) if averaged else None
 
     @torch.no_grad()
     def step(self, gradients: Gradients) -> None:
+        self._step(gradients)
+        if self.average is not None:
+            self.average.update()
+
+    def _step(self, gradients: Gradients) -> None:
         given = [gradient for gradient in gradients if gradient is not None]
         tensors, slots, counters = self._tensors, list(self._slots.values()), self._counters
         if len(given) == len(tensors):
@@ -80,17 +106,19 @@ class FusedOptimizer(Optimizer):
 
     def _apply(self, tensors: Tensors, gradients: Tensors, slots: list[Tensors], counters: Tensors) -> None:
         """Change tensors and their slots by gradients; the counters already count this step."""
-        if self._kind == "adam":
-            self._kernels.adam(tensors, gradients, slots[0], slots[1], counters, self.rate)
+        if self._kind in ("adam", "adamw"):
+            self._kernels.adam(tensors, gradients, slots[0], slots[1], counters, self.rate, self._decay)
         elif self._kind == "momentum":
-            self._kernels.momentum(tensors, gradients, slots[0], self.rate)
+            self._kernels.momentum(tensors, gradients, slots[0], self.rate, self._decay, self._nesterov)
         else:
             for tensor, gradient in zip(tensors, gradients, strict=True):
+                if self._decay:
+                    tensor.mul_(1 - self.rate * self._decay)
                 tensor.add_(gradient, alpha=-self.rate)
 
     def state(self) -> dict[str, torch.Tensor]:
         slots = {f"{name}.{index}": slot for name, all_ in self._slots.items() for index, slot in enumerate(all_)}
-        return {"steps": self._steps, **slots}
+        return {"steps": self._steps, **slots, **(self.average.state() if self.average else {})}
 
 
 class FlatOptimizer(FusedOptimizer):
@@ -107,8 +135,11 @@ class FlatOptimizer(FusedOptimizer):
         self, job: Job, weights: torch.Tensor, bounds: Sequence[tuple[int, int]], *, slots: Tensors | None = None,
         part: slice | None = None,
     ) -> None:
-        """`bounds` are start and end of each parameter in the flat tensor. Gradients are those of the part."""
-        super().__init__(job, [weights], slots=slots, parameters=len(bounds))
+        """`bounds` are start and end of each parameter in the flat tensor. Gradients are those of the part. With
+        `--ema`, the last of the slots is the average."""
+        rows = [*(slots or ())]
+        average = [rows.pop()] if rows and job.ema is not None else []
+        super().__init__(job, [weights], slots=rows, parameters=len(bounds), averaged=False)
         low, high, _ = (part or slice(None)).indices(len(weights))
         stepped = [weights.detach()[low:high], *(each[0][low:high] for each in self._slots.values())]
         self._whole = [[each] for each in stepped]
@@ -120,9 +151,11 @@ class FlatOptimizer(FusedOptimizer):
         self._pieces = {number: [each[cut] for each in stepped] for number, cut in self._cuts.items()}
         #: Whether all parameters have made the same number of steps.
         self._even = True
+        if job.ema is not None:
+            self._average = WeightAverage(job.ema, [weights], average)
+            self.average = self._average.part(slice(low, high))
 
-    @torch.no_grad()
-    def step(self, gradients: Gradients) -> None:
+    def _step(self, gradients: Gradients) -> None:
         (gradient,) = gradients
         assert gradient is not None, "a flat gradient is never missing"
         if self.present is None and self._even:
@@ -140,24 +173,37 @@ class FlatOptimizer(FusedOptimizer):
         given = [gradient[self._cuts[number]] for number in mine]
         self._apply(weights, given, slots, [self._counters[number] for number in mine])
 
-    def restored(self) -> None:
+    @property
+    def whole_average(self) -> WeightAverage | None:
+        return None if self.average is None else self._average
+
+    def state(self) -> dict[str, torch.Tensor]:
+        whole = self.whole_average
+        return super().state() | ({} if whole is None else whole.state())
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        super().load(state)
         self._even = bool((self._steps == self._steps[0]).all())
 
 
 class StockOptimizer(Optimizer):
-    """`torch.optim.SGD` or `torch.optim.Adam` with their defaults and the job's hyper-parameters."""
+    """`torch.optim.SGD`, `Adam` or `AdamW` with their defaults and the job's hyper-parameters."""
 
     def __init__(self, job: Job, parameters: list[torch.nn.Parameter]) -> None:
         self.rate, self._parameters = job.rate, parameters
         self._optimizer: torch.optim.Optimizer
-        if job.optimizer == "adam":
-            self._optimizer = torch.optim.Adam(parameters, lr=job.rate, betas=ADAM_BETAS, eps=ADAM_EPSILON)
+        decay, adaptive = job.decay_of_weights, job.optimizer in ("adam", "adamw")
+        if adaptive:
+            kind = torch.optim.AdamW if job.optimizer == "adamw" else torch.optim.Adam
+            self._optimizer = kind(parameters, lr=job.rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, weight_decay=decay)
         else:
             momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
-            self._optimizer = torch.optim.SGD(parameters, lr=job.rate, momentum=momentum)
+            self._optimizer = torch.optim.SGD(
+                parameters, lr=job.rate, momentum=momentum, weight_decay=decay, nesterov=job.nesterov
+            )
         # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
         slots = _STOCK_SLOTS[job.optimizer]
-        begun = {"step": torch.zeros(())} if job.optimizer == "adam" else {}
+        begun = {"step": torch.zeros(())} if adaptive else {}
         state = {
             index: {name: value.clone() for name, value in begun.items()}
             | {name: torch.zeros_like(parameter, requires_grad=False) for name in slots}
@@ -165,6 +211,7 @@ class StockOptimizer(Optimizer):
         }
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state if slots else {}, "param_groups": groups})
+        self.average = average_of(job, parameters)
 
     def step(self, gradients: Gradients) -> None:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
@@ -172,18 +219,25 @@ class StockOptimizer(Optimizer):
         for group in self._optimizer.param_groups:
             group["lr"] = self.rate
         self._optimizer.step()
+        if self.average is not None:
+            self.average.update()
 
     def state(self) -> dict[str, torch.Tensor]:
-        return {
+        found = {
             f"{name}.{index}": value
             for index, parameter in enumerate(self._parameters)
             for name, value in self._optimizer.state[parameter].items()
             if isinstance(value, torch.Tensor)
         }
+        return found | (self.average.state() if self.average else {})
 
 
 def make_optimizer(job: Job, parameters: list[torch.nn.Parameter]) -> Optimizer:
-    """The optimizer of a job's implementation."""
+    """The optimizer of a job: the user's, or that of its implementation."""
+    if job.has_own_optimizer:
+        from velodrome.engines.torch.own_optimizer import OwnOptimizer
+
+        return OwnOptimizer(job, parameters)
     return StockOptimizer(job, parameters) if job.implementation == "stock" else FusedOptimizer(job, list(parameters))
 
 

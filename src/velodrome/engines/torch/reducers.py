@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, StockOptimizer, squared_norm
+from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, make_optimizer, squared_norm
 from velodrome.spec.job import Job
 from velodrome.transport.base import Transport
 
@@ -142,8 +142,8 @@ def _present(flags: NDArray[Any]) -> list[bool] | None:
 class AllReduceReducer(GradientReducer):
     """The transport sums one flat gradient, and every process makes the whole step.
 
-    In Velodrome's form the parameters are one flat tensor for the optimizer as well; in the stock form `torch.optim`
-    steps each parameter where it lies.
+    In Velodrome's form the parameters are one flat tensor for the optimizer as well; in the stock form `torch.optim`,
+    or the user's optimizer, steps each parameter where it lies.
     """
 
     path = "mpi"
@@ -159,8 +159,8 @@ class AllReduceReducer(GradientReducer):
         self._gradient = self._buffer[: layout.count]
         self._views = layout.views(self._gradient)
         self._flat: FlatOptimizer | None = None
-        if job.implementation == "stock":
-            self.optimizer = StockOptimizer(job, parameters)
+        if job.implementation == "stock" or job.has_own_optimizer:
+            self.optimizer = make_optimizer(job, parameters)
         else:
             weights = torch.zeros_like(self._gradient)
             layout.move(parameters, weights)
@@ -198,9 +198,9 @@ class SharedMemoryReducer(GradientReducer):
     """Parameters and optimizer state lie once in memory that all processes map. Each process sums and steps a slice of
     them, so neither sums nor new weights are sent, and the optimizer's work is divided too.
 
-    The rows of that memory: the parameters, the optimizer's slots, and one per process for what it adds to the slices
-    of the others, with its flags behind it. No process changes a parameter between `finish` and `reduce`, while all
-    compute.
+    The rows of that memory: the parameters, the optimizer's slots, their average if there is one, and one per process
+    for what it adds to the slices of the others, with its flags behind it. No process changes a parameter between
+    `finish` and `reduce`, while all compute.
     """
 
     path = "shared-memory"
@@ -231,8 +231,8 @@ class SharedMemoryReducer(GradientReducer):
     ) -> NDArray[Any] | None:
         """The shared memory that a model requires; None where the processes cannot share as much. With `may_skip`, a
         step may leave parameters without a gradient."""
-        rows, layout = 1 + len(SLOTS[job.optimizer]) + transport.size, FlatLayout(parameters)
-        return transport.shared((rows, layout.flagged if may_skip else layout.count), job.dtype)
+        rows, layout = 1 + len(SLOTS[job.optimizer]) + (job.ema is not None) + transport.size, FlatLayout(parameters)
+        return transport.shared((rows, layout.flagged if may_skip else layout.count), job.weights_dtype)
 
     def write(self, gradients: Gradients | None) -> None:
         self._mine = gradients

@@ -31,7 +31,7 @@ _BATCHES = "batches gathered from bytes in memory instead of a DataLoader"
 FUSED_OPTIMIZER = "the fused kernels of torch.optim called directly"
 #: In place of the former, where PyTorch lacks them.
 PLAIN_OPTIMIZER = "optimizer steps by public tensor functions"
-_STOCK_OPTIMIZER = "torch.optim"
+STOCK_OPTIMIZER = "torch.optim"
 _PROCESS = ("freed memory kept for the next step, denormals flushed to zero, threads that sleep instead of spin beside "
             "other programs")
 _REDUCTION = (
@@ -48,7 +48,7 @@ ENGINE = Engine(
             synchronous=True, consistency="none", max_workers=1,
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD,),
-                stock=(_AUTOGRAD, _STOCK_OPTIMIZER), kept=(_BATCHES,),
+                stock=(_AUTOGRAD, STOCK_OPTIMIZER), kept=(_BATCHES,),
             ),
         ),
         Strategy(
@@ -59,7 +59,7 @@ ENGINE = Engine(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS),
                 framework=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL, buffers not broadcast, gradients as "
                            "views of its buckets"),
-                stock=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL with its defaults", _STOCK_OPTIMIZER),
+                stock=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL with its defaults", STOCK_OPTIMIZER),
                 kept=(_BATCHES,),
             ),
         ),
@@ -69,7 +69,7 @@ ENGINE = Engine(
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _REDUCTION),
                 framework=(_AUTOGRAD,),
-                stock=(_AUTOGRAD, _STOCK_OPTIMIZER), kept=(_BATCHES, "one flat gradient summed by MPI_Allreduce"),
+                stock=(_AUTOGRAD, STOCK_OPTIMIZER), kept=(_BATCHES, "one flat gradient summed by MPI_Allreduce"),
             ),
         ),
     ),

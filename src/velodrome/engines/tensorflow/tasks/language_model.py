@@ -18,9 +18,9 @@ class LanguageModelTask(TensorFlowTask):
     """Rows of a text; closures carry their words."""
 
     def network(self, context: Context) -> FlatModel:
-        from velodrome.engines.tensorflow.language import LanguageNetwork
+        from velodrome.engines.tensorflow.language import text_network
 
-        return LanguageNetwork(context.job, context.data)
+        return text_network(context.job, context.data)
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import TextFeed

@@ -94,7 +94,7 @@ class ClassificationTask(TorchTask):
             for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
                 outputs = model(examples.images(low, high))
                 torch.argmax(outputs, 1, out=predicted[low:high])
-                loss_sum += self._network.loss(outputs, labels[low:high])
+                loss_sum += self._network.evaluation_loss(outputs, labels[low:high])
                 self._context.status.seen += 1
         model.train()
         right = (predicted == labels).cpu().numpy()

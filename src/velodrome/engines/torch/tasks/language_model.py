@@ -1,13 +1,17 @@
-"""Training a language model: rows of a text side by side, the LSTM state of each carried from step to step."""
+"""Training a language model: rows of a text side by side. The state of each row is carried from step to step, where
+the network has one; a network without state reads every step's words by themselves.
+"""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
+from torch import nn
 
 from velodrome import files
 from velodrome.engines.torch.network import Network, build_text
@@ -29,59 +33,80 @@ class LanguageModelTask(TorchTask):
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         rows = self._tensor(schedule.rows(self._context.data.train, self._replica.rank))
-        self._inputs, self._targets = rows[:, :-1], rows[:, 1:]
+        ends = [len(rows) * part // schedule.parts for part in range(schedule.parts + 1)]
+        #: The rows of each part of a step; the last has some unless none has.
+        self._parts = [rows[low:high] for low, high in pairwise(ends)]
         self._unroll, self._batch = schedule.unroll, schedule.batch
-        self._state: LstmState = self._network.model.initial_state(len(rows))
+        self._states = [self._initial_state(len(part)) for part in self._parts]
+
+    def _initial_state(self, rows: int) -> LstmState | None:
+        """The state at the beginning of a text; None for a network that carries none."""
+        begin = getattr(self._network.model, "initial_state", None)
+        found: LstmState | None = None if begin is None else begin(rows)
+        return found
 
     def _tensor(self, words: Words) -> torch.Tensor:
         return torch.from_numpy(words).to(self._replica.device, torch.int64)
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         losses: list[torch.Tensor] = []
-        for step in range(first, last):
-            columns = slice(step * self._unroll, (step + 1) * self._unroll)
-            logits, state = stepper.forward(self._inputs[:, columns], self._state)
-            loss = functional.cross_entropy(_by_word(logits), self._targets[:, columns].t().flatten(), reduction="sum")
-            # Truncated back-propagation: the state continues into the next step, the gradient does not.
-            self._state = state[0].detach(), state[1].detach()
+        words = 0
+        for number in range(first, last):
+            step, part = divmod(number, len(self._parts))
+            rows, columns = self._parts[part], slice(step * self._unroll, (step + 1) * self._unroll)
+            if not len(rows):
+                stepper.step(None, self._batch)
+                continue
+            logits, targets, self._states[part] = _read(
+                stepper.forward, rows[:, columns], rows[:, 1:][:, columns], self._states[part]
+            )
+            loss = functional.cross_entropy(logits, targets, reduction="sum")
             stepper.step(loss, self._batch)
             losses.append(loss.detach())
-        words = (last - first) * self._unroll * len(self._inputs)
-        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)))
+            words += targets.numel()
+        return Counts(words, float(torch.stack(losses).sum(dtype=torch.float64)) if losses else 0.0)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
         read = evaluation_rows(getattr(self._context.data, part), self._replica.rank, self._replica.size)
-        model, unroll = self._network.model, self._context.job.unroll
+        model, unroll = self._network.forward, self._context.job.unroll
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._replica.device)
         model.eval()
         if len(read.inputs):
             inputs, targets = self._tensor(read.inputs), self._tensor(read.targets)
             real = torch.from_numpy(read.real).to(self._replica.device)
-            state = model.initial_state(len(inputs))
+            state = self._initial_state(len(inputs))
             with torch.no_grad():
                 for first in range(0, inputs.shape[1], unroll):
                     columns = slice(first, first + unroll)
-                    logits, state = model(inputs[:, columns], state)
-                    losses = functional.cross_entropy(
-                        _by_word(logits), targets[:, columns].t().flatten(), reduction="none"
-                    )
-                    loss_sum += (losses * real[:, columns].t().flatten()).sum(dtype=torch.float64)
+                    counted = real[:, columns].flatten() if state is None else real[:, columns].t().flatten()
+                    logits, expected, state = _read(model, inputs[:, columns], targets[:, columns], state)
+                    losses = functional.cross_entropy(logits, expected, reduction="none")
+                    loss_sum += (losses * counted).sum(dtype=torch.float64)
                     self._context.status.seen += 1
         model.train()
         return EvaluationCounts(Counts(int(read.real.sum(dtype="float64")), float(loss_sum)))
 
     def description(self) -> dict[str, Any]:
         text = self._context.data
-        return {"kind": "text", "vocabulary": len(text.vocabulary), "dataset": text.name}
+        about = {"kind": "text", "vocabulary": len(text.vocabulary), "dataset": text.name}
+        carries = hasattr(self._network.model, "initial_state")
+        return about if carries else {**about, "context": self._context.job.unroll}
 
     def write_extra_files(self, folder: Path) -> None:
         words = json.dumps(self._context.data.vocabulary, ensure_ascii=False)
         files.write_text(folder / VOCABULARY, words + "\n", sync=False)
 
 
-def _by_word(logits: torch.Tensor) -> torch.Tensor:
-    """(words, vocabulary), column by column, which is how they lie in state."""
-    return logits.transpose(0, 1).flatten(0, 1)
+def _read(
+    forward: nn.Module, words: torch.Tensor, targets: torch.Tensor, state: LstmState | None
+) -> tuple[torch.Tensor, torch.Tensor, LstmState | None]:
+    """Logits (words, vocabulary) and the targets in the same order, which is that of the logits in memory; the state
+    after the words."""
+    if state is None:
+        return forward(words).flatten(0, 1), targets.flatten(), None
+    logits, (hidden, cell) = forward(words, state)
+    # Truncated back-propagation: the state continues into the next step, the gradient does not.
+    return logits.transpose(0, 1).flatten(0, 1), targets.t().flatten(), (hidden.detach(), cell.detach())
 
 
 TASK = LanguageModelTask

@@ -1,0 +1,212 @@
+"""Data set objects of users that are read example by example: by index, or from front to back.
+
+Indices come from the schedule, so a source with random access trains on exactly the examples, in exactly the order,
+that arrays in memory would. A stream is read in its own order, and a worker skips what belongs to others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.arrays import TARGET, ArrayField, ArrayPart, Named
+from velodrome.data.own.items import Item, item_of
+from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError
+
+#: A stream that is longer is taken for one that never ends.
+MOST_STREAMED = 1 << 28
+
+
+class Source(Protocol):
+    """Examples by their positions."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, positions: Sequence[int]) -> list[Item]: ...
+
+
+class MapSource:
+    """A data set with `__len__` and `__getitem__`. One thread reads it, so it need not be safe for several."""
+
+    def __init__(self, name: str, dataset: Any) -> None:
+        self._name, self._dataset = name, dataset
+        self._length = self._count()
+
+    def _count(self) -> int:
+        try:
+            return len(self._dataset)
+        except Exception as error:
+            raise UserCodeError(
+                f"--dataset {self._name!r}: the length of what the function returned is not known: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, positions: Sequence[int]) -> list[Item]:
+        if (now := self._count()) != self._length:
+            raise RunFailed(
+                f"--dataset {self._name!r}: the data set had {self._length:,} examples when training began and has "
+                f"{now:,} now; its length must not change"
+            )
+        return [item_of(self._name, f"item {position}", self._item(position)) for position in positions]
+
+    def _item(self, position: int) -> Any:
+        try:
+            return self._dataset[position]
+        except VelodromeError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"--dataset {self._name!r}: reading item {position} of {self._length:,} failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class StreamSource:
+    """A data set that can only be iterated over: positions must be asked for in rising order, and begin anew."""
+
+    def __init__(self, name: str, iterate: Callable[[], Iterator[Any]], length: int) -> None:
+        self._name, self._iterate, self._length = name, iterate, length
+        self._items, self._next = iter(()), 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def again(self) -> StreamSource:
+        """The same stream with an iteration of its own."""
+        return StreamSource(self._name, self._iterate, self._length)
+
+    def read(self, positions: Sequence[int]) -> list[Item]:
+        if not self._next or (positions and positions[0] < self._next):
+            self._items, self._next = _begun(self._name, self._iterate), 0
+        found = []
+        for position in positions:
+            value = None
+            while self._next <= position:
+                value = self._advance()
+                self._next += 1
+            found.append(item_of(self._name, f"item {position}", value))
+        return found
+
+    def _advance(self) -> Any:
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise RunFailed(
+                f"--dataset {self._name!r}: the stream had {self._length:,} examples when training began and ended "
+                f"after {self._next:,} now; its length must not change"
+            ) from None
+        except Exception as error:
+            raise _stream_failed(self._name, self._next, error) from error
+
+
+def _begun(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    try:
+        return iterate()
+    except Exception as error:
+        raise _stream_failed(name, 0, error) from error
+
+
+def _stream_failed(name: str, position: int, error: Exception) -> UserCodeError:
+    return UserCodeError(
+        f"--dataset {name!r}: reading item {position} of the stream failed: {type(error).__name__}: {error}"
+    )
+
+
+def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable[[int, Item], None]) -> int:
+    """How many examples a stream has, by reading it once; `look` sees each of them."""
+    items, count = _begun(name, iterate), 0
+    while True:
+        try:
+            value = next(items)
+        except StopIteration:
+            return count
+        except Exception as error:
+            raise _stream_failed(name, count, error) from error
+        look(count, item_of(name, f"item {count}", value))
+        count += 1
+        if count > MOST_STREAMED:
+            raise BadRequest(
+                f"--dataset {name!r}: the stream has more than {MOST_STREAMED:,} examples, or does not end: end it "
+                "sooner"
+            )
+
+
+@dataclass(frozen=True)
+class SourcePart(ArrayPart):
+    """Some examples of a source, read when they are asked for."""
+
+    name: str = ""
+    source: Source = field(default_factory=lambda: MapSource("", ()))
+    #: Their positions in the source.
+    positions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: What the first example has, and every other one must have.
+    expected_inputs: tuple[ArrayField, ...] = ()
+    expected_targets: tuple[ArrayField, ...] = ()
+    #: Classes by word, where targets are words.
+    words: Mapping[str, int] = field(default_factory=dict)
+    #: How many classes the only target has, 0 if it is none.
+    classes: int = 0
+    #: A prefetching thread and an evaluation may ask at the same time; users' objects are not safe for that.
+    lock: Any = field(default_factory=threading.Lock, compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def input_fields(self) -> tuple[ArrayField, ...]:
+        return self.expected_inputs
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return self.expected_targets
+
+    @property
+    def in_memory(self) -> bool:
+        return False
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
+        chosen = self.positions[indices].tolist()
+        with self.lock:
+            items = self.source.read(chosen)
+        inputs = {
+            one.name: self._stacked(one, [item.inputs.get(one.name) for item in items], chosen)
+            for one in self.expected_inputs
+        }
+        targets = {
+            one.name: self._stacked(one, [item.targets.get(one.name) for item in items], chosen)
+            for one in self.expected_targets
+        }
+        return inputs, targets
+
+    def _stacked(
+        self, one: ArrayField, cells: Sequence[NDArray[Any] | None], positions: Sequence[int]
+    ) -> NDArray[Any]:
+        out = np.empty((len(cells), *one.shape), one.dtype)
+        for row, (cell, position) in enumerate(zip(cells, positions, strict=True)):
+            if cell is None or cell.shape != one.shape:
+                found = "is missing" if cell is None else f"has the shape {cell.shape}"
+                raise RunFailed(
+                    f"--dataset {self.name!r}: {one.name!r} of item {position} {found}, and that of the first item "
+                    f"has {one.shape}; make them alike"
+                )
+            if cell.dtype.kind == "U":
+                cell = np.asarray(self.words.get(str(cell), -1))
+            elif cell.dtype.kind == "f" and (one.is_whole or not np.isfinite(cell).all()):
+                why = "is not whole" if one.is_whole else "has NaN or infinity"
+                raise RunFailed(f"--dataset {self.name!r}: {one.name!r} of item {position} {why}; repair it")
+            out[row] = cell
+            if self.classes and one.name == TARGET and not 0 <= out[row] < self.classes:
+                raise RunFailed(
+                    f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
+                    "counted from 0"
+                )
+        return out
+

@@ -1,0 +1,116 @@
+"""Changes training examples by a function of the user's, for augmentation: `module:function(example, rng)`.
+
+The generator is seeded by seed, epoch and number of the example, so what is seen does not depend on who trains on it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.arrays import ArrayField, ArrayPart, Arrays, Named
+from velodrome.data.own.users_function import users_function
+from velodrome.errors import RunFailed, UserCodeError, VelodromeError
+
+Transform = Callable[[dict[str, Any], np.random.Generator], Any]
+#: Threads of a process that transform examples; numpy works on several at once, plain Python does not.
+_MOST_THREADS = 4
+
+
+def rng_of(key: tuple[int, ...], epoch: int, index: int) -> np.random.Generator:
+    """The generator of one example in one epoch."""
+    return np.random.Generator(np.random.PCG64([*key, epoch, index]))
+
+
+@dataclass(frozen=True)
+class TransformedPart(ArrayPart):
+    """Examples that are changed when they are asked for in training; in an evaluation they are as they were."""
+
+    name: str = ""
+    part: ArrayPart = field(default_factory=lambda: ArrayPart({}, {}))
+    function: Transform = lambda example, rng: example
+    key: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    @property
+    def input_fields(self) -> tuple[ArrayField, ...]:
+        return self.part.input_fields
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return self.part.target_fields
+
+    @property
+    def in_memory(self) -> bool:
+        return False
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        return ThreadPoolExecutor(count, thread_name_prefix="transform")
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
+        inputs, targets = self.part.gather(indices, epoch)
+        if epoch == 0:
+            return inputs, targets
+        every = {**inputs, **targets}
+
+        def change(rows: range) -> None:
+            for row in rows:
+                self._change({one: array[row] for one, array in every.items()}, every, row, int(indices[row]), epoch)
+
+        pool = self._threads
+        pieces = [range(first, len(indices), pool._max_workers) for first in range(pool._max_workers)]
+        for done in [pool.submit(change, piece) for piece in pieces]:
+            done.result()
+        return inputs, targets
+
+    def _change(
+        self, example: dict[str, Any], every: dict[str, NDArray[Any]], row: int, index: int, epoch: int
+    ) -> None:
+        """Pass one example to the function and put what it returns in its place."""
+        try:
+            changed = self.function(example, rng_of(self.key, epoch, index))
+        except VelodromeError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"--transform {self.name!r} failed on example {index} in epoch {epoch}: {type(error).__name__}: {error}"
+            ) from error
+        changed = example if changed is None else changed
+        if not isinstance(changed, dict) or changed.keys() != every.keys():
+            found = f"a dictionary of {', '.join(map(str, changed))}" if isinstance(changed, dict) else (
+                type(changed).__name__
+            )
+            raise RunFailed(
+                f"--transform {self.name!r} returned {found}, and must return the example, a dictionary of "
+                f"{', '.join(every)}"
+            )
+        for one, array in every.items():
+            value = np.asarray(changed[one])
+            if value.shape != array.shape[1:]:
+                raise RunFailed(
+                    f"--transform {self.name!r} returned {one!r} of shape {value.shape} for example {index}, and it "
+                    f"must stay {array.shape[1:]}"
+                )
+            if not np.can_cast(value.dtype, array.dtype, "same_kind"):
+                raise RunFailed(
+                    f"--transform {self.name!r} returned {one!r} as {value.dtype}, and it must stay {array.dtype}: "
+                    "convert it with astype()"
+                )
+            array[row] = value
+
+
+def with_transform(name: str, data: Arrays, key: tuple[int, ...]) -> Arrays:
+    """The data with the user's transform of its training examples; `key` seeds it, with epoch and number."""
+    function: Transform = users_function("--transform", name, 2)
+    return replace(data, train=TransformedPart({}, {}, name, data.train, function, key))

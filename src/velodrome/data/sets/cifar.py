@@ -1,0 +1,220 @@
+"""CIFAR-10 in its binary version: five training files and one test file out of one archive. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import tarfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome import files
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
+from velodrome.data.cache.fetch import ensure
+from velodrome.data.cache.files import RemoteFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.splits import Splits
+
+_SIDE, _CHANNELS = 32, 3
+#: A label, then the red, the green and the blue plane.
+RECORD = 1 + _CHANNELS * _SIDE * _SIDE
+#: Members of the archive that are looked at before the files must have been found.
+_MOST_MEMBERS = 100
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """Training and test images as published; validation is a stratified, seeded share of the training images."""
+
+    name: str
+    title: str
+    licence: str
+    homepage: str
+    #: The training files in order, then the test file; a mirror may hold them without the archive.
+    files: tuple[RemoteFile, ...]
+    archive: RemoteFile
+    #: The folder of the files within the archive.
+    within: str
+    publishers: tuple[str, ...]
+    class_names: tuple[str, ...]
+
+    def describe(self, validation: float) -> Description:
+        *train, test = (file.bytes // RECORD for file in self.files)
+        kept = held_out(sum(train), validation)
+        return Description(
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=sum(train) - kept,
+            validation=kept, test=test, input_shape=(_SIDE, _SIDE, _CHANNELS), classes=len(self.class_names),
+            bytes=self.archive.bytes, class_names=self.class_names,
+        )
+
+    def is_here(self) -> bool:
+        paths = [(self._path(file), file.bytes) for file in self.files]
+        return all(path.exists() and path.stat().st_size == size for path, size in paths)
+
+    def verify(self) -> list[Checked]:
+        found = []
+        for file in self.files:
+            path = self._path(file)
+            same = path.exists() and files.sha256_of(path) == file.sha256
+            found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
+        return found
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Take the files from the mirror, or out of the archive, which is removed afterwards."""
+        try:
+            ensure(self.name, self.files, system=None, publishers=(), progress=None)
+            return
+        except DataError:
+            ensure(self.name, [self.archive], system=None, publishers=self.publishers, progress=progress)
+        packed = self._path(self.archive)
+        try:
+            with cache.exclusive(packed.parent):
+                for file, payload in unpack(packed, self.within, self.files).items():
+                    cache.store(self._path(file), payload)
+                packed.unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"data set {self.name!r} cannot be stored in {packed.parent} ({error.strerror or error}): free some "
+                "space, or set VELODROME_CACHE to a folder that can be written"
+            ) from error
+
+    def load(self, seed: int, validation: float) -> Splits:
+        from velodrome.data.partition import divide, stratified
+        from velodrome.data.remarks import with_remarks
+        from velodrome.data.splits import Part, Splits
+
+        *trained, tested = (read_records(payload) for payload in self._payloads())
+        whole, test = (Part(*_joined(some)) for some in (trained, [tested]))
+        marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
+        train, validation_part = divide(whole, marked)
+        splits = Splits(
+            self.name, train, validation_part, test, classes=len(self.class_names), scale=1 / 255,
+            class_names=self.class_names,
+        )
+        prints = self._fingerprints(whole.images, test.images)
+        first, last = prints[: len(whole)], prints[len(whole) :]
+        return with_remarks(splits, (first[~marked], first[marked], last))
+
+    def _path(self, file: RemoteFile) -> Path:
+        return cache.folder() / self.name / file.payload_name
+
+    def _payloads(self) -> list[mmap.mmap]:
+        """The files out of the cache, which is filled first if it is not whole."""
+        for fetched in (False, True):
+            payloads = [cache.read(self._path(file), file) for file in self.files]
+            whole = [payload for payload in payloads if payload is not None]
+            if len(whole) == len(self.files):
+                return whole
+            if not fetched:
+                self.prepare(None)
+        raise DataError(
+            f"data set {self.name!r} changes in {cache.folder() / self.name} while it is read: see what else writes "
+            "there"
+        )
+
+    def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
+        import numpy as np
+
+        from velodrome.data.remarks import fingerprints
+
+        def make(folder: Path) -> dict[str, Any]:
+            np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
+            return {}
+
+        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
+        try:
+            return decoded.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
+        except DataError:
+            return np.concatenate([fingerprints(some) for some in images])
+
+
+def unpack(archive: Path, within: str, wanted: tuple[RemoteFile, ...]) -> dict[RemoteFile, bytes]:
+    """The wanted files of a tar archive, each compared with its checksum. No name of the archive becomes a path."""
+    by_name = {f"{within}/{file.name}": file for file in wanted}
+    found: dict[RemoteFile, bytes] = {}
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            for number, member in enumerate(packed):
+                file = by_name.get(member.name.removeprefix("./"))
+                if file is not None:
+                    found[file] = _member(packed, member, file)
+                if len(found) == len(wanted) or number >= _MOST_MEMBERS:
+                    break
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{archive} cannot be read ({error}): remove it, and it is fetched again") from None
+    if missing := [file.name for file in wanted if file not in found]:
+        raise DataError(f"{archive} holds no {', '.join(missing)}: remove it, and it is fetched again")
+    return found
+
+
+def _member(packed: tarfile.TarFile, member: tarfile.TarInfo, file: RemoteFile) -> bytes:
+    stream = packed.extractfile(member) if member.isreg() and member.size == file.bytes else None
+    payload = stream.read(file.bytes) if stream is not None else b""
+    if len(payload) != file.bytes or hashlib.sha256(payload).hexdigest() != file.sha256:
+        raise tarfile.TarError(f"its {file.name} is not the published one")
+    return payload
+
+
+def read_records(payload: mmap.mmap | bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (count, channels, height, width) and labels of a file, as views of it."""
+    import numpy as np
+
+    if len(payload) % RECORD:
+        raise DataError(f"a CIFAR file holds records of {RECORD:,} bytes, and this one has {len(payload):,} bytes")
+    records = np.frombuffer(payload, dtype=np.uint8).reshape(-1, RECORD)
+    return records[:, 1:].reshape(-1, _CHANNELS, _SIDE, _SIDE), records[:, 0]
+
+
+def _joined(
+    parts: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The records of several files: images (count, height, width, channels) and labels, in memory."""
+    import numpy as np
+
+    images = np.empty((sum(len(labels) for _, labels in parts), _SIDE, _SIDE, _CHANNELS), np.uint8)
+    first = 0
+    for planes, labels in parts:
+        images[first : first + len(labels)] = planes.transpose(0, 2, 3, 1)
+        first += len(labels)
+    return images, np.concatenate([labels for _, labels in parts]).astype(np.int64)
+
+
+def _batch(name: str, sha256: str, crc32: int) -> RemoteFile:
+    """One of the files as published: 10,000 records. Nobody publishes them gzipped by themselves."""
+    return RemoteFile(name, 10_000 * RECORD, "", 10_000 * RECORD, sha256, crc32)
+
+
+DATA_SETS: tuple[DataSet, ...] = (
+    Cifar(
+        name="cifar-10",
+        title="CIFAR-10: small photographs of ten kinds of things",
+        licence="not stated; cite Krizhevsky (2009)",
+        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+        files=(
+            _batch("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5", 0xB3220C1F),
+            _batch("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed", 0xC439A348),
+            _batch("data_batch_3.bin", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67", 0x8C6F54F0),
+            _batch("data_batch_4.bin", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48", 0x6A83637E),
+            _batch("data_batch_5.bin", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add", 0x2F355AFD),
+            _batch("test_batch.bin", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b", 0x19777D49),
+        ),
+        archive=RemoteFile(
+            "cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530",
+            170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", None, archive=True,
+        ),
+        within="cifar-10-batches-bin",
+        publishers=("https://www.cs.toronto.edu/~kriz/",),
+        class_names=(
+            "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+        ),
+    ),
+)

@@ -1,0 +1,153 @@
+"""Small tables that ship with Velodrome, one to predict a number and one to tell yes from no: no download is needed.
+
+Sources and licences are in `tables.md`, beside the files. Features are standardised with the mean and the deviation of
+the training rows; targets are left as they are.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from velodrome import files
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.arrays import ArrayPart, Arrays
+
+_TEST_DRAW, _VALIDATION_DRAW = 1, 2
+_FEATURES = "features"
+
+
+@dataclass(frozen=True)
+class EmbeddedTable:
+    """A fifth of the rows is the test set, and a share of the rest the validation set: both seeded, and stratified
+    where the target is yes or no."""
+
+    name: str
+    title: str
+    licence: str
+    homepage: str
+    sha256: str
+    rows: int
+    columns: tuple[str, ...]
+    target: str
+    task: Literal["regression", "binary"]
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def _file(self) -> Path:
+        return Path(__file__).with_name(f"{self.name}.npz")
+
+    @property
+    def _test(self) -> int:
+        return round(self.rows / 5)
+
+    def describe(self, validation: float) -> Description:
+        kept = held_out(self.rows - self._test, validation)
+        return Description(
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, kind="arrays",
+            train=self.rows - self._test - kept, validation=kept, test=self._test, input_shape=(len(self.columns),),
+            classes=len(self.class_names) or None, bytes=0, class_names=self.class_names, task=self.task,
+        )
+
+    def implied_task(self) -> str:
+        return self.task
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Nothing is fetched."""
+
+    def is_here(self) -> bool:
+        return True
+
+    def verify(self) -> list[Checked]:
+        state: Literal["ok", "missing", "damaged"] = "missing"
+        if self._file.exists():
+            state = "ok" if files.sha256_of(self._file) == self.sha256 else "damaged"
+        return [Checked(str(self._file), state, "" if state == "ok" else "reinstall velodrome", by_prepare=False)]
+
+    def load(self, seed: int, validation: float) -> Arrays:
+        import numpy as np
+
+        from velodrome.data.arrays import ArrayPart, Arrays
+        from velodrome.data.partition import stratified
+
+        values, targets = self._stored()
+        groups = targets.astype(np.int64) if self.task == "binary" else np.zeros(len(targets), np.int64)
+        tested = stratified(groups, self._test, seed, _TEST_DRAW)
+        rest = np.flatnonzero(~tested)
+        chosen = stratified(groups[rest], held_out(len(rest), validation), seed, _VALIDATION_DRAW)
+        train = values[rest[~chosen]]
+        mean, deviation = train.mean(axis=0), train.std(axis=0)
+
+        def part(rows: NDArray[np.int64]) -> ArrayPart:
+            features = ((values[rows] - mean) / deviation).astype(np.float32)
+            return ArrayPart({_FEATURES: features}, {self.target: targets[rows]})
+
+        return Arrays(
+            self.name, part(rest[~chosen]), part(rest[chosen]), part(np.flatnonzero(tested)),
+            classes=len(self.class_names) or None, class_names=self.class_names,
+            columns=self._columns(mean.tolist(), deviation.tolist()),
+        )
+
+    def _stored(self) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """The table as it was published, and its target as the task takes it."""
+        import numpy as np
+
+        try:
+            with np.load(self._file, allow_pickle=False) as stored:
+                values, targets = stored["values"], stored["target"]
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{self._file} cannot be read ({error}): reinstall velodrome") from None
+        return values, targets.astype(np.float32 if self.task == "regression" else np.uint8)
+
+    def _columns(self, mean: list[float], deviation: list[float]) -> dict[str, Any]:
+        """What was done to each column, as it is stored with a model."""
+        features = [
+            {"name": name, "kind": "number", "mean": middle, "deviation": spread}
+            for name, middle, spread in zip(self.columns, mean, deviation, strict=True)
+        ]
+        target: dict[str, Any] = {"name": self.target, "kind": "number", "mean": 0.0, "deviation": 1.0}
+        if self.class_names:
+            target = {"name": self.target, "kind": "category", "how": "index", "categories": list(self.class_names)}
+        return {"features": features, "targets": [target]}
+
+
+_MEASURED = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
+    "fractal dimension",
+)
+
+DATA_SETS: tuple[DataSet, ...] = (
+    EmbeddedTable(
+        name="diabetes",
+        title="Diabetes: progression within a year from ten measurements, as in scikit-learn",
+        licence="BSD 3-Clause, as part of scikit-learn",
+        homepage="https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
+        sha256="62594a030cc0f97f9855c85e612abb4a97501e4e650ecc4c36608b30b3d27fc3",
+        rows=442,
+        columns=("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"),
+        target="progression",
+        task="regression",
+    ),
+    EmbeddedTable(
+        name="breast-cancer",
+        title="Breast cancer Wisconsin (diagnostic, UCI): malignant or benign, as in scikit-learn",
+        licence="CC BY 4.0",
+        homepage="https://archive.ics.uci.edu/dataset/17",
+        sha256="c7a85fbb7de8422785b35fe5048006daff296525c8ce641c69c1b2bbce48217f",
+        rows=569,
+        columns=tuple(
+            text.format(name) for text in ("mean {}", "{} error", "worst {}") for name in _MEASURED
+        ),
+        target="malignant",
+        task="binary",
+        class_names=("benign", "malignant"),
+    ),
+)

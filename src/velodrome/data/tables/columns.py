@@ -1,0 +1,221 @@
+"""A table as columns: numbers with NaN where one is missing, or categories by number with -1. No file formats here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.bad_data import Faults
+from velodrome.errors import BadRequest
+from velodrome.printable import shown
+
+#: What a cell without a value holds, in small letters.
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", "#n/a", "<na>"))
+#: From this share of numbers on, a cell that is none is a mistake.
+MOSTLY = 0.9
+#: Different values of a column of categories.
+MOST_CATEGORIES = 65_536
+#: Characters of a category.
+LONGEST_CATEGORY = 1_000
+#: Columns of a table; every one costs a pass over each row.
+MOST_COLUMNS = 4_096
+
+_FORMULA = "cells with a formula instead of its value (save the table with values)"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers."""
+
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self, chosen: NDArray[np.bool_]) -> Numbers:
+        return Numbers(self.values[chosen])
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        return np.isnan(self.values)
+
+
+@dataclass(frozen=True)
+class Categories:
+    """A column of words; `codes` are places in the sorted `names`."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def rows(self, chosen: NDArray[np.bool_]) -> Categories:
+        return Categories(self.codes[chosen], self.names)
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        return self.codes < 0
+
+
+Column = Numbers | Categories
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length, and where each row is in its file: a line of text, or a row counted from 1."""
+
+    columns: Mapping[str, Column]
+    places: NDArray[np.int64]
+    #: What a place is called: `line` or `row`.
+    noun: str
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def rows(self, chosen: NDArray[np.bool_]) -> Table:
+        if chosen.all():
+            return self
+        return Table({name: column.rows(chosen) for name, column in self.columns.items()}, self.places[chosen],
+                     self.noun)
+
+    def place(self, row: int) -> str:
+        return f"{self.noun} {self.places[row]}"
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number; infinity is one, and is refused later."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+class Tally:
+    """Decides from its cells whether a column is of numbers."""
+
+    def __init__(self) -> None:
+        self._numbers = self._others = 0
+
+    def take(self, cells: Sequence[str]) -> None:
+        try:
+            numbers = [float(cell) for cell in cells]
+        except ValueError:
+            there = [cell for cell in cells if not is_missing(cell)]
+            numeric = sum(map(is_number, there))
+            self._numbers += numeric
+            self._others += len(there) - numeric
+        else:
+            self._numbers += sum(not math.isnan(number) for number in numbers)
+
+    @property
+    def empty(self) -> bool:
+        return not self._numbers + self._others
+
+    @property
+    def numeric(self) -> bool:
+        return self._numbers >= MOSTLY * (self._numbers + self._others)
+
+
+class NumberBuilder:
+    """Collects a column of numbers, a piece at a time; what is none is a fault."""
+
+    def __init__(self, name: str, faults: Faults) -> None:
+        self._name, self._faults = name, faults
+        self._pieces: list[NDArray[np.float64]] = []
+        self._sound: list[NDArray[np.bool_]] = []
+
+    def take(self, cells: Sequence[str], places: Sequence[str]) -> None:
+        try:
+            values = np.array([float(cell) for cell in cells], np.float64)
+            sound = np.ones(len(cells), np.bool_)
+        except ValueError:
+            values, sound = self._one_by_one(cells, places)
+        self.take_numbers(values, places, sound)
+
+    def take_numbers(
+        self, values: NDArray[np.float64], places: Sequence[str], sound: NDArray[np.bool_] | None = None
+    ) -> None:
+        sound = np.ones(len(values), np.bool_) if sound is None else sound
+        for row in np.flatnonzero(np.isinf(values)).tolist():
+            self._faults.add(f"infinite numbers in column {shown(self._name)!r}", places[row])
+            sound[row] = False
+        self._pieces.append(values)
+        self._sound.append(sound)
+
+    def _one_by_one(
+        self, cells: Sequence[str], places: Sequence[str]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        values, sound = np.full(len(cells), np.nan), np.ones(len(cells), np.bool_)
+        for row, cell in enumerate(cells):
+            if is_missing(cell):
+                continue
+            try:
+                values[row] = float(cell)
+            except ValueError:
+                sound[row] = False
+                what = _FORMULA if cell.lstrip().startswith("=") else (
+                    f"cells of column {shown(self._name)!r} that are no numbers like the others"
+                )
+                self._faults.add(what, places[row], cell)
+        return values, sound
+
+    def column(self) -> tuple[Numbers, NDArray[np.bool_]]:
+        """The column, and which of its rows can be used."""
+        if not self._pieces:
+            return Numbers(np.zeros(0)), np.zeros(0, np.bool_)
+        return Numbers(np.concatenate(self._pieces)), np.concatenate(self._sound)
+
+
+class CategoryBuilder:
+    """Collects a column of categories, a piece at a time."""
+
+    def __init__(self, name: str, faults: Faults) -> None:
+        self._name, self._faults = name, faults
+        self._found: dict[str, int] = {}
+        self._codes: list[NDArray[np.int32]] = []
+        self._sound: list[NDArray[np.bool_]] = []
+
+    def take(self, cells: Sequence[str | None], places: Sequence[str]) -> None:
+        codes, sound = np.full(len(cells), -1, np.int32), np.ones(len(cells), np.bool_)
+        found = self._found
+        for row, cell in enumerate(cells):
+            text = "" if cell is None else cell.strip()
+            code = found.get(text)
+            if code is None:
+                if is_missing(text):
+                    continue
+                if text.startswith("=") or len(text) > LONGEST_CATEGORY:
+                    what = _FORMULA if text.startswith("=") else f"cells of more than {LONGEST_CATEGORY:,} characters"
+                    self._faults.add(what, places[row], text)
+                    sound[row] = False
+                    continue
+                code = found[text] = len(found)
+                if len(found) > MOST_CATEGORIES:
+                    raise BadRequest(
+                        f"column {shown(self._name)!r} has more than {MOST_CATEGORIES:,} different texts, too many for "
+                        f"categories: leave it out with &ignore={self._name}, or name the columns you want with "
+                        "&features="
+                    )
+            codes[row] = code
+        self._codes.append(codes)
+        self._sound.append(sound)
+
+    def column(self) -> tuple[Categories, NDArray[np.bool_]]:
+        """The column with sorted names, and which of its rows can be used."""
+        if not self._codes:
+            return Categories(np.zeros(0, np.int32), ()), np.zeros(0, np.bool_)
+        names = sorted(self._found)
+        ranks = np.empty(len(names) + 1, np.int32)
+        ranks[[self._found[name] for name in names]] = np.arange(len(names), dtype=np.int32)
+        ranks[-1] = -1  # what code -1 leads to
+        return Categories(ranks[np.concatenate(self._codes)], tuple(names)), np.concatenate(self._sound)

@@ -1,0 +1,165 @@
+"""Reads a table into the arrays of the cache: columns of numbers, columns of category codes, targets, parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.bad_data import Faults
+from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, large_enough
+from velodrome.data.images.folders import PART_NAMES
+from velodrome.data.tables.columns import Categories, Column, Numbers, Table
+from velodrome.data.tables.request import Request
+from velodrome.data.tables.targets import Targets, decide
+from velodrome.errors import BadRequest
+from velodrome.machine import process_memory
+from velodrome.printable import bytes_text, shown
+
+#: Columns of 0 and 1 that one column of categories may become.
+MOST_ONE_HOT = 1_000
+#: Bytes of memory for a cell while a table is read: as a number, and in the array that is stored.
+_EACH = 24
+
+
+def make(
+    name: str, path: Path, request: Request, folder: Path, progress: Callable[[float], None]
+) -> dict[str, Any]:
+    """Write the arrays and return their metadata."""
+    faults, notes = Faults(), list(request.notes)
+    table = _read(name, path, request, faults, progress)
+    parts, used = _parts(path, table, request, faults, notes)
+    kept = used & ~np.logical_or.reduce([table.columns[target].missing for target in request.targets])
+    for row in np.flatnonzero(used & ~kept).tolist():
+        faults.add("rows without a target", table.place(row))
+    table, parts = table.rows(kept), parts[kept]
+    targets = decide(name, {target: table.columns[target] for target in request.targets}, request.predict)
+    notes.insert(0, targets.note)
+    if targets.task == "classification":
+        table, parts, targets = _with_large_classes(name, table, parts, targets, faults)
+    if not (parts == TRAIN).any():
+        wrong = "; ".join(map(str, faults.found()))
+        raise BadRequest(f"data set {name!r} has no rows to train on" + (f": {wrong}" if wrong else ""))
+    features = {feature: table.columns[feature] for feature in request.features}
+    _check_categories(name, features, request)
+    if missing := {feature: int(column.missing.sum()) for feature, column in features.items() if column.missing.any()}:
+        cells = ", ".join(f"{shown(feature)!r} {count:,}" for feature, count in list(missing.items())[:8])
+        more = f" and {len(missing) - 8:,} more columns" if len(missing) > 8 else ""
+        notes.append(
+            f"cells without a value: {cells}{more}; a missing number counts as the mean of its column, a missing "
+            "category as none"
+        )
+    _write(folder, features, targets, parts)
+    return {
+        "task": targets.task, "features": [_about(feature, column) for feature, column in features.items()],
+        "targets": [_about(target, column) for target, column in targets.columns.items()], "how": request.how,
+        "parts": [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+        "scale_targets": request.scale_targets and targets.task == "regression",
+        "faults": [fault.as_json() for fault in faults.found()], "notes": notes, "missing": missing,
+    }
+
+
+def _read(
+    name: str, path: Path, request: Request, faults: Faults, progress: Callable[[float], None]
+) -> Table:
+    if path.suffix.lower() in (".parquet", ".pq"):
+        from velodrome.data.tables.parquet_table import read_parquet, rows_of
+
+        needed, free = rows_of(path) * len(request.wanted) * _EACH, process_memory()
+        if needed > free:
+            raise BadRequest(
+                f"data set {name!r} takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
+                "name fewer columns with &features=, or take a part of the rows"
+            )
+        read = read_parquet
+    else:
+        from velodrome.data.tables.csv_table import read_csv
+
+        read = read_csv
+    named = (*request.categorical, *((request.part,) if request.part else ()))
+    table = read(path, request.wanted, named, faults, progress)
+    if not len(table):
+        wrong = "; ".join(map(str, faults.found()))
+        raise BadRequest(f"data set {name!r} has no rows that can be used" + (f": {wrong}" if wrong else ""))
+    return table
+
+
+def _parts(
+    path: Path, table: Table, request: Request, faults: Faults, notes: list[str]
+) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
+    """The part of each row, and which rows are of a part; without a column of parts all are for training."""
+    parts, known = np.full(len(table), TRAIN, np.int8), np.ones(len(table), np.bool_)
+    if request.part is None:
+        return parts, known
+    column = table.columns[request.part]
+    assert isinstance(column, Categories)
+    meant = np.array([*(PART_NAMES.get(word.lower(), -1) for word in column.names), -1], np.int8)
+    if (meant < 0).all() and not request.part_named:
+        notes.append(
+            f"column {request.part!r} is not used: its values ({', '.join(map(shown, column.names[:3]))}) are not "
+            "train, validation or test"
+        )
+        return parts, known
+    parts = meant[column.codes]
+    known = parts >= 0
+    for row in np.flatnonzero(~known).tolist():
+        code = int(column.codes[row])
+        faults.add("rows of an unknown part", table.place(row), column.names[code] if code >= 0 else "none")
+    counts = [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)]
+    notes.append(
+        f"column {request.part!r} divides the rows: {counts[0]:,} train, {counts[1]:,} validation, {counts[2]:,} test"
+        + ("" if request.part_named else "; &part= ignores it")
+    )
+    return parts, known
+
+
+def _with_large_classes(
+    name: str, table: Table, parts: NDArray[np.int8], targets: Targets, faults: Faults
+) -> tuple[Table, NDArray[np.int8], Targets]:
+    """Without the rows of classes that have too few to train on, which are faults."""
+    (head, column), = targets.columns.items()
+    assert isinstance(column, Categories)
+    trained = large_enough(column.codes.astype(np.int64), parts, column.names, faults, noun="rows")
+    kept = np.asarray(trained[column.codes])
+    if trained.sum() < 2:
+        wrong = "; ".join(map(str, faults.found()))
+        raise BadRequest(
+            f"data set {name!r}: column {shown(head)!r} has {trained.sum()} classes that can be used, and training "
+            "needs two" + (f": {wrong}" if wrong else "")
+        )
+    codes = (np.cumsum(trained) - 1)[column.codes[kept]].astype(np.int32)
+    names = tuple(one for one, any_ in zip(column.names, trained, strict=True) if any_)
+    return table.rows(kept), parts[kept], Targets(targets.task, {head: Categories(codes, names)}, targets.note)
+
+
+def _check_categories(name: str, features: Mapping[str, Column], request: Request) -> None:
+    many = [
+        feature for feature, column in features.items()
+        if isinstance(column, Categories) and len(column.names) > MOST_ONE_HOT
+    ]
+    if many and request.how == "onehot":
+        column = features[many[0]]
+        assert isinstance(column, Categories)
+        raise BadRequest(
+            f"data set {name!r}: column {shown(many[0])!r} has {len(column.names):,} different texts, such as "
+            f"{shown(column.names[0])!r}, too many for a column of 0 and 1 each: leave it out with "
+            f"&ignore={','.join(many)}, or encode categories as indices of an embedding with &categories=index"
+        )
+
+
+def _write(folder: Path, features: Mapping[str, Column], targets: Targets, parts: NDArray[np.int8]) -> None:
+    """Numbers side by side as float64, codes as int32; a row of each is one row of the table."""
+    rows = len(parts)
+    for prefix, columns in (("", features), ("target_", targets.columns)):
+        numbers = [column.values for column in columns.values() if isinstance(column, Numbers)]
+        codes = [column.codes for column in columns.values() if isinstance(column, Categories)]
+        np.save(folder / f"{prefix}numbers.npy", np.stack(numbers) if numbers else np.zeros((0, rows)))
+        np.save(folder / f"{prefix}codes.npy", np.stack(codes) if codes else np.zeros((0, rows), np.int32))
+    np.save(folder / "parts.npy", parts)
+
+
+def _about(name: str, column: Column) -> dict[str, Any]:
+    return {"name": name, "categories": list(column.names) if isinstance(column, Categories) else None}

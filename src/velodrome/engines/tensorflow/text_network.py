@@ -1,0 +1,105 @@
+"""Language models as pure functions of one flat buffer of weights: what they share, and those without carried state."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from velodrome import files
+from velodrome.data.text import Text
+from velodrome.engines.tensorflow import model_file
+from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
+from velodrome.models import keras_zoo
+from velodrome.models.recipe import VOCABULARY
+from velodrome.spec.job import Job
+
+
+class TextNetwork(FlatModel):
+    """A built language model. Its statistics, if it has any, are the state of each row."""
+
+    def __init__(self, job: Job, text: Text) -> None:
+        set_number_format(job)
+        keras.utils.set_random_seed(job.seed)
+        super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), job.unroll))
+        self.vocabulary, self._name = text.vocabulary, text.name
+
+    @property
+    @abstractmethod
+    def state_units(self) -> list[int]:
+        """The width of each tensor of the state that is carried from step to step; none for most networks."""
+
+    def initial_statistics(self, rank: int) -> list[Array]:
+        return self.initial_state(1)
+
+    def initial_state(self, rows: int) -> list[Array]:
+        """The state at the beginning of a text."""
+        return [np.zeros((rows, units), self.job.weights_dtype) for units in self.state_units]
+
+    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
+        return [np.array(value) for value in values]
+
+    def is_averaged(self, index: int) -> bool:
+        return False
+
+    def random_states(self) -> list[bool]:
+        return [False] * len(self.state_units)
+
+    @abstractmethod
+    def _read(
+        self, weights: Sequence[tf.Tensor], state: Sequence[tf.Tensor], batch: Batch
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        """The loss of every word, the state after the last one, and which words count, in the order of the losses."""
+
+    def gradient(
+        self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
+    ) -> tuple[Any, StepResult]:
+        """The gradient of the losses summed over all words of a row, averaged over the rows of the batch."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            losses, after, _ = self._read(weights(sources), statistics, batch)
+            loss = tf.reduce_sum(losses) / tf.cast(batch.batch, self.dtype)
+        return tape.gradient(loss, sources), StepResult(_counts_of(losses, tf.ones_like(losses)), after)
+
+    def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
+        losses, after, real = self._read(weights, statistics, batch)
+        return StepResult(_counts_of(losses, real), after)
+
+    def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
+        self._assign_weights(buffer)
+        folder.mkdir(parents=True, exist_ok=True)
+        words = json.dumps(self.vocabulary, ensure_ascii=False)
+        files.write_text(folder / VOCABULARY, words + "\n", sync=False)
+        model_file.save(folder, self.model, self.form, self._about())
+
+    def _about(self) -> dict[str, Any]:
+        about = {**super()._about(), "kind": "text", "dataset": self._name, "vocabulary": len(self.vocabulary),
+                 "outputs": "logits"}
+        return about if self.stateful else {**about, "context": self.job.unroll}
+
+
+class StatelessTextNetwork(TextNetwork):
+    """A Keras model that reads the words of every step by themselves."""
+
+    state_units: list[int] = []  # noqa: RUF012 (never changed)
+
+    def _read(
+        self, weights: Sequence[tf.Tensor], state: Sequence[tf.Tensor], batch: Batch
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
+        with keras.StatelessScope(state_mapping=list(zip(self.trainable, cast, strict=True))):
+            logits = tf.cast(self.model(batch.inputs, training=True), self.dtype)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
+        return losses, [], batch.real
+
+
+def _counts_of(losses: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+    """Number of words and their summed loss."""
+    real = tf.cast(real, tf.float64)
+    return tf.stack([tf.reduce_sum(real), tf.reduce_sum(tf.cast(losses, tf.float64) * real)])

@@ -1,0 +1,92 @@
+"""Refuses settings of optimization that do not go together, and computes the rate that a job's batch asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from velodrome.errors import BadRequest
+from velodrome.offers.base import Strategy
+from velodrome.spec.job import Job
+from velodrome.spec.optimization import Span, parse_milestones
+
+
+def without_conflicts(recipe: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    """What a model of the zoo sets by default, without what the job's own settings replace."""
+    replaced: set[str] = set()
+    if job.schedule != "constant":
+        replaced |= {"decay", "decay_after"}
+    if job.has_own_optimizer:
+        replaced |= {"learning_rate"}
+    return {name: value for name, value in recipe.items() if name not in replaced}
+
+
+def check_optimization(job: Job, named: str) -> None:
+    """Refuse what the optimizer or the schedule cannot do; `named` is the engine and strategy of the job."""
+    if job.nesterov and job.optimizer != "momentum":
+        raise BadRequest(f"--nesterov: it is a form of momentum, and --optimizer is {job.optimizer!r}; choose momentum")
+    _check_own_optimizer(job, named)
+    _check_schedule(job)
+    _check_files(job)
+
+
+def _check_own_optimizer(job: Job, named: str) -> None:
+    if not job.has_own_optimizer:
+        return
+    parts = [part for side in job.optimizer.split(":") for part in side.split(".")]
+    if job.optimizer.count(":") != 1 or not all(part.isidentifier() for part in parts):
+        raise BadRequest(
+            f"--optimizer {job.optimizer!r}: write your own as module:function, for example my_optimizers:make"
+        )
+    for option, given in (("--learning-rate", job.learning_rate), ("--weight-decay", job.weight_decay)):
+        if given is not None:
+            raise BadRequest(f"{option} {given:g}: {job.optimizer!r} decides it, which is used as is; set it there")
+    if named == "tensorflow/allreduce":
+        raise BadRequest(
+            f"--optimizer {job.optimizer!r}: {named} keeps all weights in one flat buffer, which a Keras optimizer "
+            "does not take; choose multi-worker-mirrored, or an optimizer by name"
+        )
+
+
+def _check_schedule(job: Job) -> None:
+    if job.decay is not None and job.schedule != "constant":
+        raise BadRequest(f"--decay {job.decay:g}: --schedule {job.schedule} changes the learning rate already; use one")
+    if (job.schedule == "step") != (job.milestones is not None):
+        if job.milestones is None:
+            raise BadRequest("--schedule step needs --milestones, such as 30epochs,60epochs")
+        raise BadRequest(f"--milestones {job.milestones!r} belong to --schedule step, and it is {job.schedule!r}")
+    spans = parse_milestones(job.milestones) if job.milestones else []
+    if job.schedule_by == "epoch":
+        given = [("--warmup", [Span.parse(job.warmup)] if job.warmup else []), ("--milestones", spans)]
+        for option, several in given:
+            if wrong := [span for span in several if not span.epochs or span.amount % 1]:
+                raise BadRequest(
+                    f"{option} {wrong[0].amount:g}: --schedule-by epoch needs whole epochs, such as 2epochs"
+                )
+    if any(one.epochs != other.epochs for one, other in pairwise(spans)):
+        raise BadRequest(f"--milestones {job.milestones!r}: give all of them in steps, or all in epochs")
+    if [span.amount for span in spans] != sorted({span.amount for span in spans}):
+        raise BadRequest(f"--milestones {job.milestones!r}: each must be larger than the one before")
+
+
+def _check_files(job: Job) -> None:
+    if job.weights and job.engine == "torch" and not job.weights.lower().endswith(".safetensors"):
+        raise BadRequest(
+            f"--weights {job.weights!r} is a file of Keras, and --engine torch reads .safetensors; choose --engine "
+            "tensorflow, or save the weights with safetensors"
+        )
+
+
+def scale_of_rate(job: Job, strategy: Strategy) -> float:
+    """What --scale-rate multiplies the learning rate of a resolved job with."""
+    ratio = batch_of_step(job, strategy) / job.batch_size
+    return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[job.scale_rate]
+
+
+def batch_of_step(job: Job, strategy: Strategy) -> int:
+    """Examples behind one update of the weights: of all workers for synchronous strategies, of one for others."""
+    if strategy.synchronous:
+        return job.accumulate * job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
+    return job.accumulate * (job.batch_size // (job.workers if job.batch_scope == "global" else 1))

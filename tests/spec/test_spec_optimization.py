@@ -1,0 +1,80 @@
+"""What may be asked of optimization, and what is refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+from velodrome.spec.read import make_job
+from velodrome.spec.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"warmup": "soon"}, ["--warmup", "'soon'", "2epochs"]),
+    ({"warmup": "1.5"}, ["--warmup", "'1.5'"]),
+    ({"milestones": "3,x", "schedule": "step"}, ["--milestones", "'x'"]),
+    ({"ema": 1.0}, ["--ema", "less than 1"]),
+    ({"label_smoothing": 1.0}, ["--label-smoothing", "less than 1"]),
+    ({"accumulate": 0}, ["--accumulate", "greater than or equal to 1"]),
+    ({"weight_decay": -1}, ["--weight-decay"]),
+    ({"optimizer": "lion"}, ["--optimizer", "'lion'", "adamw", "module:function"]),
+    ({"weights": "model.pt"}, ["--weights", "'model.pt'", "pickle", "safetensors.torch.save_file"]),
+    ({"weights": "run.ckpt"}, ["--weights", "pickle"]),
+    ({"weights": "model.onnx"}, ["--weights", ".safetensors, .keras, .weights.h5"]),
+])
+def test_a_wrong_value_is_named_with_the_way_out(fields, words) -> None:
+    with pytest.raises(BadRequest) as refused:
+        make_job(fields)
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+@pytest.mark.parametrize(("fields", "reason"), [
+    ({"nesterov": True}, "--nesterov: it is a form of momentum"),
+    ({"schedule": "step"}, "--schedule step needs --milestones"),
+    ({"milestones": "3"}, "belong to --schedule step"),
+    ({"schedule": "step", "milestones": "3,2"}, "each must be larger"),
+    ({"schedule": "step", "milestones": "3,2epochs"}, "all of them in steps, or all in epochs"),
+    ({"schedule": "cosine", "decay": 0.5}, "--schedule cosine changes the learning rate already"),
+    ({"schedule": "cosine", "schedule_by": "epoch", "warmup": "30"}, "needs whole epochs"),
+    ({"optimizer": "my:make", "learning_rate": 0.1}, "--learning-rate 0.1: 'my:make' decides it"),
+    ({"optimizer": "my:make", "weight_decay": 0.1}, "--weight-decay 0.1: 'my:make' decides it"),
+    ({"optimizer": "my:make:more"}, "write your own as module:function"),
+    ({"optimizer": "my:make", "engine": "tensorflow", "strategy": "allreduce"}, "choose multi-worker-mirrored"),
+    ({"weights": "model.keras", "engine": "torch"}, "--engine torch reads .safetensors"),
+])
+def test_what_does_not_go_together_is_refused(fields, reason) -> None:
+    with pytest.raises(BadRequest) as refused:
+        resolve(Job(**fields))
+    assert reason in str(refused.value)
+
+
+def test_weight_decay_has_the_default_of_adamw_and_none_for_the_others() -> None:
+    assert Job(optimizer="adamw").decay_of_weights == 0.01
+    assert Job(optimizer="adamw", weight_decay=0).decay_of_weights == 0
+    assert [Job(optimizer=name).decay_of_weights for name in ("sgd", "momentum", "adam")] == [0, 0, 0]
+
+
+def test_numbers_and_lists_of_a_file_are_taken_too() -> None:
+    job = make_job({"warmup": 20, "schedule": "step", "milestones": ["2epochs", "4epochs"]})
+    assert (job.warmup, job.milestones) == ("20", "2epochs,4epochs")
+    assert make_job({"schedule": "step", "milestones": [100, 200]}).milestones == "100,200"
+
+
+def test_a_schedule_replaces_the_decay_of_a_models_recipe() -> None:
+    assert resolve(Job(model="lstm-small")).decay == 0.5
+    assert resolve(Job(model="lstm-small", schedule="cosine")).decay is None
+
+
+def test_an_optimizer_of_ones_own_has_no_rate_that_the_job_records() -> None:
+    job = resolve(Job(optimizer="my:make", model="lstm-small"))
+    assert job.learning_rate is None
+    assert job.rate == 1.0
+
+
+def test_bfloat16_is_for_arithmetic_and_weights_stay_float32() -> None:
+    assert [Job(dtype=dtype).weights_dtype for dtype in ("bfloat16", "float32", "float64")] == [
+        "float32", "float32", "float64",
+    ]
