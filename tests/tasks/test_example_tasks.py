@@ -207,3 +207,30 @@ def test_an_epoch_of_a_stream_is_its_own_order_dealt_in_turn() -> None:
     schedule = in_order(10, 4, 2)
     assert [schedule.partition(rank).indices.tolist() for rank in (0, 1)] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
     assert schedule.steps == 3
+
+
+class Computed(ArrayPart):
+    """Rows that exist only when they are asked for."""
+
+    def __init__(self, targets: np.ndarray) -> None:
+        super().__init__({}, {})
+        object.__setattr__(self, "_all", targets)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return (ArrayField("y", self._all.shape[1:], "float32"),)
+
+    def gather(self, indices: np.ndarray, epoch: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        return {}, {"y": self._all[indices]}
+
+
+def test_r2_of_computed_rows_is_counted_from_the_mean_of_all_of_them() -> None:
+    """Also where the first rows are not like the others; training rows would take an epoch to read."""
+    targets = np.concatenate([np.zeros((2000, 2)), np.ones((1000, 2))]).astype(np.float32)
+    part = Computed(targets)
+    data = Arrays("own", part, part, part)
+    np.testing.assert_allclose(Regression().centre(data, "test"), [1 / 3, 1 / 3])
+    assert np.isnan(Regression().centre(data, "train")).all()

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from velodrome.data.splits import Splits
 
 
+#: Rows that are read at a time where they are computed.
+_ROWS = 1024
+
+
 class Regression(ExampleTask):
     """Counts errors of the predicted numbers; those of an example with several are averaged over them.
 
@@ -52,16 +56,24 @@ class Regression(ExampleTask):
         return math.prod(data.targets[0].shape)
 
     def centre(self, data: Arrays, part: str) -> NDArray[np.float64]:
-        """What `deviations` of a part are counted from: the mean of its targets, of the shape of one example's."""
+        """What `deviations` of a part are counted from: the mean of its targets, of the shape of one example's.
+
+        Not a number for training rows that are computed one by one: their R² is not known.
+        """
         import numpy as np
 
         found = getattr(data, part)
-        if not found.targets:  # computed row by row: those of the first examples stand for all
-            _, targets = found.gather(np.arange(min(len(found), 1000), dtype=np.int64))
-        else:
-            targets = found.targets
-        (values,) = targets.values()
-        return np.zeros(values.shape[1:]) if not len(values) else np.mean(values, axis=0, dtype=np.float64)
+        if found.targets:
+            (values,) = found.targets.values()
+            return np.zeros(values.shape[1:]) if not len(values) else np.mean(values, axis=0, dtype=np.float64)
+        shape = found.target_fields[0].shape
+        if part == "train":  # rows that are computed: reading all of them would take as long as an epoch
+            return np.full(shape, np.nan)
+        total = np.zeros(shape)
+        for first in range(0, len(found), _ROWS):
+            _, targets = found.gather(np.arange(first, min(first + _ROWS, len(found)), dtype=np.int64))
+            total += sum(values.sum(axis=0, dtype=np.float64) for values in targets.values())
+        return total / max(1, len(found))
 
 
 def _finite(value: float | None) -> float | None:
