@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from velodrome.analysis.blocks import ERROR_RATE, Array, Mask, fit
+from velodrome.analysis.blocks import ERROR_RATE, fit
 from velodrome.analysis.decide import all_level, out, step
+from velodrome.analysis.outliers import Array, Mask
+from velodrome.analysis.paired import nominal
 
 #: The difference that is too small to matter, as a ratio: the default of `--tolerance`.
 TOLERANCE = 0.05
@@ -191,7 +193,9 @@ def coverage(world: World, seed: int, races: int, repetitions: int) -> float:
     draw, inside = np.random.default_rng(seed), 0
     truth = world.speeds()[0] - world.speeds()[-1]
     for count in batches(races):
-        found = fit(grid(world, draw, count, repetitions)[:, [0, -1]])
-        reach = -stdtrit(found.freedom[:, 0, 1], 0.025) * found.error[:, 0, 1]
+        found = fit(grid(world, draw, count, repetitions)[:, [0, -1]], plain=True)
+        freedom = found.freedom[:, 0, 1]
+        levels = np.array([nominal(one) for one in freedom])
+        reach = -stdtrit(freedom, (1 - levels) / 2) * found.error[:, 0, 1]
         inside += int((np.abs(found.estimate[:, 0, 1] - truth) <= reach).sum())
     return inside / races

@@ -20,6 +20,7 @@ _SETTLED = 0.5
 def bars(figures: Sequence[Figure]) -> list[str]:
     """One line for each bar: what was required, what was measured, and whether it holds."""
     found = []
+    figures, others = _split(figures)
     if null := [figure for figure in figures if figure["undecided"]]:
         worst = max(null, key=lambda figure: figure["until_sure"]["false"])
         found.append(
@@ -49,7 +50,24 @@ def bars(figures: Sequence[Figure]) -> list[str]:
             middle, needed = median(ratios), f"at most {_percent(MOST_SECONDS)}"
             where = f"median of {len(ratios)} cells"
             found.append(_bar(f"run-seconds against {claim}", middle, middle <= MOST_SECONDS, needed, where))
+    for kind, claim in (("targets", "false claims of races to a target that is missed now and then"),
+                        ("guard", "races in which the guard sets a configuration aside wrongly")):
+        rates = {figure["cell"]: _rate(figure[kind]) for figure in others if kind in figure}
+        if rates:
+            worst = max(rates, key=lambda cell: rates[cell])
+            needed = f"at most {_percent(MOST_FALSE)}"
+            found.append(_bar(claim, rates[worst], rates[worst] <= MOST_FALSE, needed, worst))
     return found
+
+
+def _rate(value: float | Figure) -> float:
+    return float(value["any"] if isinstance(value, dict) else value)
+
+
+def _split(figures: Sequence[Figure]) -> tuple[list[Figure], list[Figure]]:
+    """Figures of races that are simulated as a whole, and others."""
+    races = [figure for figure in figures if "undecided" in figure]
+    return races, [figure for figure in figures if "undecided" not in figure]
 
 
 def _bar(claim: str, value: float, holds: bool, needed: str, where: str) -> str:
@@ -72,7 +90,7 @@ def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
     its first run. One grid for all cells of a size does not know them; it is right as often on average, or in each.
     """
     compared = [figure for figure in figures if "grid" in figure]
-    found: dict[str, list[float]] = {KNOWING: [], AVERAGE: [], EVERYWHERE: []}
+    found: dict[str, list[float]] = {EVERYWHERE: [], AVERAGE: [], KNOWING: []}
     for size in _sizes(compared):
         group = [figure for figure in compared if figure["size"] == size]
         mean = {count: fmean(figure["grid"]["right"][count] for figure in group) for count in group[0]["grid"]["right"]}
@@ -99,6 +117,8 @@ def _repetitions(curve: dict[str, float], right: float) -> float:
 
 def pages(figures: Sequence[Figure]) -> dict[str, str]:
     """The tables of the docs, by the name of their place."""
+    lines = bars(figures)
+    figures, others = _split(figures)
     null = [figure for figure in figures if figure["undecided"]]
     told = [figure for figure in figures if not figure["undecided"] and figure["situation"] == "undisturbed"]
     return {
@@ -106,7 +126,9 @@ def pages(figures: Sequence[Figure]) -> dict[str, str]:
         "coverage": _coverage(null),
         "right": _right([figure for figure in told if not figure["ladder"]]),
         "disturbed": _disturbed([figure for figure in figures if "capped" in figure]),
-        "bars": "\n".join(f"- {line[0].upper()}{line[1:]}." for line in bars(figures)),
+        "targets": _targets([figure for figure in others if "targets" in figure]),
+        "savings": _savings(figures),
+        "bars": "\n".join(f"- {line[0].upper()}{line[1:]}." for line in lines),
     }
 
 
@@ -154,6 +176,44 @@ def _ending(sure: Figure | None) -> str:
         return "–"
     level = f", level {_percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
     return f"{_percent(sure['right'], 0)}{level}; {sure['runs']:.0f} runs"
+
+
+def _targets(figures: Sequence[Figure]) -> str:
+    rows = [["chances to reach the target; noise", "false claims", "if unseen failures were not allowed for"]]
+    for figure in figures:
+        rows.append([figure["cell"].removeprefix("chances ").replace(", noise", "; noise"),
+                     *(_percent(figure["targets"][name]) for name in ("any", "unguarded"))])
+    return _table(rows)
+
+
+def _savings(figures: Sequence[Figure]) -> str:
+    rows = [["compared with", "median of all cells", *(f"{size} configurations" for size in _sizes(
+        figure for figure in figures if "grid" in figure))]]  # fmt: skip
+    whole = savings(figures)
+    for claim, ratios in whole.items():
+        if ratios:
+            parts = [savings([figure for figure in figures if figure["size"] == size])[claim]
+                     for size in _sizes(figure for figure in figures if "grid" in figure)]
+            rows.append([claim, _percent(median(ratios), 0), *(_percent(median(part), 0) if part else "–"
+                                                              for part in parts)])
+    for least, words in ((0, "the same, for a test that knows noise and lead beforehand"),
+                         (1, "the same, if it runs everything at least twice")):
+        ratios, parts = _ideal(figures, least), []
+        for size in _sizes(figure for figure in figures if "grid" in figure):
+            part = _ideal([figure for figure in figures if figure["size"] == size], least)
+            parts.append(_percent(median(part), 0) if part else "–")
+        if ratios:
+            rows.append([words, _percent(median(ratios), 0), *parts])
+    return _table(rows)
+
+
+def _ideal(figures: Sequence[Figure], least: int) -> list[float]:
+    """Run-seconds of a test that knows everything, divided by those of a grid made for the cell."""
+    return [
+        figure["ideal"][least] / figure["grid"]["repetition"]
+        / _repetitions(figure["grid"]["right"], figure["until_sure"]["right"])
+        for figure in figures if "ideal" in figure and figure["until_sure"]["right"] >= _SETTLED
+    ]
 
 
 def _disturbed(capped: Sequence[Figure]) -> str:

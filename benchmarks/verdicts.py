@@ -18,13 +18,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from frontier import ideal
 from simulated import STRAGGLER_SHARE, Ends, World, coverage, grid_curve, simulated
+from simulated_guard import Guards, set_aside_wrongly
+from simulated_targets import false_claims, target_worlds
 from verdict_picture import draw_picture
 from verdict_tables import bars, pages
 
 from velodrome.analysis.blocks import ERROR_RATE
 
 SIZES = (2, 3, 4, 8, 16)
+#: As many as were raced for real; in a few situations, because they take long.
+MANY, MANY_SITUATIONS = 24, ("undisturbed", "stragglers", "one with 2× the noise", "missing runs")
 NOISES = (0.02, 0.05, 0.15)
 LEADS = (0.03, 0.1, 0.3)
 #: Repetitions after which a race is looked at once, and after which one that is not sure is given up.
@@ -82,6 +87,15 @@ def cells() -> Iterator[Cell]:
                 yield Cell(situation, disturb(World(size, 0.05, 0.1)))
 
 
+def many() -> Iterator[Cell]:
+    """A few cells of many configurations."""
+    for situation in MANY_SITUATIONS:
+        yield Cell(situation, SITUATIONS[situation](World(MANY, 0.05)))
+    yield Cell(TIED, World(MANY, 0.05, 0.3, best=2))
+    for lead in (0.1, 0.3):
+        yield Cell("undisturbed", World(MANY, 0.05, lead))
+
+
 def shares(ends: Ends) -> dict[str, float]:
     """The figures of races that ended in these ways."""
     return {
@@ -108,13 +122,30 @@ def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
     }  # fmt: skip
     if world.undecided:
         found["coverage"] = {str(number): coverage(world, mixed, races, number) for number in FIXED}
-    elif cell.situation == "undisturbed":
+    elif cell.situation == "undisturbed" and world.size < MANY:
         curve, repetition = grid_curve(world, mixed + 1, max(races // 10, 100), GRIDS)
         found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
+        if not world.ladder:
+            error = min(0.5, max(1 - float(ends.right.mean()), 1 / count))
+            found["ideal"] = [ideal(world, mixed + 2, max(races // 10, 100), error, least)[1] for least in (1, 2)]
     if (world.size, world.noise, world.lead, world.ladder) == (8, 0.05, 0.1, False):
         ends = simulated(world, mixed, races, 2 * LAST, until_sure=True, most_runs=MOST_RUNS)
         found["capped"] = {"most_runs": MOST_RUNS, "races": races, **shares(ends)}
     return found
+
+
+def measure_others(races: int, seed: int) -> list[dict[str, Any]]:
+    """False claims of races to a target that runs may miss, and of the accuracy guard."""
+    found = []
+    for world in target_worlds():
+        claims = false_claims(world, seed, races, FIXED[-1])
+        found.append({"cell": world.name, "targets": {name: value / races for name, value in asdict(claims).items()}})
+        print(found[-1], flush=True)
+    for size, seeds in ((2, 0.003), (8, 0.003), (8, 0.01)):
+        guards = Guards(size, seeds)
+        found.append({"cell": guards.name, "guard": set_aside_wrongly(guards, seed, races, FIXED[-1]) / races})
+        print(found[-1], flush=True)
+    return [{**figure, "races": races} for figure in found]
 
 
 def write_page(page: Path, figures: list[dict[str, Any]]) -> None:
@@ -135,13 +166,15 @@ def main() -> int:
     parser.add_argument("--races", type=int, default=2000, help="races per cell; a fifth where it is clear [2000]")
     parser.add_argument("--cells", default="", help="only cells with all of these words, such as 'K=8 lead=0'")
     parser.add_argument("--seed", type=int, default=1, help="seed of all races [1]")
+    parser.add_argument("--others", type=int, default=0, metavar="RACES",
+                        help="also simulate so many races to a target, and of accuracies, per cell")
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="files of earlier calls")
     parser.add_argument("--json", type=Path, help="file for all figures, rewritten after every cell")
     parser.add_argument("--write-docs", action="store_true", help="write the tables and the picture of the docs")
     options = parser.parse_args()
     figures = [figure for file in options.figures for figure in json.loads(file.read_text())]
     known = {figure["cell"] for figure in figures}
-    chosen = [cell for cell in cells() if all(word in cell.name.split() for word in options.cells.split())]
+    chosen = [cell for cell in (*cells(), *many()) if all(word in cell.name.split() for word in options.cells.split())]
     began = time.perf_counter()
     for cell in chosen:
         if cell.name in known:
@@ -150,6 +183,10 @@ def main() -> int:
         sure = found["until_sure"]
         words = [f"{name} {100 * sure[name]:.1f} %" for name in ("false", "right", "level", "open")]
         print(f"{cell.name:58} {', '.join(words)}, {sure['runs']:.0f} runs", flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if options.others:
+        figures += measure_others(options.others, options.seed)
         if options.json:
             options.json.write_text(json.dumps(figures, indent=1) + "\n")
     print(f"{time.perf_counter() - began:.0f} s")

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from velodrome.api.report import report
     from velodrome.api.train import resume, train
     from velodrome.errors import BadRequest, RunFailed, VelodromeError
+    from velodrome.figures import log
     from velodrome.spec.job import Job
     from velodrome.spec.race import Race
 
 __all__ = [
-    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "check", "datasets", "examples", "list_engines", "plan",
-    "race", "recommend", "report", "resume", "runs", "study", "train",
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "check", "datasets", "examples", "list_engines", "log",
+    "plan", "race", "recommend", "report", "resume", "runs", "study", "train",
 ]
 
 #: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
@@ -38,6 +39,7 @@ _LAZY_EXPORTS = {
     "datasets": "velodrome.api.datasets",
     "examples": "velodrome.api.examples",
     "list_engines": "velodrome.api.engines:list_engines",
+    "log": "velodrome.figures:log",
     "plan": "velodrome.api.plan:plan",
     "race": "velodrome.api.race:race",
     "recommend": "velodrome.api.recommend:recommend",

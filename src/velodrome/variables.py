@@ -23,3 +23,6 @@ ROLE = "VELODROME_ROLE"
 RANK = "VELODROME_RANK"
 #: 1 to raise on an event that does not fit its model, as in the tests; otherwise the run continues with a warning.
 STRICT_EVENTS = "VELODROME_STRICT_EVENTS"
+#: For the user's own script: the seed of its run, which counts up over the repetitions of a race, and the run's folder.
+SEED = "VELODROME_SEED"
+FOLDER = "VELODROME_FOLDER"

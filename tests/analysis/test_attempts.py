@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from synthetic_races import EXAMPLES, repeated, result
-from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, pseudo_values, times_to
+from velodrome.analysis.attempts import (
+    Attempts,
+    contest_of_attempts,
+    cost_of_unseen,
+    prices_of,
+    pseudo_values,
+    times_to,
+)
 from velodrome.analysis.compare import compare
 from velodrome.analysis.decide import Standing, decide
 from velodrome.spec.job import Target
@@ -120,6 +127,43 @@ def test_a_failure_counts_also_in_a_repetition_that_the_others_lack() -> None:
     standing = judged(steady, attempts([5.0, 5.1, 4.9, 90.0], 4))
     assert (standing.outcome, standing.leader) == ("open", 0)
     assert standing.lead(0, 1).estimate == pytest.approx(math.log(105 / 3 / 10))
+
+
+def test_one_that_has_not_failed_yet_beats_one_that_has_only_if_failures_to_come_would_not_change_that() -> None:
+    flaky = attempts([10.0, 10.1, 9.9, 10.0, 10.1, 10.0], 3)
+    steady = [10.0, 10.1, 9.9, 10.0, 10.1, 10.0]
+    assert cost_of_unseen(6, 2) == pytest.approx(math.log(2 / 0.05) / 6), "0.54 ** 6 is a share of the error rate"
+    standing = judged(attempts([0.9 * one for one in steady]), flaky)
+    seen = standing.lead(0, 1)
+    assert seen.estimate - seen.low > seen.high - seen.estimate, "only the one that never failed may be worse so"
+    assert (seen.estimate - seen.low) - (seen.high - seen.estimate) == pytest.approx(cost_of_unseen(6, 2))
+
+
+def test_those_that_never_failed_are_compared_by_their_runs_beside_one_that_did() -> None:
+    fast, slow = attempts([5.0, 5.1, 4.9, 5.0, 5.1] * 2), attempts([10.0, 10.1, 9.9, 10.0, 10.1] * 2)
+    lead = judged(fast, slow, attempts([9.0, 9.1, 8.9, 9.0, 9.1] * 2, 2)).lead(0, 1)
+    assert lead.low > 0
+    assert lead.estimate - lead.low == pytest.approx(lead.high - lead.estimate)
+
+
+def test_a_run_that_was_ended_early_took_at_least_so_long_and_can_lose_but_not_win() -> None:
+    cut = Attempts({(number, 0): 10.0 for number in (1, 2, 3)}, frozenset({(1, 0), (2, 0), (3, 0)}),
+                   cut=frozenset({(2, 0), (3, 0)}))
+    assert judged(attempts([5.0, 5.1, 4.9]), cut).survivors == (0,)
+    assert judged(attempts([20.0, 20.2, 19.8]), cut).outcome == "open"
+
+
+def test_a_run_that_was_ended_early_counts_with_its_training_until_then() -> None:
+    made = repeated([EXAMPLES / 3] * 2, workers=2)
+    ended = result("ddp", 2, seed=3, status="interrupted", error={"message": "ended early", "cause": "beaten"},
+                   history=[{"epoch": 1, "seconds": 7.0}, {"epoch": 2, "seconds": 8.0}])
+    found = times_to(compare([*made, ended])[0], GOOD)
+    assert found.amounts == pytest.approx({(1, 0): 12.0, (2, 0): 12.0, (3, 0): 15.0})
+    assert (found.successes, found.tries, found.cut) == (3, 3, frozenset({(3, 0)}))
+    sooner = times_to(compare([*made, {**ended, "history": ended["history"][:1]}])[0], GOOD)
+    assert set(sooner.amounts.values()) == {7.0}, "of none of them more is known"
+    missed = times_to(compare([*repeated([EXAMPLES / 3] * 2, accuracy=0.8, workers=2), ended])[0], GOOD)
+    assert (missed.successes, missed.tries) == (0, 3), "without any success it is one more that was none"
 
 
 def test_equal_configurations_that_fail_now_and_then_are_seldom_told_apart() -> None:

@@ -43,10 +43,23 @@ def test_a_simulated_race_ends_as_the_rule_decides(world, until_sure):
         standing = decide(contest_of(blocks[:, : int(ends.repetitions[race])], TOLERANCE))
         outcomes.add(standing.outcome)
         assert set(standing.survivors) == set(np.flatnonzero(ends.survivors[race]))
-        assert ends.false[race] == any(apart[drop.winner, drop.loser] <= 0 for drop in standing.drops)
+        claimed = _claimed(blocks[:, : int(ends.repetitions[race])], TOLERANCE)
+        assert {(drop.winner, drop.loser) for drop in standing.drops} <= claimed
+        assert ends.false[race] == any(apart[winner, loser] <= 0 for winner, loser in claimed)
         assert ends.level[race] == (standing.outcome == "level")
         assert ends.right[race] == (standing.survivors == (0,) and not truth.undecided)
     assert outcomes - {"open"}, "nothing was decided, so nothing was compared"
+
+
+def _claimed(blocks, tolerance):
+    """All pairs of which a race said at any look that the first beats the second; not only the best that beats it."""
+    found, left = set(), range(len(blocks))
+    for look in range(1, blocks.shape[1] + 1):
+        standing = decide(contest_of(blocks[:, :look], tolerance))
+        leads = {(one, other): standing.lead(one, other) for one in left for other in left if one != other}
+        found |= {pair for pair, lead in leads.items() if lead.low > 0 and lead.high >= np.log1p(tolerance)}
+        left = standing.survivors
+    return found
 
 
 def test_a_race_until_sure_ends_when_it_is_decided_and_lets_nobody_run_who_is_out():

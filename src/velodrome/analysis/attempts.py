@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.analysis.blocks import Array, Fit, fit
+from velodrome.analysis.blocks import ERROR_RATE, Fit, fit
 from velodrome.analysis.compare import Row, has_crashed
 from velodrome.analysis.decide import Contest
 from velodrome.analysis.measures import Result, instance_hours, instances, time_to_target
+from velodrome.analysis.outliers import Array, Mask
 from velodrome.analysis.repetition import Block
+from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
 Counts = NDArray[np.int_]
@@ -34,6 +36,8 @@ class Attempts:
     succeeded: frozenset[Block]
     #: The repetition of every run that did not succeed.
     failed: tuple[Block, ...] = ()
+    #: Successes that were ended early, so that they cost at least what they did.
+    cut: frozenset[Block] = frozenset()
 
     @property
     def tries(self) -> int:
@@ -62,10 +66,11 @@ class Attempts:
 def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable[[Result], float]) -> Attempts:
     """The attempts of a row: `cost` is that of a success, or None; `lost` that of any other run.
 
-    A run that was interrupted is no attempt.
+    A run that was interrupted is no attempt. One that was ended early because it could not win any more counts as if
+    it had succeeded then, or, if no run ever succeeded, as another that did not.
     """
     amounts: dict[Block, float] = {}
-    succeeded, failed = set(), []
+    succeeded, failed, cut = set(), [], []
     for place, (block, result) in enumerate(zip(row.blocks, (*row.results, *row.failures), strict=True)):
         finished = place < row.runs
         value = cost(result) if finished else None
@@ -73,16 +78,25 @@ def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable
             succeeded.add(block)
         elif finished or has_crashed(result):
             failed.append(block)
+        elif ended_early(result):
+            cut.append(block)
         else:
             continue
         amounts[block] = amounts.get(block, 0.0) + (lost(result) if value is None else value)
-    return Attempts(amounts, frozenset(succeeded), tuple(failed))
+    if not succeeded:
+        return Attempts(amounts, frozenset(), (*failed, *cut))
+    if cut:  # what is known of all of them is that they take at least so long; more of one would only look like noise
+        most = max(amounts[block] for block in cut)
+        amounts |= {block: min(amounts[block], most) for block in succeeded}
+    return Attempts(amounts, frozenset(succeeded).union(cut), tuple(failed), frozenset(cut))
 
 
 def times_to(row: Row, target: Target) -> Attempts:
     """Training seconds to a target; a run that missed it costs all of its training, a crash all of its time."""
 
     def lost(result: Result) -> float:
+        if ended_early(result):
+            return float(sum(entry["seconds"] for entry in result["history"]))
         seconds = result.get("seconds") or {}
         return float(seconds.get("total" if has_crashed(result) else "train") or 0.0)
 
@@ -127,10 +141,11 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
 
     As long as every run succeeded, the runs are compared as any others. Once one has not, each configuration is
     represented by pseudo-values, none of them counts as a straggler, and what was claimed before a configuration first
-    failed is withdrawn: nobody knew then that it can.
+    failed is withdrawn: nobody knew then that it can. One that has not failed yet may still do so: compared with one
+    that failed, it is allowed for what that may cost.
     """
     amounts, won, lost = _tables(entries)
-    failing = lost.any(1)
+    failing: Mask = np.asarray(lost.any(1))
 
     def fit_at(look: int) -> Fit:
         spent = amounts[:, :look]
@@ -138,9 +153,32 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
             return _unknown(*spent.shape)
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and looks before the first success
             values = -pseudo_values(spent, won[:, :look]) if failing.any() else -np.log(spent)
-            return fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
+            found = fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
+        unseen = _unseen(won[:, :look].sum(1), failing)
+        # One that was ended early takes longer than it seems, nobody knows how much: it can lose, but not win.
+        unseen[[bool(entry.cut) for entry in entries]] = np.inf
+        return replace(found, unseen=unseen[None])
 
     return Contest(len(entries), amounts.shape[1], math.log1p(tolerance), fit_at)
+
+
+def cost_of_unseen(successes: int, configurations: int) -> float:
+    """By how much failures that have not happened yet may raise the cost of a success: a logarithm.
+
+    A configuration that succeeds with chance p does so n times in a row with chance p to the power of n. So if it costs
+    less even with 1 / p times the cost, with p to the power of n its share of the error rate, it seems cheaper than it
+    is in no more than that share of races, after however many runs one looks.
+    """
+    return math.log(configurations / ERROR_RATE) / max(successes, 1)
+
+
+def _unseen(successes: Counts, failing: Mask) -> Array:
+    """What failures to come may cost a configuration that never failed, compared with one that did: (first, second).
+
+    Two that never failed are compared by the time of runs that succeed, and what is claimed is about those.
+    """
+    cost = np.array([cost_of_unseen(int(count), len(successes)) for count in successes])
+    return np.where(~failing[:, None] & failing[None, :], cost[:, None], 0.0)
 
 
 def _tables(entries: Sequence[Attempts]) -> tuple[Array, Counts, Counts]:

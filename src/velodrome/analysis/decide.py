@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from velodrome.analysis.blocks import FIRST_LOOK, Array, Fit, Mask, fit, margin
+from velodrome.analysis.blocks import FIRST_LOOK, Fit, fit, margin
+from velodrome.analysis.outliers import Array, Mask
 
 Outcome = Literal["one", "level", "open"]
 #: Further repetitions are not foreseen: what needs more than this is not worth settling.
@@ -30,10 +31,6 @@ class Range:
     estimate: float
     low: float
     high: float
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.low) and math.isfinite(self.high)
 
     def within(self, tolerance: float) -> bool:
         """Whether the difference is surely too small to matter."""
@@ -73,7 +70,7 @@ class Standing:
     looks: int
     #: A difference below this is too small to matter.
     tolerance: float
-    #: All pairs: first minus second.
+    #: All pairs: first minus second, and by how much it may be less.
     _estimate: Array
     _reach: Array
     #: Further repetitions that would probably settle it; None if that is beyond what is sensible.
@@ -86,8 +83,7 @@ class Standing:
                 return drop.lead
             if (drop.loser, drop.winner) == (first, second):
                 return Range(-drop.lead.estimate, -drop.lead.high, -drop.lead.low)
-        estimate, reach = float(self._estimate[first, second]), float(self._reach[first, second])
-        return Range(estimate, estimate - reach, estimate + reach)
+        return _range(self._estimate, self._reach, first, second)
 
     def beaten(self, loser: int) -> Drop | None:
         """When and by whom a configuration was beaten; None if it was not."""
@@ -120,8 +116,7 @@ def decide(contest: Contest) -> Standing:
         reach, ahead = step(found, look, alive, contest.tolerance)
         for loser in np.flatnonzero(out(ahead)[0]):
             winner = int(ahead[0, :, loser].argmax())
-            seen, off = float(estimate[0, winner, loser]), float(reach[0, winner, loser])
-            drops.append(Drop(int(loser), winner, look, Range(seen, seen - off, seen + off)))
+            drops.append(Drop(int(loser), winner, look, _range(estimate[0], reach[0], winner, int(loser))))
         alive &= ~out(ahead)
     survivors = tuple(int(one) for one in np.flatnonzero(alive[0]))
     outcome: Outcome = "open"
@@ -133,8 +128,13 @@ def decide(contest: Contest) -> Standing:
     return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
 
 
+def _range(estimate: Array, reach: Array, first: int, second: int) -> Range:
+    seen = float(estimate[first, second])
+    return Range(seen, seen - float(reach[first, second]), seen + float(reach[second, first]))
+
+
 def step(found: Fit, look: int, alive: Mask, tolerance: float) -> tuple[Array, Array]:
-    """One look at a batch of races: how far each difference may be off, and by how much each is surely ahead of each.
+    """One look at a batch of races: how much less each difference may be, and by how much each is surely ahead of each.
 
     Both are (race, configuration, configuration), `alive` is (race, configuration). Only survivors are ahead of one
     another, and not by a lead that is surely too small to matter. Where everyone would be out, which only missing runs
@@ -144,9 +144,10 @@ def step(found: Fit, look: int, alive: Mask, tolerance: float) -> tuple[Array, A
     wide = margin(found.freedom, look, alive.sum(1)[:, None, None].astype(float), entered)
     with np.errstate(invalid="ignore"):
         reach = wide * found.error
-    reach = np.where(np.isnan(reach), np.inf, reach)
+    reach = np.where(np.isnan(reach), np.inf, reach) + found.hidden
     compared = alive[:, :, None] & alive[:, None, :] & ~np.eye(entered, dtype=bool)
-    ahead = np.where(compared & (found.estimate + reach >= tolerance), found.estimate - reach, -np.inf)
+    most = found.estimate + reach.swapaxes(1, 2)
+    ahead = np.where(compared & (most >= tolerance), found.estimate - reach, -np.inf)
     nobody = (out(ahead) == alive).all(1)
     return reach, np.where(nobody[:, None, None], -np.inf, ahead)
 
@@ -170,6 +171,7 @@ def _more(found: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:
     if contest.looks < 2 or not np.isfinite(errors).all():
         return max(1, FIRST_LOOK - contest.looks)
     lasting = np.zeros_like(errors) if found.lasting is None else np.minimum(found.lasting[0][left], errors)
+    hidden = np.broadcast_to(found.hidden, found.error.shape)[0][left]
     seen = np.abs(found.estimate[0][left])
     best = int(found.estimate[0][left].sum(1).argmax())
     for more in range(1, MOST_MORE + 1):
@@ -179,6 +181,7 @@ def _more(found: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:
         error = np.sqrt(lasting**2 + (errors**2 - lasting**2) * contest.looks / look)
         freedom = found.freedom[0][left] * (look - 1) / max(1, contest.looks - 1)
         reach = margin(freedom, look, float(len(survivors)), contest.size) * error
+        reach += hidden * contest.looks / look
         level = seen + reach < contest.tolerance
         beaten = seen[best] > reach[best]
         near = np.flatnonzero(~beaten)

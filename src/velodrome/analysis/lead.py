@@ -33,9 +33,8 @@ class Lead:
         def shown(value: float) -> float:
             return 100 * value if scale == "points" else math.exp(max(-100.0, min(100.0, value)))
 
-        if not found.finite:
-            return cls(shown(found.estimate), scale=scale)
-        return cls(shown(found.estimate), shown(found.low), shown(found.high), scale)
+        low, high = (shown(end) if math.isfinite(end) else None for end in (found.low, found.high))
+        return cls(shown(found.estimate), low, high, scale)
 
     @property
     def equal(self) -> float:

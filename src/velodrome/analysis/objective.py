@@ -106,6 +106,11 @@ class Question:
     #: How many configurations were set aside because no run of theirs was one.
     never: int = 0
 
+    @property
+    def has_target(self) -> bool:
+        """Whether runs may miss what decides."""
+        return self.success != "finished"
+
     @cached_property
     def standing(self) -> Standing:
         """How the contest of the candidates stands; it speaks of them by their number."""
@@ -222,7 +227,7 @@ def _per_success(
             "no_candidates": f"no configuration reached {text}; {_best_seen(rows, target)}",
             "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
         }
-    if missed:
+    if missed or any(attempts.cut for _, attempts in found):
         words["contest"] = contest_of_attempts([attempts for _, attempts in found if attempts.successes], tolerance)
     never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
     if never and text is not None:
@@ -254,9 +259,19 @@ def ask(
         accurate = accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
                          lambda value: f"{value:,.0f} examples/s", "fastest", accurate.note)
+        if not found.candidates and all(row.is_script for row in rows):
+            found = _duration(accurate)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins)
     return found if found.scale == "points" else replace(found, tolerance=margins.tolerance)
+
+
+def _duration(accurate: Guarded) -> Question:
+    """Scripts that did not report how many examples they trained on: how long their runs took is all that is known."""
+    aside = "no run reported examples, so the time of whole runs decides"
+    return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
+                    lambda value: f"{value:,.2f} s in total", "fastest",
+                    "; ".join(note for note in (accurate.note, aside) if note))
 
 
 def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:

@@ -12,11 +12,13 @@ from typing import Any
 from velodrome.analysis.blocks import ERROR_RATE, FIRST_LOOK
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.decide import Outcome
+from velodrome.analysis.early_end import Limit, limits
 from velodrome.analysis.estimate import in_words
 from velodrome.analysis.lead import Lead, times
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.measures import Result
 from velodrome.analysis.objective import Question, ask, objective_of, target_of
+from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
 #: Attempts of a configuration that all failed after which it is not tried again.
@@ -101,6 +103,14 @@ class TaskStanding:
         return {"task": self.task, "outcome": self.outcome, "survivors": list(self.survivors)}
 
 
+def limits_of(results: Iterable[Result], criteria: Criteria) -> list[Limit]:
+    """After which training time runs of a race to a target are ended, for those that cannot win any more."""
+    wanted = target_of(criteria.chosen, None, criteria.target)
+    if criteria.chosen != "time-to-accuracy" or wanted is None:
+        return []
+    return limits(criteria.compare(results), Target.parse(wanted))
+
+
 def standings(results: Iterable[Result], criteria: Criteria) -> list[TaskStanding]:
     """How a race stands, task by task; only finished runs count."""
     return [
@@ -120,8 +130,8 @@ def _standing(task: str, rows: Sequence[Row], criteria: Criteria) -> TaskStandin
     named = {candidate.name for candidate in question.candidates}
     aside = [row for row in rows if row.name not in named]
     for row in aside:
-        if (why := _aside(row, rows, criteria)) and row.runs >= FIRST_LOOK and named:
-            dropped.append(Dropped(row.name, row.runs, why, runs=_runs(row), task=task))
+        if (why := _aside(row, rows, criteria)) and _tries(row) >= FIRST_LOOK and named:
+            dropped.append(Dropped(row.name, _tries(row), why, runs=_runs(row), task=task))
     out = {one.name for one in dropped}
     survivors = tuple(row.name for row in rows if row.name not in out)
     waiting = any(name not in named for name in survivors)
@@ -153,7 +163,7 @@ def _aside(row: Row, rows: Sequence[Row], criteria: Criteria) -> str:
     longest = max(len(result.get("history") or ()) for result in row.results)
     if row.reached or longest < (criteria.grace or 0) or not _too_slow(row, rows):
         return ""
-    return f"did not reach {criteria.target} in any of its {row.runs} runs"
+    return f"did not reach {criteria.target} in any of its {_tries(row)} runs"
 
 
 def _too_slow(row: Row, rows: Sequence[Row]) -> bool:
@@ -162,10 +172,21 @@ def _too_slow(row: Row, rows: Sequence[Row]) -> bool:
     No success in n runs leaves a chance of success of less than `1 - error ** (1 / n)`, so it takes more than a run's
     time over that per success.
     """
-    chance = 1 - (ERROR_RATE / max(1, len(rows) - 1)) ** (1 / row.runs)
-    spent = row.median("train_seconds")
+    chance = 1 - (ERROR_RATE / max(1, len(rows) - 1)) ** (1 / _tries(row))
+    # A run that was ended early would have taken longer.
+    spent = row.median("train_seconds") if row.runs == _tries(row) else _least_seconds(row)
     best = min((seconds for other in rows if (seconds := _per_success(other)) is not None), default=None)
     return spent is not None and best is not None and spent / chance > best
+
+
+def _tries(row: Row) -> int:
+    """Finished runs and those that were ended early."""
+    return row.runs + row.ended
+
+
+def _least_seconds(row: Row) -> float:
+    ended = [result for result in row.failures if ended_early(result)]
+    return float(min(sum(entry["seconds"] for entry in result["history"]) for result in (*row.results, *ended)))
 
 
 def _per_success(row: Row) -> float | None:
@@ -182,6 +203,8 @@ class Saving:
     runs: int
     seconds: float
     grid_seconds: float
+    #: Runs that were ended early.
+    ended: int = 0
 
     @property
     def grid_runs(self) -> int:
@@ -191,10 +214,11 @@ class Saving:
     def sentence(self) -> str:
         """`41 of the 120 runs of the full grid: 6 min of about 18 min.`"""
         grid = f"{self.configurations} configurations × {self.repetitions} repetitions"
-        if self.runs >= self.grid_runs:
+        if self.runs >= self.grid_runs and not self.ended:
             return f"All {self.runs} runs of the grid took {in_words(self.seconds)} ({grid})."
-        return (f"{self.runs} of the {self.grid_runs} runs of the full grid ({grid}) took {in_words(self.seconds)} "
-                f"instead of about {in_words(self.grid_seconds)}.")
+        early = f", {self.ended} of them ended early," if self.ended else ""
+        return (f"{self.runs} of the {self.grid_runs} runs of the full grid ({grid}){early} took "
+                f"{in_words(self.seconds)} instead of about {in_words(self.grid_seconds)}.")
 
     def as_json(self) -> dict[str, Any]:
         return {"runs": self.runs, "of_runs": self.grid_runs, "seconds": self.seconds, "of_seconds": self.grid_seconds}
@@ -202,11 +226,12 @@ class Saving:
 
 def saving(rows: Sequence[Row]) -> Saving:
     """What the drops of a race saved."""
-    repetitions = max((row.runs for row in rows), default=0)
+    repetitions = max((_tries(row) for row in rows), default=0)
     seconds = {row.name: [_seconds(result) for result in row.results] for row in rows}
+    ended = [_seconds(result) for row in rows for result in row.failures if ended_early(result)]
     return Saving(
-        len(rows), repetitions, sum(row.runs for row in rows), sum(map(sum, seconds.values())),
-        sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()),
+        len(rows), repetitions, sum(map(_tries, rows)), sum(map(sum, seconds.values())) + sum(ended),
+        sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()), len(ended),
     )
 
 

@@ -17,7 +17,9 @@ from velodrome.analysis.fairness import configurations_of, crashes, labelled
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
+from velodrome.analysis.reliability import misses_note
 from velodrome.analysis.settling import Settling, settling
+from velodrome.analysis.unreported import unreported_note
 
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 
@@ -78,7 +80,8 @@ def recommend(
     `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name.
     """
     found = _answer(rows, objective, target, price, margins)
-    notes = [found.why, _unfinished(rows, failed, crashed)]
+    lacking = unreported_note(rows)
+    notes = [found.why, _unfinished(rows, failed, crashed), lacking and f"({lacking[0].upper()}{lacking[1:]}.)"]
     found = replace(found, why=" ".join(note for note in notes if note),
                     configurations=configurations_of(rows, crashed, target))
     by_name = {row.name: row for row in rows}
@@ -101,10 +104,17 @@ def _answer(
         return Recommendation(objective, "nothing", f"{reason}.", aside or "every finished run was looked at.",
                               f"{question.way_out or 'choose another objective'}.")
     found = _decide(question)
-    notes = [found.why, aside, _missing_baseline(question)]
+    notes = [found.why, _not_per_success(question, found), aside, _missing_baseline(question)]
     # How accurate a model becomes does not depend on how busy the machine is.
     reasons = [] if objective == "accuracy" else doubts([candidate.row for candidate in question.candidates])
     return replace(found, why=" ".join(note for note in notes if note), doubts=tuple(reasons))
+
+
+def _not_per_success(question: Question, found: Recommendation) -> str:
+    if found.decision in ("open", "alone"):
+        return ""
+    chosen = next(candidate for candidate in question.candidates if candidate.name == found.best)
+    return misses_note(question, chosen, found.lead)
 
 
 def _marked(found: Recommendation) -> Recommendation:
@@ -115,7 +125,7 @@ def _marked(found: Recommendation) -> Recommendation:
         found, verdict=f"not reliable: {found.verdict}",
         why=" ".join([*map(as_sentence, found.doubts), f"As measured: {found.why}"]),
         next="repeat those runs on an idle machine, then ask again: `velodrome runs rm` removes them from the race, "
-        "and the same `velodrome race` command runs what is missing.",
+        "and the same `velodrome race` command runs what is missing, or with --until-sure what is needed to be sure.",
     )
 
 
@@ -132,14 +142,20 @@ def verdict(
 
 def _unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> str:
     """Which configurations crashed, and how many runs did not finish for other reasons."""
-    notes = [found] if (found := crashes(rows, crashed)) else []
-    others = failed - sum(row.crashed for row in rows) - sum(crashed.values())
+    notes = [found for found in (crashes(rows, crashed), _ended(rows)) if found]
+    others = failed - sum(row.crashed + row.ended for row in rows) - sum(crashed.values())
     if others > 0:
         notes.append(f"{others} run{' was' if others == 1 else 's were'} left out because "
                      f"{'it' if others == 1 else 'they'} did not finish")
     if notes:
         return f"({'; '.join(notes)}.)"
     return "" if rows else "the race has no finished run."
+
+
+def _ended(rows: Sequence[Row]) -> str:
+    count = sum(row.ended for row in rows)
+    what = "1 run was ended early and counts" if count == 1 else f"{count} runs were ended early and count"
+    return f"{what} with the time until then: more could not have won" if count else ""
 
 
 def _missing_baseline(question: Question) -> str:

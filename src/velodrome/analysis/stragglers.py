@@ -1,6 +1,6 @@
 """Stragglers: runs far slower or faster than their configuration and repetition lead to expect, in words.
 
-The rule of verdicts counts them only up to a limit: `analysis/blocks.py`.
+Verdicts and ratios leave them out: `analysis/outliers.py` finds them.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def straggler_note(rows: Sequence[Row]) -> str:
     total = sum(row.runs for row in rows)
     worst = sorted(found, key=lambda one: -abs(math.log(one.factor)))
     names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
-    what, who = ("was a straggler", "It counts") if len(found) == 1 else ("were stragglers", "They count")
-    return (f"{len(found)} of {total} runs {what} ({100 * len(found) / total:.0f} %): {names}. {who} in ratios and "
-            "verdicts only up to a limit")
+    what, who = ("was a straggler", "It is") if len(found) == 1 else ("were stragglers", "They are")
+    return (f"{len(found)} of {total} runs {what} ({100 * len(found) / total:.0f} %): {names}. {who} left out of "
+            "ratios and verdicts")

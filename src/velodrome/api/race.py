@@ -13,6 +13,7 @@ from velodrome.analysis.recommend import verdict
 from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
 from velodrome.cluster.registry import DEFAULT
 from velodrome.data.cache.fetch import using_mirror
+from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_jobs import run_entries, run_until_sure
@@ -69,7 +70,7 @@ def race(
         objective: what decides, as for ``recommend``.
         tolerance: differences below this share are too small to matter, by default 0.05.
         accuracy_margin: how much less accurate than the best a configuration may be and still win, by default 0.01.
-        grace: epochs before which no configuration is dropped for not reaching the target.
+        grace: epochs before which no run is ended early, and no configuration dropped for not reaching the target.
         baseline: whether each engine's ``single`` takes part where distribution varies, by default true.
         naming: how runs are named, ``plain`` or ``published``.
         name: name of the race's folder; by default the file's name, or one that follows from the fields.
@@ -156,7 +157,7 @@ def run_missing(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> 
 def _failures(results: Iterable[Result]) -> dict[str, str]:
     return {
         result["run"]: str((result.get("error") or {}).get("message", result["status"]))
-        for result in results if result["status"] != "finished"
+        for result in results if result["status"] != "finished" and not ended_early(result)
     }
 
 
@@ -200,5 +201,7 @@ def title_of(jobs: Sequence[Job]) -> str:
         values = list(dict.fromkeys(str(getattr(job, field)) for job in jobs))
         return ", ".join(values[:6]) + (" …" if values[6:] else "")
 
+    if all(job.script is not None for job in jobs):
+        return every("model")
     epochs = every("epochs") + (" epoch" if every("epochs") == "1" else " epochs")
     return f"{every('model')} on {every('dataset')}, {epochs}, batch {every('batch_size')}"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from velodrome.offers.traffic import Exchange
 from velodrome.offers.world import World
 
-Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp"]
+Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "script"]
 #: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.
 Kind = Literal["velodrome", "stock"]
 

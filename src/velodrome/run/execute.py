@@ -18,6 +18,7 @@ from velodrome.cluster.registry import open_launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
+from velodrome.events.endings import BEATEN
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.run.outcome import Failure, make_result
@@ -45,6 +46,10 @@ class JobFailed(RunFailed):
         self.exit_code = 2 if failure.cause == "request" else 1
 
 
+class EndEarly(Exception):
+    """Raised by a listener to end its run, which cannot win its race any more: the reason as one sentence."""
+
+
 def silent(event: Event) -> None:
     pass
 
@@ -59,7 +64,10 @@ def execute(
     progress: Progress | None = None,
     on_start: OnStart | None = None,
 ) -> dict[str, Any]:
-    """Train a job in a new run, by default on this machine; its result, or `JobFailed`."""
+    """Train a job in a new run, by default on this machine; its result, or `JobFailed`.
+
+    A listener may end it with `EndEarly`; the result then has the status `interrupted`, and the reason.
+    """
     if launcher is None:
         with open_launcher() as launcher:
             return execute(job, store=store, launcher=launcher, name=name, listener=listener, progress=progress,
@@ -122,6 +130,8 @@ def _carry_out(
                 failure = Supervisor(run, plan, launcher, take, resume=resume).watch()
                 if failure is None or failure.cause != "port":
                     break
+        except EndEarly as reason:
+            return finish("interrupted", Failure(str(reason), cause=BEATEN))
         except OSError as error:
             failure = Failure(f"the controller cannot continue: {error.strerror or error} ({run.path})", cause="disk")
         except VelodromeError as error:

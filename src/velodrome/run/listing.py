@@ -16,6 +16,7 @@ from pydantic_core import from_json
 
 from velodrome import files
 from velodrome.errors import BadRequest
+from velodrome.events.endings import ended_early
 from velodrome.offers.models import is_own
 from velodrome.run.store import LARGEST_RESULT, RunFolder, Status
 from velodrome.run.yaml_files import LARGEST, parse_yaml
@@ -131,10 +132,7 @@ def _quality(task: Any, test: Any) -> dict[str, Any]:
 
 def row_of_race(path: Path) -> dict[str, Any]:
     """A race as a list shows it: how many jobs it has, how many of them have begun and how they ended."""
-    statuses = Counter(
-        (glance(run.path)[0] or {}).get("status") or RunFolder(run.path).status()
-        for run in runs_of(path)
-    )
+    statuses = Counter(_status(RunFolder(run.path)) for run in runs_of(path))
     begun = sum(statuses.values())
     jobs = max(_jobs(path), begun)
     if RunFolder(path).is_locked():
@@ -145,6 +143,14 @@ def row_of_race(path: Path) -> dict[str, Any]:
         "run": path.name, "kind": "race", "race": path.name, "status": worst or complete, "jobs": jobs, "runs": begun,
         **{name: statuses[name] for name in ("finished", "failed", "interrupted")}, "problem": None,
     }
+
+
+def _status(run: RunFolder) -> str:
+    """How a run of a race ended; one that the race ended itself is done."""
+    status = str((glance(run.path)[0] or {}).get("status") or run.status())
+    if status == "interrupted" and (result := run.result()) is not None and ended_early(result):
+        return "finished"
+    return status
 
 
 def _jobs(race: Path) -> int:

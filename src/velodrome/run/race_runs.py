@@ -4,7 +4,7 @@ other programs disturbed at the end of its block. Attempts that do not count are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,21 @@ from velodrome.analysis.foreign import foreign_load, is_loaded
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events.endings import ended_early
 from velodrome.run.calibration import Calibration
-from velodrome.run.execute import JobFailed, execute
+from velodrome.run.execute import JobFailed, execute, silent
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.race import RaceFolder
 from velodrome.run.store import RunFolder, Store
+from velodrome.run.supervisor import Listener
 from velodrome.spec.race import Entry
 
 Result = dict[str, Any]
 Show = Callable[[Entry], dict[str, Any]]
 Ended = Callable[[Entry, Result, JobFailed | None], None]
+#: The listener of a run, from the one that shows it: it may end the run.
+Watch = Callable[[Entry, Listener], Listener]
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2
 
@@ -37,6 +41,7 @@ class RaceRuns:
     ) -> None:
         self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
         self._calibration, self._note = calibration, note
+        self._watch: Watch = lambda entry, listener: listener
         self._vain = 0
         #: Results by the name of the job; failed ones of this session too.
         self.results: dict[str, Result] = folder.finished()
@@ -48,16 +53,19 @@ class RaceRuns:
         return result is not None and result["status"] == "finished"
 
     def run_block(
-        self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True
+        self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True,
+        watch: Watch = lambda entry, listener: listener,
     ) -> None:
         """Run what is missing of a block; with `retry` what failed once more at its end.
 
-        Only what `fits` starts. What other programs disturbed is repeated at the end.
+        Only what `fits` starts, and what `watch` listens to it may end. What other programs disturbed is repeated at
+        the end.
         """
+        self._watch = watch
         missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
         ran = [entry for place, entry in enumerate(missing) if self._start(entry, fits, first=place == 0)]
         for entry in ran if retry else ():
-            if not self.is_finished(entry):
+            if not self.is_finished(entry) and not ended_early(self.results[entry.name]):
                 self._start(entry, fits)
         for entry in ran:
             if self.is_finished(entry) and is_loaded(self.results[entry.name]):
@@ -79,8 +87,10 @@ class RaceRuns:
         archive(RunFolder(folder.path / entry.name))
         failure: JobFailed | None = None
         started = time.time()
+        shown = self._show(entry)
+        shown["listener"] = self._watch(entry, shown.get("listener", silent))
         try:
-            result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **self._show(entry))
+            result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
         except JobFailed as error:
             failure, result = error, error.result
         except VelodromeError as error:
@@ -89,6 +99,8 @@ class RaceRuns:
         self.seconds[entry.name] = time.time() - started
         self.results[entry.name] = result
         self._ended(entry, result, failure)
+        if ended_early(result):
+            self._note(f"{entry.name} was {result['error']['message']}")
 
     def _repeat(self, entry: Entry, fits: Callable[[Entry], bool]) -> None:
         """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""
@@ -184,3 +196,8 @@ def attempts_of(path: Path) -> list[RunFolder]:
         found.append(RunFolder(archived))
         number += 1
     return found
+
+
+def warm_engines(entries: Iterable[Entry]) -> list[str]:
+    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
+    return list(dict.fromkeys(entry.job.engine for entry in entries if entry.job.script is None))

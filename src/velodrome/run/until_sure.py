@@ -12,13 +12,17 @@ from statistics import median
 from typing import Any, Literal
 
 from velodrome.analysis.configuration import Configuration, names_of
+from velodrome.analysis.early_end import Limit
 from velodrome.analysis.lead import in_list
 from velodrome.analysis.margins import parse_margins
-from velodrome.analysis.progress import MOST_FAILURES, Criteria, Dropped, TaskStanding, standings
+from velodrome.analysis.progress import MOST_FAILURES, Criteria, Dropped, TaskStanding, limits_of, standings
+from velodrome.events.endings import ended_early
+from velodrome.run.early_end import watched
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
-from velodrome.run.race_runs import RaceRuns, attempts_of
+from velodrome.run.race_runs import RaceRuns, attempts_of, warm_engines
 from velodrome.run.store import RunFolder
+from velodrome.run.supervisor import Listener
 from velodrome.spec.race import Entry, Race
 
 Stopped = Literal["sure", "budget", "max-repeat", "hopeless"]
@@ -87,6 +91,8 @@ class UntilSure:
         self._tasks = {key: job.task for key, job in jobs.items()}
         self._spent, self._began = 0.0, 0.0
         self._out_of_time = False
+        #: When runs of this repetition are ended early.
+        self._limits: Sequence[Limit] = ()
         self._told: set[str] = set()
 
     def run(self, runs: RaceRuns, observer: RaceObserver) -> Ending:
@@ -104,7 +110,8 @@ class UntilSure:
             repetitions = number
             if ahead:
                 observer.block(number, ahead)
-                runs.run_block(ahead, retry=True, fits=lambda entry: self._fits(entry, runs))
+                self._limits = limits_of(self._counted(runs.results, number), self._criteria)
+                runs.run_block(ahead, retry=True, fits=lambda entry: self._fits(entry, runs), watch=self._watched)
             if self._out_of_time:
                 stopped = "budget"
                 break
@@ -125,7 +132,7 @@ class UntilSure:
             if ahead is None:
                 break
             if ahead:
-                return list(dict.fromkeys(entry.job.engine for entry in ahead))
+                return warm_engines(ahead)
         return []
 
     def as_stored(self) -> Ending:
@@ -153,16 +160,25 @@ class UntilSure:
 
     def _stand(self, results: Mapping[str, Result], before: int) -> tuple[list[TaskStanding], dict[str, Dropped]]:
         """How the race stands before a repetition: its tasks, and configurations that always fail."""
-        counted = [
+        return standings(self._counted(results, before), self._criteria), self._failing(results)
+
+    def _counted(self, results: Mapping[str, Result], before: int) -> list[Result]:
+        """What the repetitions before one gave."""
+        return [
             {**result, "run": entry.name, "job": entry.job.model_dump()}
             for number, block in sorted(self._blocks.items()) if number < before
             for entry in block for result in self._attempts(entry, results)
         ]
-        return standings(counted, self._criteria), self._failing(results)
+
+    def _watched(self, entry: Entry, listener: Listener) -> Listener:
+        """A listener that ends a run when it cannot win any more."""
+        mine = {other.name for other in self._of[entry.configuration]}
+        limit = next((limit for limit in self._limits if limit.runs & mine), None)
+        return listener if limit is None else watched(listener, entry.job, limit, self._criteria.grace or 1)
 
     def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
         """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
-        found = [results[entry.name]] if _finished(results, entry) else []
+        found = [results[entry.name]] if _finished(results, entry) else self._ended(entry)
         # An error in the user's own code is what one mends before running again.
         return [*found, *(one for one in self._failed(entry) if (one.get("error") or {}).get("cause") != "user")]
 
@@ -195,6 +211,7 @@ class UntilSure:
             return None
         return [
             entry for entry in members if not _finished(results, entry) and self._failures(entry) < MOST_FAILURES
+            and not self._ended(entry)
         ]
 
     def _takes_part(
@@ -232,6 +249,11 @@ class UntilSure:
         path = self._folder.path / entry.name
         results = [run.result() for run in (*attempts_of(path), RunFolder(path))]
         return [result for result in results if result is not None and result["status"] == "failed"]
+
+    def _ended(self, entry: Entry) -> list[Result]:
+        """The result of a run that was ended because it could not win any more, if it was."""
+        result = RunFolder(self._folder.path / entry.name).result()
+        return [result] if result is not None and ended_early(result) else []
 
     def _has_begun(self, entry: Entry) -> bool:
         return (self._folder.path / entry.name).exists()

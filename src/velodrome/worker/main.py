@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from velodrome.data.budget import share_host
-from velodrome.errors import BadRequest, PeerLost, PortTaken, UserCodeError, UsersCodeFailed, VelodromeError, headline
+from velodrome.errors import (
+    BadRequest,
+    PeerLost,
+    PortTaken,
+    ScriptFailed,
+    UserCodeError,
+    UsersCodeFailed,
+    VelodromeError,
+    headline,
+)
 from velodrome.events.models import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
@@ -28,7 +37,8 @@ from velodrome.worker.sampler import Sampler, sampling_interval
 
 #: How much longer than its supervisor a worker waits for its peers.
 SUPERVISOR_FIRST_SECONDS = 10.0
-_CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port"}
+_CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port",
+                                               ScriptFailed: "user"}
 
 
 def parse_options(words: list[str]) -> argparse.Namespace:
@@ -95,6 +105,9 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
             sampler = Sampler(events, context.status, cpu_time, interval)
             sampler.start()
             stack.callback(sampler.stop)
+        if job.script is not None:
+            import_module("velodrome.worker.script").run(context)
+            return
         with events.phase("import"):
             engine = import_module(engine_of(job).worker)
         engine.train(context)
