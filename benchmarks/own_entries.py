@@ -80,7 +80,8 @@ def _velodrome(cell: Cell, engine: str, strategy: str, own: Own = "velodrome") -
             "--engine", engine, "--strategy", strategy, "--workers", str(cell.workers),
             "--batch-size", str(BATCH[cell.model]), "--batch-scope", "per-worker", "--optimizer", "adam",
             "--learning-rate", "0.001", "--epochs", "10000", "--steps", str(steps), "--threads", "1",
-            "--no-checkpoints", *(["--unroll", str(CONTEXT)] if text else []),
+            "--no-checkpoints", "--weight-decay", "0", "--schedule", "constant",
+            *(["--unroll", str(CONTEXT)] if text else []),
         ]  # fmt: skip
         path = os.pathsep.join(filter(None, paths))
         result = run_json(command, seconds=material.limit, environment={"PYTHONPATH": path})

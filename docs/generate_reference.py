@@ -39,6 +39,12 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def _default(field: Any) -> str:
+    """The default of a field; nothing where it is empty."""
+    value = field.get_default(call_default_factory=True)
+    return f"`{value}`" if value not in ("", []) else ""
+
+
 # Commands
 
 
@@ -110,7 +116,7 @@ def job_page() -> str:
     for group, names in GROUPS.items():
         for place, name in enumerate(names):
             field = Job.model_fields[name]
-            default = "" if field.default is None else "{}" if name == "model_args" else f"`{field.default}`"
+            default = "" if field.default is None else "{}" if name == "model_args" else _default(field)
             rows.append([
                 "" if place else group.lower(), f"`{name}`", f"`{options[name]}`", default, field.description or "",
             ])

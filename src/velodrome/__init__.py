@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from velodrome.api import datasets, examples, runs, study
+    from velodrome.api.check import check
     from velodrome.api.engines import list_engines
     from velodrome.api.plan import plan
     from velodrome.api.race import race
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from velodrome.api.report import report
     from velodrome.api.train import resume, train
     from velodrome.errors import BadRequest, RunFailed, VelodromeError
+    from velodrome.figures import log
     from velodrome.spec.job import Job
     from velodrome.spec.race import Race
 
 __all__ = [
-    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "datasets", "examples", "list_engines", "plan", "race",
-    "recommend", "report", "resume", "runs", "study", "train",
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "check", "datasets", "examples", "list_engines", "log",
+    "plan",
+    "race", "recommend", "report", "resume", "runs", "study", "train",
 ]
 
 #: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
@@ -33,9 +36,11 @@ _LAZY_EXPORTS = {
     "Race": "velodrome.spec.race:Race",
     "RunFailed": "velodrome.errors:RunFailed",
     "VelodromeError": "velodrome.errors:VelodromeError",
+    "check": "velodrome.api.check:check",
     "datasets": "velodrome.api.datasets",
     "examples": "velodrome.api.examples",
     "list_engines": "velodrome.api.engines:list_engines",
+    "log": "velodrome.figures:log",
     "plan": "velodrome.api.plan:plan",
     "race": "velodrome.api.race:race",
     "recommend": "velodrome.api.recommend:recommend",

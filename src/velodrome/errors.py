@@ -33,6 +33,10 @@ class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
+class ScriptFailed(RunFailed):
+    """A script of the user's ended with an exit code that is not 0."""
+
+
 class UserCodeError(RunFailed):
     """Code of the user's raised while examples were read: `__cause__` is what it raised, traceback and all."""
 

@@ -14,8 +14,15 @@ WORLD = "VELODROME_WORLD"
 CONTROLLER = "VELODROME_CONTROLLER"
 #: Seconds between samples of a process's resources; 0 for none.
 MEASURE = "VELODROME_MEASURE"
+#: What a training process does instead of training (`worker/rehearsal.py`): `check`, or the folder of a saved model
+#: that it evaluates.
+INSTEAD = "VELODROME_INSTEAD"
+CHECK = "check"
 #: For the user's own code, which may want to know where it runs.
 ROLE = "VELODROME_ROLE"
 RANK = "VELODROME_RANK"
 #: 1 to raise on an event that does not fit its model, as in the tests; otherwise the run continues with a warning.
 STRICT_EVENTS = "VELODROME_STRICT_EVENTS"
+#: For the user's own script: the seed of its run, which counts up over the repetitions of a race, and the run's folder.
+SEED = "VELODROME_SEED"
+FOLDER = "VELODROME_FOLDER"

@@ -152,6 +152,6 @@ def test_every_field_of_a_job_belongs_to_one_group_of_the_help() -> None:
 def test_help_groups_the_options_of_a_job(velodrome, command: str, own: list[str]) -> None:
     lines = velodrome(command, "--help").out.splitlines()
     panels = [line.split()[1] for line in lines if line.startswith("╭─")]
-    assert panels == ["Arguments", *own, "Data", "Model", "Distribution", "Optimization", "Limits", "Output"]
+    assert panels == ["Arguments", *own, "Data", "Model", "Script", "Distribution", "Optimization", "Limits", "Output"]
     output = lines.index(next(line for line in lines if line.startswith("╭─ Output")))
     assert all(any(option in line for line in lines[output:]) for option in ("--runs", "--json", "--help"))

@@ -11,10 +11,12 @@ import pytest
 from velodrome.data import catalogue
 from velodrome.data.own import frameworks
 from velodrome.data.own.transforms import rng_of, with_transform
+from velodrome.data.pixels import transform_of_arrays
 from velodrome.errors import BadRequest, RunFailed, UserCodeError
 from velodrome.tasks.ahead import Ahead
 from velodrome.tasks.schedule import by_data, in_order
 
+RANDOM = np.random.default_rng(2)
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 
 
@@ -217,6 +219,19 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
     stream = load(dataset)
     assert stream.in_order
     assert sorted(numbers(stream.train) + numbers(stream.validation) + numbers(stream.test)) == list(range(40))
+
+
+def test_pixels_that_are_read_one_by_one_have_no_mean_but_transformed_arrays_have(load, transformed):
+    class Photos(Squares):
+        def __getitem__(self, index):
+            return np.full((4, 4, 3), index, np.uint8), index % 2
+
+    with pytest.raises(BadRequest, match="--pixels standardize: 'own_objects:load' is read example by example"):
+        transform_of_arrays("standardize", load(Photos()))
+    images = RANDOM.integers(0, 256, (40, 4, 4, 1)).astype(np.uint8)
+    targets = RANDOM.normal(size=40)
+    plain, changed = load((images, targets)), transformed(lambda example, rng: example, (images, targets))
+    assert transform_of_arrays("standardize", changed) == transform_of_arrays("standardize", plain)
 
 
 # -- transforms

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from velodrome.api import datasets
 from velodrome.data import catalogue
 from velodrome.data.tables.encoding import Encoding, encode_row
 from velodrome.errors import BadRequest
@@ -331,3 +332,26 @@ def test_a_changed_table_is_read_again(tmp_path):
     assert sum(map(len, all_parts(load(f"{path}?target=price")))) == 50
     write(path, houses(80))
     assert sum(map(len, all_parts(load(f"{path}?target=price")))) == 80
+
+
+def test_data_show_prints_what_was_done_to_each_column(tmp_path, velodrome):
+    rows = houses()
+    rows[3]["age"] = ""
+    name = f"path:{write(tmp_path / 'houses.csv', rows)}?target=price"
+    printed = velodrome("data", "show", name).out
+    for words in ("72 examples to train on, 8 for validation, 20 for test; regression", "features 5 float32",
+                  "deviation", "3 categories, onehot: Bonn, Kiel", "cells without a value: 'age' 1"):
+        assert words in printed
+    shown = json.loads(velodrome("data", "show", name, "--json").out)
+    assert [column["name"] for column in shown["columns"]["features"]] == ["area", "age", "city"]
+    assert shown["columns"]["missing"] == {"age": 1}
+
+
+def test_a_row_is_encoded_by_what_a_models_folder_stores(tmp_path):
+    data = load(f"{write(tmp_path / 'houses.csv', houses())}?target=price")
+    (tmp_path / "columns.json").write_text(json.dumps(data.columns))
+    row = {"area": "80", "age": 7, "city": "Ulm"}
+    by_folder, by_columns = (datasets.encode_row(each, row) for each in (tmp_path, data.columns))
+    np.testing.assert_array_equal(by_folder["features"], by_columns["features"])
+    with pytest.raises(BadRequest, match="give the folder of a model of a table"):
+        datasets.encode_row(tmp_path / "no.json", row)

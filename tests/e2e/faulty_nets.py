@@ -45,7 +45,7 @@ class Faulty(nn.Module):
             if self.fault == "nan":
                 return self.layers(images) * math.nan
         outputs = self.layers(images)
-        return (outputs, outputs) if self.fault == "tuple" else outputs
+        return (images, outputs) if self.fault == "tuple" else outputs
 
 
 def build(

@@ -14,9 +14,11 @@ from velodrome.data.splits import Part, Splits
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job, Target
 from velodrome.tasks.classification import Classification
+from velodrome.tasks.examples import check_stream
 from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.ranking import roc_auc
 from velodrome.tasks.regression import Regression
+from velodrome.tasks.schedule import in_order
 
 pytestmark = pytest.mark.unit
 
@@ -185,3 +187,23 @@ def test_rows_that_are_computed_later_are_converted_then() -> None:
     inputs, targets = fitted.train.gather(np.array([3, 4]), epoch=2)
     assert (inputs["x"].tolist(), targets["y"].dtype, targets["y"].tolist()) == ([5.0, 6.0], np.float32, [1.0, 0.0])
     assert len(fitted.train) == 40
+
+
+# -- streams
+
+
+def test_a_stream_is_refused_where_its_own_order_cannot_be_the_schedule() -> None:
+    stream = arrays({"y": np.zeros(6)}, in_order=True)
+    waiting = Job(dataset="mine:rows", model="mine:net", engine="tensorflow", strategy="parameter-server", servers=1)
+    with pytest.raises(BadRequest, match="asynchronous workers take examples by index: choose a synchronous strategy"):
+        check_stream(waiting, stream)
+    with pytest.raises(BadRequest, match="--sharding off: 'mine:rows' is a stream, which has one order"):
+        check_stream(JOB.model_copy(update={"sharding": "off"}), stream)
+    check_stream(JOB, stream)
+    check_stream(waiting, arrays({"y": np.zeros(6)}))
+
+
+def test_an_epoch_of_a_stream_is_its_own_order_dealt_in_turn() -> None:
+    schedule = in_order(10, 4, 2)
+    assert [schedule.partition(rank).indices.tolist() for rank in (0, 1)] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+    assert schedule.steps == 3

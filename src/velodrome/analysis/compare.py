@@ -88,7 +88,13 @@ class Row:
 
     @property
     def batch_size(self) -> int:
-        return int(self.configuration.fields["batch_size"])
+        """0 where a script of the user's own decides it."""
+        return int(self.configuration.fields.get("batch_size") or 0)
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it runs a script of the user's own."""
+        return self.configuration.fields.get("script") is not None
 
     @property
     def single(self) -> bool:
@@ -113,7 +119,8 @@ class Row:
 
     @property
     def examples_per_second(self) -> float:
-        return self.spreads["examples_per_second"].median
+        """0 where a script of the user's own did not report its examples."""
+        return self.median(THROUGHPUT.name) or 0.0
 
     @property
     def representative(self) -> Result:
@@ -142,8 +149,9 @@ class Row:
 
 
 def is_whole(result: Result) -> bool:
-    """Whether a run finished with everything that a comparison needs."""
-    return result["status"] == "finished" and bool(result.get("test")) and bool(THROUGHPUT.read(result))
+    """Whether a run finished with everything that a comparison needs; a script is compared by what it reported."""
+    measured = bool(result.get("test")) and bool(THROUGHPUT.read(result))
+    return result["status"] == "finished" and (measured or result.get("script") is not None)
 
 
 #: Causes of a failure that have nothing to do with the configuration.
@@ -220,6 +228,8 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
 
     def over(row: Row, key: str | None) -> Ratio | None:
         if key is None:
+            return None
+        if not all(THROUGHPUT.name in one.spreads for one in (row, rows[key])):
             return None
         if key == row.configuration.key:
             return Ratio(1.0)

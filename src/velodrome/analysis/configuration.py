@@ -14,13 +14,14 @@ from typing import Any
 
 from velodrome.analysis.implementation import implementation_kind
 from velodrome.spec.job import Job
+from velodrome.spec.script import FIELDS
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
 NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})
 #: Fields of a result that are used if its job is not available.
 _RESULT_FIELDS = (
     "dataset", "model", "engine", "strategy", "consistency", "workers", "servers", "batch_size", "batch_scope",
-    "optimizer", "learning_rate", "target",
+    "optimizer", "learning_rate", "target", "script",
 )
 #: Fields that may differ between a configuration and its `single` baseline.
 _OF_DISTRIBUTION = frozenset({
@@ -34,7 +35,10 @@ TASK = ("dataset", "model", "model_args", "task", "dtype")
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: Fields that follow from the strategy unless they are varied.
 _OF_STRATEGY = frozenset({"batch_scope", "target"})
-_SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments"}
+#: Fields that a script of the user's own decides itself, whatever its job says.
+_OF_MODEL = frozenset(Job.model_fields) - FIELDS - {"dataset", "model", "servers"}
+_SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments",
+          "script_args": "arguments"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Configuration:
         if job := result.get("job") or {}:
             # A job of an earlier version lacks fields that are newer: it ran with their defaults.
             fields = {**fields, **job, **{name: value for name, value in _defaults() if name not in {*fields, *job}}}
-        fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED}
+        unknown = _OF_MODEL if fields.get("script") is not None else frozenset[str]()
+        fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED | unknown}
         # The consistency follows from the strategy, and a run that has no result yet does not record it.
         followed = () if "consistency" in job else ("consistency",)
         return cls(_key({name: value for name, value in fields.items() if name not in followed}), fields)

@@ -22,6 +22,8 @@ _UNKNOWN_RATE = 2_000
 _START_COLD = {"tensorflow": 8.0, "torch": 4.0}
 _START_WARM = {"tensorflow": 2.5, "torch": 1.0}
 _UNKNOWN_START = 5.0
+#: Seconds that a script is taken to run of which nothing is known.
+_UNKNOWN_SCRIPT = 60.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def estimate(
     job: Job, examples: int | None, pixels: int | None, cores: int, earlier: Iterable[Mapping[str, Any]], *, warm: bool
 ) -> Estimate:
     """Seconds that a job will take; `earlier` are results of finished runs."""
+    if job.script is not None:
+        return _of_script(job, earlier)
     start = (_START_WARM if warm else _START_COLD).get(job.engine, _UNKNOWN_START)
     examples = examples or 50_000
     amount = float(job.epochs * examples)
@@ -56,8 +60,16 @@ def estimate(
     return Estimate(start * max(1.0, processes / max(1, cores)) + amount / rate, measured=False)
 
 
+def _of_script(job: Job, earlier: Iterable[Mapping[str, Any]]) -> Estimate:
+    """As long as runs of the same script took; nothing is known of one that never ran."""
+    like = [r["seconds"]["total"] for r in earlier if _key(r) == _key(job.model_dump())]
+    return Estimate(median(like), measured=True) if like else Estimate(_UNKNOWN_SCRIPT, measured=False)
+
+
 def steps_done(job: Job, progress: ProgressEvent, per_epoch: int) -> tuple[int, int]:
-    """Steps that a job has done at a progress event, and its total."""
+    """Steps that a job has done at a progress event, and its total; 0 if that is not known."""
+    if job.script is not None:
+        return progress.step, 0
     total = job.epochs * per_epoch
     return (progress.epoch - 1) * per_epoch + progress.step, min(total, job.steps) if job.steps else total
 

@@ -49,7 +49,8 @@ def configurations_of(rows: Iterable[Row], always: Mapping[str, int], target: st
     With a target also the runs that reached it.
     """
     found = {
-        row.name: {"runs": row.runs, "failed": row.failed, "crashed": row.crashed, "update_size": update_size(row)}
+        row.name: {"runs": row.runs, "failed": row.failed, "crashed": row.crashed}
+        | ({} if row.is_script else {"update_size": update_size(row)})
         | ({"reached": row.reached} if target else {})
         for row in rows
     }

@@ -89,7 +89,7 @@ def thesis_rate(result: Result) -> float | None:
     divided among them it is the examples they shared. Both are the counted examples, so one formula serves.
     """
     examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
-    if not examples or not seconds:
+    if not examples or not seconds or not result.get("batch_size"):
         return None
     examples_per_row = task_of_result(result).examples_per_row(result.get("job") or {})
     return float(examples / (result["batch_size"] * examples_per_row * seconds))

@@ -259,9 +259,19 @@ def ask(
         accurate = accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
                          lambda value: f"{value:,.0f} examples/s", "fastest", accurate.note)
+        if not found.candidates and all(row.is_script for row in rows):
+            found = _duration(accurate)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins)
     return found if found.scale == "points" else replace(found, tolerance=margins.tolerance)
+
+
+def _duration(accurate: Guarded) -> Question:
+    """Scripts that did not report how many examples they trained on: how long their runs took is all that is known."""
+    aside = "no run reported examples, so the time of whole runs decides"
+    return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
+                    lambda value: f"{value:,.2f} s in total", "fastest",
+                    "; ".join(note for note in (accurate.note, aside) if note))
 
 
 def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:

@@ -19,6 +19,7 @@ from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
 from velodrome.analysis.reliability import misses_note
 from velodrome.analysis.settling import Settling, settling
+from velodrome.analysis.unreported import unreported_note
 
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 
@@ -79,7 +80,8 @@ def recommend(
     `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name.
     """
     found = _answer(rows, objective, target, price, margins)
-    notes = [found.why, _unfinished(rows, failed, crashed)]
+    lacking = unreported_note(rows)
+    notes = [found.why, _unfinished(rows, failed, crashed), lacking and f"({lacking[0].upper()}{lacking[1:]}.)"]
     found = replace(found, why=" ".join(note for note in notes if note),
                     configurations=configurations_of(rows, crashed, target))
     by_name = {row.name: row for row in rows}

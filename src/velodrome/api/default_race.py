@@ -33,6 +33,8 @@ def complete_race(asked: Race, name: str, runs: Path, on: str) -> tuple[Race, tu
     if (written := RaceFolder(runs, name).written()) is not None:
         given = asked.model_fields_set - {"vary", *(() if asked.job else ("job",))}
         return written.model_copy(update={field: getattr(asked, field) for field in given}), ()
+    if asked.job.get("script") is not None:
+        return _of_script(asked)
     candidates = list(_strategies(asked))
     if not candidates or asked.job.get("strategy") == SINGLE:
         return asked, ()  # one job, or a name that is refused as in any race
@@ -53,6 +55,15 @@ def complete_race(asked: Race, name: str, runs: Path, on: str) -> tuple[Race, tu
     limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
     notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
     return asked.model_copy(update={"vary": {"entry": entries}, **limits}), tuple(notes)
+
+
+def _of_script(asked: Race) -> tuple[Race, tuple[str, ...]]:
+    """A script distributes itself, so what is left to find out is whether that pays."""
+    if "workers" in asked.job:
+        return asked, ()
+    until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
+    limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
+    return asked.model_copy(update={"vary": {"workers": [1, max(2, cores())]}, **limits}), ()
 
 
 def _strategies(asked: Race) -> Iterator[tuple[Engine, Strategy]]:

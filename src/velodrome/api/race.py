@@ -201,5 +201,7 @@ def title_of(jobs: Sequence[Job]) -> str:
         values = list(dict.fromkeys(str(getattr(job, field)) for job in jobs))
         return ", ".join(values[:6]) + (" …" if values[6:] else "")
 
+    if all(job.script is not None for job in jobs):
+        return every("model")
     epochs = every("epochs") + (" epoch" if every("epochs") == "1" else " epochs")
     return f"{every('model')} on {every('dataset')}, {epochs}, batch {every('batch_size')}"

@@ -1,4 +1,4 @@
-"""`runs.list`, `show`, `compare`, `check`, `remove` and `export`: what is stored, as plain data."""
+"""`runs.list`, `show`, `compare`, `check`, `verify`, `remove` and `export`: what is stored, as plain data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from velodrome import files
 from velodrome.analysis.pair import Pair, compare_pair
+from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.run.check import check_run
 from velodrome.run.export import form_of, table, write_archive
@@ -17,6 +19,7 @@ from velodrome.run.remove import refuse_running, remove_folder
 from velodrome.run.repetitions import repetitions
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
+from velodrome.run.verify import verify_run
 
 
 def list(
@@ -88,6 +91,23 @@ def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
         folders += [run.path for run in runs_of(found.path)] if found.kind == "race" else [found.path]
     checked = [check_run(folder) for folder in folders]
     return {"ok": not any(one.problems for one in checked), "runs": [one.as_json() for one in checked]}
+
+
+def verify(name: str, runs: str | Path = "runs", *, on: str = DEFAULT, mirror: str | None = None) -> dict[str, Any]:
+    """Load a run's saved model in a fresh process and evaluate it again: ``ok``, what was ``reported`` and what is
+    ``measured``, the ``tolerance`` of what is not a count, and the ``problems``.
+
+    Args:
+        name: a finished run, ``RACE/RUN`` or the path of its folder.
+        runs: folder that holds the runs.
+        on: the launcher: ``local``, or ``debug`` to evaluate inside this program.
+        mirror: folder or URL with the publisher's files of a data set.
+    """
+    found = _anywhere(Path(runs), name)
+    if found.kind == "race":
+        raise BadRequest(f"{name!r} is a race: name one of its runs, as {name}/RUN")
+    with using_mirror(mirror), open_launcher(on) as launcher:
+        return verify_run(found.path, launcher).as_json()
 
 
 def _anywhere(runs: Path, name: str) -> Found:

@@ -119,8 +119,10 @@ class Board(RaceObserver):
         if isinstance(event, ProgressEvent) and event.rank == 0:
             line.per_epoch = max(line.per_epoch, event.steps)
             done, total = steps_done(line.entry.job, event, line.per_epoch)
-            line.share = min(1.0, done / total)
-            line.rate = event.examples / event.seconds if event.seconds else None
+            line.share = min(1.0, done / total) if total else 0.0
+            # A process of a script reports its own examples only.
+            known = event.seconds and line.entry.job.script is None
+            line.rate = event.examples / event.seconds if known else None
         elif isinstance(event, EpochEvent):
             line.quality = line.task.measured(event.validation.as_json()).get(line.metric.name)
         elif isinstance(event, WarningEvent | LostEvent):
@@ -208,7 +210,8 @@ class Board(RaceObserver):
     @staticmethod
     def _cells(line: _Line) -> list[str]:
         seconds = time.monotonic() - line.began if line.state == "running" else line.seconds
-        state = f"{line.state} {line.share:4.0%}" if line.state == "running" else line.state
+        known = line.state == "running" and line.entry.job.script is None
+        state = f"{line.state} {line.share:4.0%}" if known else line.state
         return [
             line.entry.name, state, line.shown, "" if line.rate is None else f"{line.rate:,.0f}",
             f"{seconds:.1f}" if seconds else "",

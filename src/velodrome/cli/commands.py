@@ -10,6 +10,8 @@ from typer.core import TyperGroup
 
 #: Name and the first sentence of its help. `train` is in `cli/train.py`, and so on.
 COMMANDS = {
+    "new": "Write a commented starter file for a model, a task, data or a script of yours.",
+    "check": "Try a job before it is trained: two steps in one process, and what they take.",
     "train": "Train one model with one strategy, and measure it.",
     "resume": "Continue an interrupted or failed run from its newest checkpoint.",
     "race": "Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.",
@@ -19,7 +21,7 @@ COMMANDS = {
     "plan": "Print the exact command and environment that starts each process of a job, host by host.",
     "engines": "List engines and strategies, and whether each can run here.",
     "data": "List, fetch, show, verify and shard data sets.",
-    "runs": "List, show, compare, check, remove and export stored runs and races.",
+    "runs": "List, show, compare, check, verify, remove and export stored runs and races.",
     "study": "Reproduce published studies and compare the results.",
     "examples": "List and copy the example files of the documentation.",
 }

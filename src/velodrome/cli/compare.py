@@ -71,8 +71,9 @@ def _best_places(rows: Sequence[Row], name: str) -> dict[str, float]:
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     batches = {row.batch_size for row in rows}
-    same_batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
-    table = Table(title=f"Comparison{same_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    same_batch = len(batches) == 1
+    of_batch = f", batch {min(batches)}" if same_batch and any(batches) else ""
+    table = Table(title=f"Comparison{of_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("strategy", no_wrap=True)
     table.add_column("workers", no_wrap=True)
     if not same_batch:
@@ -85,7 +86,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     if any(is_loaded(result) for row in rows for result in row.results):
         table.caption, table.caption_justify = "* other programs were running beside it", "left"
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
-        batch = [] if same_batch else [str(row.batch_size)]
+        batch = [] if same_batch else [str(row.batch_size or "–")]
         values = [escape(text_of(row.configuration.fields.get(name))) for name in differing]
         label = f"{row.label}{' *' if any(map(is_loaded, row.results)) else ''}"
         table.add_row(label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))

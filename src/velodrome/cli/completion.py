@@ -180,6 +180,13 @@ def _export_formats(ctx: typer.Context) -> Iterable[str]:
     return FORMS
 
 
+def _starters(ctx: typer.Context) -> Iterable[str]:
+    from velodrome.api.new import STARTERS
+
+    return STARTERS
+
+
 unfinished, races, studies = offer(_unfinished), offer(_races), offer(_studies)
 launchers, statuses, objectives = offer(_launchers), offer(_statuses), offer(_objectives)
 report_formats, export_formats = offer(_report_formats), offer(_export_formats)
+starters = offer(_starters)

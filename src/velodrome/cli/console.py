@@ -111,23 +111,32 @@ class JobProgress:
             done, total = steps_done(self._job, event, self._per_epoch)
             rate = event.examples / event.seconds if event.seconds else 0.0
             quality = f"  {self._reached}" if self._reached else ""
-            label = self._label or f"epoch {event.epoch} of {self._epochs}"
+            note = f"{rate:,.0f} examples/s{quality}"
+            if self._job.script is not None:  # a process of a script reports its own examples only
+                figures = {name: value for name, value in event.metrics.items() if value is not None}
+                note = ", ".join(f"{shown(name)} {value:.4g}" for name, value in figures.items())
             self._bar.update(
-                self._task, description=label, total=total, completed=done, note=f"{rate:,.0f} examples/s{quality}"
+                self._task, description=self._label or self._epoch(event.epoch), total=total or None, completed=done,
+                note=escape(note),
             )
         elif isinstance(event, EpochEvent):
             self._take_epoch(event)
         elif isinstance(event, WarningEvent | LostEvent):
             error_console.print(f"{event.kind}: {event.message}", soft_wrap=True, markup=False)
 
+    def _epoch(self, number: int) -> str:
+        """`epoch 2 of 5`; how many epochs a script trains is not known."""
+        return f"epoch {number}" + (f" of {self._epochs}" if self._job is None or self._job.script is None else "")
+
     def _take_epoch(self, event: EpochEvent) -> None:
         assert self._learns is not None
         self._reached = self._learns.in_words(event.validation.as_json())
         if not self._label:
             trained = self._learns.in_words(event.train.as_json())
-            shown = f"  validation {self._reached}" if self._reached else ""
+            parts = [f"{part} {words}" for part, words in (("train", trained), ("validation", self._reached)) if words]
+            whole = f" of {self._epochs}" if self._job is not None and self._job.script is None else ""
             error_console.print(
-                f"epoch {event.epoch:>3} of {self._epochs}  train {trained}{shown}  {event.seconds:.1f} s",
+                "  ".join([f"epoch {event.epoch:>3}{whole}", *map(escape, parts), f"{event.seconds:.1f} s"]),
                 soft_wrap=True,
             )
 
@@ -155,6 +164,9 @@ def _announce(plan: Plan, run: OpenRun) -> str:
     threads = f"{job.threads} per process" if job.threads else "cores divided evenly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
+    if job.script is not None:
+        return (f"[bold]{run.name}[/bold]\n  {escape(f'{job.script} {job.script_args}'.strip())}\n"
+                f"  {job.engine}, {who}, threads {threads}, seed {job.seed}")
     learns = f", task {escape(job.task)}" if job.task else ""
     return (
         f"[bold]{run.name}[/bold]\n"

@@ -85,6 +85,10 @@ def _parameters() -> list[inspect.Parameter]:
         if name == "model_args":
             kind, flag = list[str], "--model-arg"
             about = "Argument of your own model's function, as key=value; repeat it for more"
+        elif name == "read":
+            kind, flag = list[str], "--read"
+            about = "Regular expression whose named groups are figures in what the script prints; repeat it for more"
+            more = {"metavar": "PATTERN"}
         else:
             kind, flag = _plain_type(field.annotation), _FLAGS.get(name, f"--{name.replace('_', '-')}")
             if field.default is not None and "by default" not in about.lower():

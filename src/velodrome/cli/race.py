@@ -124,6 +124,8 @@ def command(
 
     `velodrome race --dataset digits --vary entry=tensorflow/parameter-server:1,torch/ddp --vary workers=1,2`
 
+    `velodrome race --script train.py --vary script-args="--lr 0.1","--lr 0.01" --vary workers=1,2`
+
     `velodrome race race.yaml --name first --repeat 3`
 
     `velodrome race race.yaml --dry-run`
@@ -176,7 +178,9 @@ def plan_text(planned: PlannedRace) -> str:
     names = [entry.name for entry in planned.certain]
     shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
     done = f", {len(planned.stored)} of them stored already" if planned.stored else ""
-    basis = "from runs like these" if planned.measured else "rough guess"
+    scripts = all(entry.job.script is not None for entry in planned.entries)
+    guess = "a minute is assumed for a script that never ran" if scripts else "rough guess"
+    basis = "from runs like these" if planned.measured else guess
     missing = len(names) - len(planned.stored)
     total = f"about {in_words(sum(planned.seconds.values()))} ({basis})" if missing else "nothing to do"
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
@@ -220,7 +224,8 @@ def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:
 
 def _show(finished: FinishedRace) -> None:
     """Comparison, figure, failures and verdict on stdout."""
-    from velodrome.analysis.doubts import doubts
+    from velodrome.analysis.doubts import as_sentence, doubts
+    from velodrome.analysis.unreported import unreported_note
     from velodrome.cli.compare import print_comparison
     from velodrome.cli.safe_console import SafeConsole
 
@@ -229,6 +234,8 @@ def _show(finished: FinishedRace) -> None:
         print_comparison(console, finished.rows, command_on("report", finished.path))
         for doubt in doubts(finished.rows):
             console.print(f"Not reliable: {doubt}.", soft_wrap=True, markup=False)
+    if note := unreported_note(finished.rows):
+        console.print(as_sentence(note), soft_wrap=True, markup=False)
     if finished.figure:
         console.print(f"Plot: {finished.figure}", soft_wrap=True, markup=False)
     for reason in finished.reasons:

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from velodrome.cli import completion, runs_compare, runs_keep
+from velodrome.cli import completion, runs_compare, runs_keep, runs_verify
 from velodrome.cli.options import Json, Runs, command_on
 from velodrome.cli.output import complain, say, say_json
 
-app = typer.Typer(no_args_is_help=True, help="List, show, compare, check, remove and export stored runs and races.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, show, compare, check, verify, remove and export stored runs and races."
+)
 
 
 @app.command("list")
@@ -129,5 +131,6 @@ def _show_run(asked: str, found: dict[str, Any], runs: Path) -> None:
 
 app.command("compare")(runs_compare.command)
 app.command("check")(runs_keep.check)
+app.command("verify")(runs_verify.verify)
 app.command("rm")(runs_keep.remove)
 app.command("export")(runs_keep.export)

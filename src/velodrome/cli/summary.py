@@ -34,7 +34,7 @@ def summary(result: dict[str, Any]) -> Table:
     test, seconds, rate = result["test"], result["seconds"], result["throughput"]
     if test:
         task = task_of_result(result)
-        for metric in task.metrics:
+        for metric in task.metrics_of(test):
             value = test.get(metric.name)
             shown = "not finite" if value is None else metric.text(value)
             table.add_row(f"test {metric.name}", f"{shown}  ({task.amount(test)})" if metric is task.metric else shown)
@@ -42,16 +42,19 @@ def summary(result: dict[str, Any]) -> Table:
         table.add_row("implementation", "\n".join(lines))
     if pair := _most_confused(result.get("confusion"), result.get("class_names")):
         table.add_row("most confused", pair)
-    table.add_row("parameters", f"{result['parameters']:,}")
-    table.add_row(
-        "seconds", f"start-up {seconds['startup']:.1f}, training {seconds['train']:.1f}, "
-        f"evaluation {seconds['evaluate']:.1f}, total {seconds['total']:.1f}"
-    )
+    if result["parameters"] is not None:
+        table.add_row("parameters", f"{result['parameters']:,}")
+    names = {"startup": "start-up", "train": "training", "evaluate": "evaluation", "total": "total"}
+    table.add_row("seconds", ", ".join(
+        f"{words} {seconds[name]:.1f}" for name, words in names.items() if seconds[name] is not None
+    ))
     if rate["examples_per_second"]:
         table.add_row(
             "throughput", f"{rate['examples_per_second']:,.0f} examples/s, {rate['batches_per_second']:,.1f} batches/s "
             f"(first {rate['warmup_steps']} steps left out)"
         )
+    if missing := result.get("not_reported"):
+        table.add_row("not reported", "\n".join(missing))
     if "staleness" in result:
         table.add_row("staleness", f"mean {result['staleness']['mean']:.2f}, at most {result['staleness']['max']}")
     for node in result["nodes"]:

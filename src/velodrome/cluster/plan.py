@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from velodrome.offers import script
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
@@ -118,7 +119,9 @@ def make_plan(
     processes = []
     for me in members:
         slot, slots = (me.local_rank, computing[me.host]) if me.role == "worker" else (0, 0)
-        processes.append(Process(me, slot, slots, dict(engine.environment(strategy, World(members, me)))))
+        world = World(members, me)
+        variables = engine.environment(strategy, world) if job.script is None else script.environment(world)
+        processes.append(Process(me, slot, slots, dict(variables)))
     return Plan(run, job, tuple(processes), tuple(hosts), facts or {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
@@ -33,7 +34,10 @@ def check_here(job: Job) -> None:
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
     if uses_mpi(strategy) and (shortage := shared_memory_shortage(job.workers)):
         raise Unavailable(shortage, [shortage])
-    _check_own_modules(job)
+    if job.script is None:
+        _check_own_modules(job)
+    else:
+        _check_script(job.script)
     if job.weights is not None:
         given_weights.check_readable(job.weights)
     _check_memory(job)
@@ -41,6 +45,8 @@ def check_here(job: Job) -> None:
 
 def check_job(job: Job) -> None:
     """Refuse a resolved job that no machine can run."""
+    if job.script is not None:
+        return
     if is_own(job.model):
         split_name(job.model)
     else:
@@ -92,6 +98,15 @@ def _find_module(engine: str, option: str, name: str) -> None:
     found = here or environments.has_module(environments.interpreter_of(engine), top)
     if not found:
         raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else f"is not a file in {Path.cwd()}"
+        raise BadRequest(f"--script {script!r} {what}: give the path of a Python script")
+    if not os.access(path, os.R_OK):
+        raise BadRequest(f"--script {script!r} cannot be read: permission denied")
 
 
 def needed_memory(job: Job) -> int:

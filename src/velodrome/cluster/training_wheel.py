@@ -18,8 +18,8 @@ from velodrome.errors import VelodromeError
 DISTRIBUTION = "velodrome-worker"
 #: The packages and modules of `velodrome` that a training process may import: the layers up to `engines`.
 TRAINING_SIDE = (
-    "data", "engines", "errors", "events", "files", "machine", "models", "offers", "printable", "spec", "tasks",
-    "transport", "variables", "worker",
+    "callbacks", "data", "engines", "errors", "events", "figures", "files", "machine", "models", "offers", "printable",
+    "spec", "tasks", "transport", "variables", "worker",
 )
 #: What the training side imports besides frameworks. The versions are those that the controller requires, except:
 REQUIREMENTS = ("filelock", "fsspec", "google-crc32c", "numpy", "pillow", "protobuf", "psutil", "pydantic",

@@ -22,7 +22,9 @@ from velodrome.data.base import (
 )
 from velodrome.data.images.cached_set import CachedImageSet
 from velodrome.data.own.functions import FunctionSet, is_function
+from velodrome.data.own.script import ScriptData
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.offers.script import LABEL as OF_SCRIPT
 
 if TYPE_CHECKING:
     from velodrome.data.arrays import Arrays
@@ -50,6 +52,8 @@ def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
     known = _data_sets()
     if name in known:
         return _with_policy(known[name], bad_data)
+    if name == OF_SCRIPT:
+        return ScriptData(name)  # type: ignore[return-value]  # it has nothing to load
     before, colon, rest = name.partition(":")
     if colon and before in known and hasattr(known[before], "variant"):
         found: DataSet | TextSet = known[before].variant(rest)  # type: ignore[union-attr]

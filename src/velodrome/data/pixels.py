@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from velodrome.data.arrays import Arrays
 from velodrome.data.gather import Gather
 from velodrome.data.splits import ChannelStatistics, Splits
+from velodrome.errors import BadRequest
 
 #: From 0 to 1, from 0 to 255, or with mean 0 and standard deviation 1 over the training images.
 Form = Literal["unit", "byte", "standardize"]
@@ -61,6 +62,11 @@ def transform_of_arrays(form: str, data: Arrays) -> PixelTransform | None:
     bytes_of_images = [one.name for one in data.inputs if one.name in data.images and one.dtype == "uint8"]
     if not bytes_of_images:
         return None
+    if form == "standardize" and bytes_of_images[0] not in data.train.inputs:
+        raise BadRequest(
+            f"--pixels standardize: {data.name!r} is read example by example, and the mean of its pixels would need "
+            "all of them: leave it out, and standardise in the model or in the data set"
+        )
     return _transform(form, data.scale, lambda: measure(data.train.inputs[bytes_of_images[0]]))
 
 

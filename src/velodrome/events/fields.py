@@ -51,7 +51,13 @@ class Counts(Record):
 
     correct: Count | None = Field(None, description="examples predicted correctly; null where a task has no such count")
     total: Count = Field(description="examples; words of a text")
-    loss_sum: Number | None = Field(description="sum of their losses; null if it is not finite")
+    loss_sum: Number | None = Field(
+        description="sum of their losses; null if it is not finite, and for a script of your own"
+    )
+    reported: Annotated[dict[str, Number | None] | None, NOT_NULL] = Field(
+        None, description="for a script of your own: its figures by name, as it reported them; `total` is 0 if it did "
+        "not report of how many examples they are"
+    )
     metrics: Annotated[dict[str, Number | None] | None, NOT_NULL] = Field(
         None, description="metrics by name, the one that decides first, of a task of your own: its counts are beside "
         "them, and only it computes metrics from counts"

@@ -24,7 +24,7 @@ from velodrome.events.fields import (
     Record,
 )
 
-Phase = Literal["import", "connect", "data", "build", "train", "evaluate", "save"]
+Phase = Literal["import", "connect", "data", "build", "train", "evaluate", "save", "script"]
 PHASES: tuple[str, ...] = get_args(Phase)
 
 #: Why a process ends early. `request`: the job cannot be done as requested (exit code 2). `user`: the user's own code
@@ -69,7 +69,8 @@ class PhaseEvent(EventBase):
     """A phase of the work begins or ends."""
 
     kind: Literal["phase"]
-    phase: Phase = Field(description="import, connect, data, build, train, evaluate or save")
+    phase: Phase = Field(description="import, connect, data, build, train, evaluate or save; "
+                         "script for all that a script of your own does")
     state: Literal["begin", "end"] = Field(description="begin or end")
     seconds: Annotated[Amount | None, NOT_NULL] = Field(None, description="how long the phase took (when it ends)")
     epoch: Annotated[Positive | None, NOT_NULL] = Field(None, description="the epoch it belongs to, if any")
@@ -84,7 +85,7 @@ class ProgressEvent(EventBase):
     kind: Literal["progress"]
     epoch: Positive = Field(description="counted from 1")
     step: Count = Field(description="steps done in this epoch")
-    steps: Count = Field(description="steps of this epoch in total")
+    steps: Count = Field(description="steps of this epoch in total; 0 if that is not known")
     examples: Count = Field(description="examples trained on in this epoch, by all workers")
     seconds: Amount = Field(description="since the epoch began")
     loss: Number | None = Field(None, description="mean over this process's examples since its previous progress event")
@@ -193,6 +194,38 @@ class Pace(Record):
     warmup: Warmup = Field(description="the first steps, included in the above")
 
 
+class PaceEvent(EventBase):
+    """How fast one process of a script of your own trained, by what it reported; at the end of the script."""
+
+    kind: Literal["pace"]
+    pace: Pace = Field(description="training alone, and its warm-up: of this process only")
+
+
+class Layer(Record):
+    """One layer of a model in a step of `velodrome check`."""
+
+    name: str = Field(description="its place in the model; in brackets for what belongs to no layer")
+    kind: str = Field("", description="its class")
+    shape: list[Count] = Field(default_factory=list, description="shape of its first output; empty if it has none")
+    parameters: Count = Field(0, description="parameters that it has itself, trained or not")
+    seconds: Amount = Field(0.0, description="time in the step, forward and backward, without layers inside it")
+
+
+class InspectionEvent(EventBase):
+    """What a step takes, as `velodrome check` measured it."""
+
+    kind: Literal["inspection"]
+    layers: list[Layer] = Field(description="in the order in which they are called")
+    batch: Positive = Field(description="examples of the step")
+    seconds: Amount = Field(description="duration of an undisturbed step")
+    weight_bytes: Count = Field(description="of all weights and buffers")
+    gradient_bytes: Count = Field(description="of the gradients, which is what synchronous workers exchange")
+    optimizer_bytes: Count = Field(description="of the optimizer's state")
+    activation_bytes: Count | None = Field(None, description="kept by the forward pass for the backward pass")
+    data_bytes: Count = Field(description="of the examples in memory")
+    mapped_bytes: Count = Field(0, description="of the examples that stay on disk and are mapped")
+
+
 class ResultEvent(EventBase):
     """The job is done, reported by the chief."""
 
@@ -204,7 +237,7 @@ class ResultEvent(EventBase):
     )
     test_fingerprint: str | None = Field(None, description="equal for equal test sets; null as above")
     history: list[HistoryRow] = Field(description="one row per epoch, as in result.json")
-    parameters: Count = Field(description="trainable parameters of the model")
+    parameters: Count | None = Field(description="trainable parameters of the model; null for a script of your own")
     confusion: list[list[Count]] | None = Field(
         None, description="confusion matrix over the test set: rows are true classes, columns predicted ones; "
         "null if not counted"
@@ -212,7 +245,7 @@ class ResultEvent(EventBase):
     class_names: list[str] = Field(
         default_factory=list, description="names of the classes in the order of `confusion`; empty if they have none"
     )
-    steps: Count = Field(description="training steps in total")
+    steps: Count | None = Field(description="training steps in total; null if a script of your own did not report them")
     reached_target: Annotated[bool | None, NOT_NULL] = Field(None, description="whether the target ended training")
     test_seconds: Amount = Field(0.0, description="duration of the evaluation on the test set")
     pace: Pace = Field(description="training alone, and its warm-up")
@@ -237,12 +270,12 @@ class LostEvent(EventBase):
 
 Event = Annotated[
     HelloEvent | PhaseEvent | ProgressEvent | EpochEvent | ResourcesEvent | StalenessEvent | SharesEvent
-    | CheckpointEvent | WarningEvent | ErrorEvent | ResultEvent | LostEvent,
+    | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | InspectionEvent | ResultEvent | LostEvent,
     Field(discriminator="kind"),
 ]
 Kind = Literal[
     "hello", "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error",
-    "result", "lost",
+    "pace", "inspection", "result", "lost",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: The model of each kind.

@@ -50,6 +50,8 @@ def sentences(error: ValidationError, *, union: bool = False) -> Iterator[str]:
 def _sentence(kind: str, place: Sequence[int | str], value: Any, context: Mapping[str, Any]) -> str:
     if kind == "value_error":
         return f"has {_path(place)} with {context['error']}"
+    if kind == "missing_of_run":
+        return f"has no {context['name']}"
     if kind == "missing":
         return f"{_subject(place[:-1])}has no {place[-1]!r}"
     expected = _expected(kind, context)

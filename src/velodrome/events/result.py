@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from velodrome.events.fields import (
     NOT_NULL,
@@ -30,9 +31,11 @@ class TestScore(Record):
         None, description="language models only: exp of the loss per word; accuracy and correct are null then"
     )
     accuracy: Number | None = Field(None, description="correct / total")
-    loss: Number | None = Field(description="mean loss")
+    loss: Number | None = Field(None, description="mean loss")
     correct: Count | None = Field(None, description="examples classified correctly")
-    total: Positive = Field(description="examples in the test set; words of a text")
+    total: Annotated[Positive | None, NOT_NULL] = Field(
+        None, description="examples in the test set; words of a text; missing if a script of your own did not report it"
+    )
     answers: Annotated[str | None, NOT_NULL] = Field(
         None, description="which examples were classified correctly, in the order of the test set: a bit each "
         "(`numpy.packbits`), compressed by zlib, in base64; missing for language models"
@@ -44,7 +47,7 @@ class TestScore(Record):
 
     @model_validator(mode="after")
     def _correct_within_total(self) -> TestScore:
-        if self.correct is not None and self.correct > self.total:
+        if self.correct is not None and self.total is not None and self.correct > self.total:
             raise ValueError(f"correct ({self.correct}) exceeds total ({self.total})")
         return self
 
@@ -53,8 +56,10 @@ class Seconds(Record):
     """Wall-clock seconds as the controller saw them."""
 
     startup: Amount = Field(description="from the start to the first training step: importing, connecting, building")
-    train: Amount = Field(description="training, without start-up and evaluation")
-    evaluate: Amount = Field(description="validation and test")
+    train: Amount | None = Field(
+        description="training, without start-up and evaluation; null if a script of your own reported nothing"
+    )
+    evaluate: Amount | None = Field(description="validation and test; null as above")
     total: Amount = Field(description="from start to end")
 
 
@@ -182,6 +187,13 @@ class RunResult(Record):
     model: str = Field(description="as requested")
     engine: str = Field(description="as requested")
     strategy: str = Field(description="as requested")
+    script: Annotated[str | None, NOT_NULL] = Field(
+        None, description="path of the script of your own that ran, as requested; missing for other runs. Data set, "
+        "strategy and consistency are `script` then, and the model is the script"
+    )
+    not_reported: Annotated[list[str] | None, NOT_NULL] = Field(
+        None, description="what the script did not report, as sentences; missing for other runs"
+    )
     consistency: Annotated[str | None, NOT_NULL] = Field(
         None, description="of the strategy: none, bsp (workers wait for one another at each step) or asp (they do not)"
     )
@@ -195,8 +207,12 @@ class RunResult(Record):
     )
     workers: Positive = Field(description="as requested")
     servers: Count = Field(description="parameter servers")
-    batch_size: Positive = Field(description="as requested")
-    batch_scope: Literal["global", "per-worker"] = Field(description="global or per-worker")
+    batch_size: Annotated[Positive | None, NOT_NULL] = Field(
+        None, description="as requested; missing for a script of your own, as all that it decides itself"
+    )
+    batch_scope: Annotated[Literal["global", "per-worker"] | None, NOT_NULL] = Field(
+        None, description="global or per-worker"
+    )
     batch_of_step: Annotated[Positive | None, NOT_NULL] = Field(
         None, description="examples behind one update of the weights"
     )
@@ -247,6 +263,20 @@ class RunResult(Record):
     staleness: Annotated[Staleness | None, NOT_NULL] = Field(
         None, description="mean and max, if the strategy reported it"
     )
+    warnings: Annotated[list[str] | None, NOT_NULL] = Field(
+        None, description="what the run warned of, each sentence once; missing if there was nothing"
+    )
     error: Annotated[RunError | None, NOT_NULL] = Field(
         None, description="only if the run did not finish: which process ended it, and why"
     )
+
+    @model_validator(mode="after")
+    def _only_a_script_leaves_out(self) -> RunResult:
+        """What is not known of a script is known of every other run."""
+        needed = {
+            "'batch_size'": self.batch_size, "'batch_scope'": self.batch_scope, "'seconds.train'": self.seconds.train,
+            "'seconds.evaluate'": self.seconds.evaluate, "'test.total'": self.test is None or self.test.total,
+        }
+        if self.script is None and (missing := [name for name, value in needed.items() if value is None]):
+            raise PydanticCustomError("missing_of_run", "has no {name}", {"name": missing[0]})
+        return self

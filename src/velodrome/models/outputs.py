@@ -1,4 +1,4 @@
-"""What a model returned: one tensor with a number per example and class, or a refusal that names what it is."""
+"""What a model returned: one number per example and class, alone or among other outputs; the rest is refused."""
 
 from __future__ import annotations
 
@@ -23,21 +23,57 @@ def _describe(outputs: object) -> str:
     return f"{name!r}"
 
 
+def _shape(tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def class_scores(outputs: Any, tensor: type) -> Any:
+    """The scores among what a model returned: the tensor itself, `.logits` or the key "logits" as Hugging Face's models
+    have it, or the first entry of a tuple; what has none of these is returned as it is."""
+    if isinstance(outputs, tensor):
+        return outputs
+    named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if isinstance(named, tensor):
+        return named
+    first = outputs[0] if isinstance(outputs, tuple) and outputs else None
+    return first if isinstance(first, tensor) else outputs
+
+
+def has_auxiliary(outputs: Any, tensor: type) -> bool:
+    """Whether there are tensors of the same shape beside the scores: the outputs of auxiliary classifiers."""
+    scores = class_scores(outputs, tensor)
+    others = outputs.values() if isinstance(outputs, Mapping) else outputs if isinstance(outputs, tuple) else ()
+    return any(isinstance(each, tensor) and each is not scores and _shape(each) == _shape(scores)
+               for each in others)
+
+
 def check_outputs(
     model: str, outputs: Any, tensor: type, examples: int, classes: int, *, training: bool = False
-) -> None:
-    """Refuse a model that does not return one number per example and class, in one tensor of this type."""
-    when = " in training" if training else ""
-    if not isinstance(outputs, tensor):
+) -> Any:
+    """The scores among what a model returned, in a tensor of this type; a model without one number per example and
+    class is refused."""
+    when, needed = " in training" if training else "", (examples, classes)
+    scores = class_scores(outputs, tensor)
+    by_place = isinstance(outputs, tuple) and not hasattr(outputs, "logits")
+    if not isinstance(scores, tensor) or (by_place and _shape(scores) != needed):
         way_out = "turn its auxiliary outputs off, or return the logits only" if training else "return the logits only"
         raise BadRequest(
             f"model {model!r} returns {_describe(outputs)}{when}, and one tensor of logits is needed: {way_out}"
         )
-    shape, needed = tuple(outputs.shape), (examples, classes)  # type: ignore[attr-defined]
+    shape = _shape(scores)
     if shape != needed:
         raise BadRequest(
             f"model {model!r} answers with shape {shape} for {examples} examples{when}; {classes} classes need {needed}"
         )
+    return scores
+
+
+def auxiliary_note(model: str) -> str:
+    """What the user of a model with auxiliary classifiers should know."""
+    return (
+        f"model {model!r} has auxiliary outputs in training: the loss is that of its first output or logits, and what "
+        "only the others depend on is not trained; a task of your own can add their losses"
+    )
 
 
 def are_probabilities(outputs: NDArray[np.floating[Any]]) -> bool:

@@ -103,6 +103,8 @@ def is_users(file: str) -> bool:
 
 def users_traceback(error: BaseException) -> str | None:
     """The traceback from the first line of the user's code on, or None if no such line took part."""
+    if isinstance(error, SyntaxError) and error.filename and is_users(error.filename):
+        return "".join(traceback.format_exception_only(error))
     frame: TracebackType | None = error.__traceback__
     while frame is not None and not is_users(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
@@ -120,7 +122,7 @@ def quoted_traceback(message: str) -> str | None:
     return "\n".join([found.rstrip(), *lines[own[0] : end[0] + 1]]) if own and end and own[0] < end[0] else None
 
 
-def _raised_in_library(error: BaseException) -> bool:
+def raised_in_library(error: BaseException) -> bool:
     """Whether a library raised: in code of its own or, where its frames are missing, about shapes.
 
     A compiled function has no frames, and Keras leaves its own out.
@@ -198,7 +200,7 @@ def fits_data(
         if building and isinstance(error, TypeError) and _raised_by_calling(error):
             called = "the function is called with input_shape, classes and what --model-arg says"
             raise BadRequest(f"--model {model!r}: {error}; {called}") from None
-        if not _raised_in_library(error):
+        if not raised_in_library(error):
             raise
         if other := _other_engine(error, engine):
             raise BadRequest(

@@ -156,10 +156,11 @@ def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
     offset = about.get("offset", 0)
     plus = f" plus {offset}" if _nonzero(offset) else ""
     shape = ", ".join(map(str, ("count", *about["input_shape"])))
+    among = ", in `.logits`, under the key \"logits\" or first in a tuple" if about.get("several") else ""
     batch = f", {about['only_batch']} at a time," if about.get("only_batch") else ""
     trained = f" It was trained under `torch.autocast` in {about['autocast']}." if "autocast" in about else ""
     return [f"It takes images ({shape}){batch} in {about['dtype']}: each byte (0 to 255) times {about['scale']}{plus}. "
-            f"It returns {_OUTPUTS[about['outputs']]}.{trained}"]
+            f"It returns {_OUTPUTS[about['outputs']]}{among}.{trained}"]
 
 
 def _arrays_and_outputs(about: Mapping[str, Any]) -> list[str]:

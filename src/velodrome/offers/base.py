@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from velodrome.offers.traffic import Exchange
 from velodrome.offers.world import World
 
-Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp"]
+Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "script"]
 #: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.
 Kind = Literal["velodrome", "stock"]
 
@@ -74,6 +75,8 @@ class Strategy:
     needs: tuple[Need, ...] = ()
     #: Roles that listen on a port.
     listens: tuple[str, ...] = ()
+    #: How its workers exchange what they computed; None where that is not known.
+    exchange: Exchange | None = None
     implementation: Implementation = Implementation()
 
     @property

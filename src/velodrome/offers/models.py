@@ -50,7 +50,10 @@ MODELS = (
     ZooModel(
         "resnet20", "residual network of 20 layers with batch normalisation, as He et al. (2015) describe it for "
         "CIFAR-10", smallest=8,
-        recipe={"optimizer": "momentum", "learning_rate": 0.1, "batch_size": 128, "epochs": 10},
+        recipe={
+            "optimizer": "momentum", "learning_rate": 0.1, "weight_decay": 1e-4, "schedule": "cosine",
+            "batch_size": 128, "epochs": 10,
+        },
     ),
     ZooModel(
         "vgg-small", "32 and 64 filters 3×3, max-pool 2×2, dense 1024 twice: many parameters, little arithmetic",

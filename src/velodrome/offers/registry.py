@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from velodrome.errors import BadRequest
+from velodrome.offers import script
 from velodrome.offers.base import Engine, Strategy
 
 NAMES = ("tensorflow", "torch")
@@ -43,6 +44,8 @@ def engine_of(job: Choice) -> Engine:
 
 def strategy_of(job: Choice) -> Strategy:
     found = engine_of(job)
+    if job.strategy == script.STRATEGY.name:
+        return script.STRATEGY
     for strategy in found.strategies:
         if strategy.name == job.strategy:
             return strategy

@@ -223,7 +223,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     counts = sorted({row.workers for row in rows})
     # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
     top = {
-        title: max(row.spreads["examples_per_second"].high for row in rows) if read is None
+        title: max(_range(row)[2] for row in rows) or 1.0 if read is None
         else max(1.25 * max(found.estimate for row in rows if (found := read(row)) is not None), counts[-1])
         for title, _, read in panels
     }
@@ -257,13 +257,20 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     return Picture("workers", "Throughput and speedup over workers", caption, figure)
 
 
+def _range(row: Row) -> tuple[float, float, float]:
+    """Throughput: median, least and most; zeros where it is not known."""
+    spread = row.spreads.get("examples_per_second")
+    return (0.0, 0.0, 0.0) if spread is None else (spread.median, spread.low, spread.high)
+
+
 def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio | None] | None, shift: float,
                 **look: Any) -> None:
     places, middles, lows, highs = [], [], [], []
     for row in members:
         if read is None:
-            spread = row.spreads["examples_per_second"]
-            middle, low, high = spread.median, spread.low, spread.high
+            if not row.examples_per_second:
+                continue
+            middle, low, high = _range(row)
         else:
             place = read(row)
             if place is None:

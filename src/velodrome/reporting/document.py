@@ -17,6 +17,7 @@ from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import OBJECTIVES, ask, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.analysis.stragglers import straggler_note
+from velodrome.analysis.unreported import unreported_note
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.decision import decision_of
 from velodrome.reporting.figures import Picture
@@ -191,6 +192,7 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
     notes = [*map(as_sentence, doubts(rows))]
     notes += [f"{note}." for note in [straggler_note(rows)] if note]
+    notes += [as_sentence(note) for note in [unreported_note(rows)] if note]
     if rows and min(row.runs for row in rows) < 2:
         once = sum(row.runs < 2 for row in rows)
         who = "Every configuration" if once == len(rows) else f"{once} of {len(rows)} configurations"

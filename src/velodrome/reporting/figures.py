@@ -224,7 +224,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
             bar = axes.barh(
                 place, row.examples_per_second, height * 0.92, color=looks.colour[row.label], alpha=strength
             )
-            axes.bar_label(bar, [f" {row.examples_per_second:,.0f}  ({words[row.name]})"], fontsize=8)
+            rate = f"{row.examples_per_second:,.0f}" if row.examples_per_second else "not reported"
+            axes.bar_label(bar, [f" {rate}  ({words[row.name]})"], fontsize=8)
     axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
         tick.set_color(looks.colour[label])

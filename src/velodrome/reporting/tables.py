@@ -63,7 +63,8 @@ def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
         cells[row.name] = [
             Cell(row.label),
             Cell(row.configuration.size, value=row.workers + row.servers / 1000),
-            Cell(str(row.batch_size), scope if row.workers > 1 else "", value=row.batch_size),
+            Cell(str(row.batch_size or ABSENT), scope if row.workers > 1 and row.batch_size else "",
+                 value=row.batch_size),
             *(Cell(text_of(fields.get(name))) for name in extra),
             Cell(str(row.runs), _about_runs(row), value=row.runs),
         ]

@@ -198,7 +198,7 @@ def _check_result(path: Path, problems: list[str]) -> RunResult | None:
         return None
     if result.schema_version > SCHEMA_VERSION:
         problems.append(f"result.json: {_newer(result.schema_version)}")
-    if result.status == "finished" and result.test is None:
+    if result.status == "finished" and result.test is None and result.script is None:
         problems.append("result.json has status finished and no test")
     if result.status != "finished" and result.error is None:
         problems.append("result.json does not say why the run ended")

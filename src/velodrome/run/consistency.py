@@ -41,8 +41,9 @@ def _within(result: RunResult, job: Mapping[str, Any]) -> Iterator[str]:
         yield f"the epochs of history are {epochs}, and should count up"
     if result.epochs != len(epochs):
         yield f"epochs is {result.epochs}, and history has {len(epochs)}"
-    if not _near(result.seconds.train, sum(row.seconds for row in result.history), 1e-3, 1e-2):
-        yield f"seconds.train {result.seconds.train} is not the sum of history"
+    train, of_epochs = result.seconds.train, sum(row.seconds for row in result.history)
+    if train is not None and not _near(train, of_epochs, 1e-3, 1e-2):
+        yield f"seconds.train {train} is not the sum of history"
     if result.ended < result.started:
         yield "it ended before it started"
     if result.test and result.confusion:
@@ -64,7 +65,8 @@ def _pace(result: RunResult, job: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _score(test: TestScore) -> Iterator[str]:
-    if test.correct is not None and test.accuracy is not None and not _near(test.accuracy, test.correct / test.total):
+    counted = test.correct is not None and test.total is not None and test.correct / test.total
+    if test.accuracy is not None and counted is not False and not _near(test.accuracy, counted):
         yield f"test accuracy {test.accuracy} is not {test.correct} of {test.total}"
     if test.answers is not None:
         yield from _answers(test.answers, test)
@@ -77,7 +79,7 @@ def _answers(answers: str, test: TestScore) -> Iterator[str]:
     from velodrome.tasks.answers import decode
 
     try:
-        correct = int(decode(answers, test.total).sum())
+        correct = int(decode(answers, test.total or 0).sum())
     except ValueError as error:
         yield f"test: {error}"
         return
@@ -103,6 +105,13 @@ def _test_against_event(test: TestScore | None, final: ResultEvent | None) -> It
         yield "result.json has a test, and no event reports a result"
         return
     counted = final.test
+    if counted.reported is not None:
+        yield from (f"result.json has test {name} {value!r}, and the events {counted.reported.get(name)!r}"
+                    for name, value in test.as_json().items()
+                    if name != "total" and value != counted.reported.get(name))
+        if (test.total or 0) != counted.total:
+            yield f"result.json has {test.total} examples in test, and the events {counted.total}"
+        return
     if counted.total != test.total or test.correct not in (None, counted.correct):
         correct = "no count of correct ones" if counted.correct is None else counted.correct
         yield (f"result.json has {test.correct} of {test.total} in test, and the events {correct} of {counted.total}")
@@ -116,7 +125,10 @@ def _history_against_events(result: RunResult, epochs: Mapping[int, EpochEvent])
             continue
         parts = {"train": (row.train_accuracy, event.train), "validation": (row.validation_accuracy, event.validation)}
         for part, (accuracy, counts) in parts.items():
-            if accuracy is not None:
+            if counts.reported is not None:
+                if accuracy != counts.reported.get("accuracy"):
+                    yield f"epoch {row.epoch}: {part}_accuracy is {accuracy}, and the event has another one"
+            elif accuracy is not None:
                 yield from (f"epoch {row.epoch}: {part}_{problem}" for problem in _accuracy(accuracy, counts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from velodrome.events.models import (
     EventBase,
     HelloEvent,
     Pace,
+    PaceEvent,
     PhaseEvent,
     ResourcesEvent,
     ResultEvent,
     SharesEvent,
     StalenessEvent,
+    WarningEvent,
 )
 from velodrome.events.result import Host, Node, Seconds, Shares, Staleness, Throughput
 from velodrome.run.host_cpu import CpuSeries, host_cpu
@@ -67,7 +70,10 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def throughput(pace: Pace | None, batch: int) -> Throughput:
-    """Examples and batches per second of the training phase, without the warm-up steps."""
+    """Examples and batches per second of the training phase, without the warm-up steps.
+
+    Where the batch is not known (0), batches are the steps that were reported.
+    """
     nothing = Throughput(examples_per_second=None, batches_per_second=None, warmup_steps=0)
     if not pace:
         return nothing
@@ -79,8 +85,9 @@ def throughput(pace: Pace | None, batch: int) -> Throughput:
     if seconds <= 0 or examples <= 0:
         return nothing
     rate = examples / seconds
+    batches = rate / batch if batch else (pace.steps - steps) / seconds
     return Throughput(
-        examples_per_second=round(rate, 3), batches_per_second=round(rate / batch, 4), warmup_steps=steps
+        examples_per_second=round(rate, 3), batches_per_second=round(batches, 4), warmup_steps=steps
     )
 
 
@@ -119,6 +126,8 @@ class EventSummary:
     task: Task
     epochs: dict[int, HistoryRow] = field(default_factory=dict)
     final: ResultEvent | None = None
+    #: How fast each process of a script trained.
+    paces: dict[Process, Pace] = field(default_factory=dict)
     updates: list[StalenessEvent] = field(default_factory=list)
     collectives: list[SharesEvent] = field(default_factory=list)
     hosts: dict[str, HostSummary] = field(default_factory=dict)
@@ -127,6 +136,11 @@ class EventSummary:
     _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
+    #: When a script of the user's own began, by the controller's clock and by its own.
+    script_began: float | None = None
+    _script_time: float = -math.inf
+    #: What the run warned of: the keys, in their order.
+    warnings: dict[str, None] = field(default_factory=dict)
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -147,12 +161,20 @@ class EventSummary:
                 self.epochs[event.epoch] = _history_row(event, self.task)
             case ResultEvent():
                 self.final = event
+            case PaceEvent() if not is_earlier:
+                self.paces[process] = event.pace
+            case PhaseEvent(phase="script") if not is_earlier and self.script_began is None:
+                self.script_began, self._script_time = event.controller_time, event.time
             case StalenessEvent():
                 self.updates.append(event)
             case SharesEvent():
                 self.collectives.append(event)
+            case WarningEvent():
+                self.warnings[event.message] = None
             case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
-                self.first_step = event.controller_time
+                # A script that reports an epoch when it is over has trained since it began.
+                with_script = event.time <= self._script_time
+                self.first_step = self.script_began if with_script else event.controller_time
 
     @property
     def shares(self) -> Shares | None:
@@ -184,9 +206,10 @@ class EventSummary:
     def seconds(self, ended: float) -> Seconds:
         """Divide the time of the run; a clock that was set back meanwhile makes no part negative."""
         test_seconds = self.final.test_seconds if self.final else 0.0
+        known = bool(self.history) or self.script_began is None
         return Seconds(
-            startup=max(0.0, round((self.first_step or ended) - self.started, 4)),
-            train=round(sum((row.seconds for row in self.history), 0.0), 4),
-            evaluate=round(sum(row.evaluate_seconds for row in self.history) + test_seconds, 4),
+            startup=max(0.0, round((self.first_step or self.script_began or ended) - self.started, 4)),
+            train=round(sum((row.seconds for row in self.history), 0.0), 4) if known else None,
+            evaluate=round(sum(row.evaluate_seconds for row in self.history) + test_seconds, 4) if known else None,
             total=max(0.0, round(ended - self.started, 4)),
         )

@@ -15,6 +15,7 @@ from velodrome.events.result import RunResult
 from velodrome.machine import describe_machine
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.run.event_summary import EventSummary, NodeSamples, throughput
+from velodrome.run.script_outcome import of_script, pace_of_all
 from velodrome.spec.check_optimization import batch_of_step, scale_of_rate
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
@@ -77,6 +78,8 @@ def build_result(
     for event in events:
         summary.add(event)
     final, history, batch = summary.final, summary.history, batch_of_step(job, strategy)
+    pace = (final.pace if final else None) if job.script is None else pace_of_all([*summary.paces.values()])
+    rate = throughput(pace, task.examples_per_step(job))
     fields: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "run": plan.run,
@@ -96,7 +99,7 @@ def build_result(
         "test": _test(task, final),
         "history": history,
         "seconds": summary.seconds(ended),
-        "throughput": throughput(final.pace if final else None, task.examples_per_step(job)),
+        "throughput": rate,
         "nodes": [node.node() for node in nodes.values()],
         "hosts": [host.host() for host in summary.hosts.values()],
         "versions": {**versions(plan), **summary.versions},
@@ -121,8 +124,12 @@ def build_result(
         fields["confusion"], fields["class_names"] = final.confusion, final.class_names
     if (staleness := summary.staleness) is not None:
         fields["staleness"] = staleness
+    if summary.warnings:
+        fields["warnings"] = list(summary.warnings)
     if failure is not None:
         fields["error"] = failure.as_json()
+    if job.script is not None:
+        fields = of_script(job, fields, final, throughput=rate)
     return RunResult.model_validate(fields)
 
 

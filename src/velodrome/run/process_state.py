@@ -58,9 +58,10 @@ class ProcessState:
         self.phase = f"after {phase}" if ended else phase
         final = math.inf if phase in ("evaluate", "save") else 0
         self.position = (event.epoch or final, PHASES.index(phase) + (0.5 if ended else 0.0))
-        if phase == "train" or (phase == "connect" and ended):
+        # When the processes of a script connect, nobody knows.
+        if phase in ("train", "script") or (phase == "connect" and ended):
             self.connected = True
-        if phase == "evaluate" and event.part == "test" and ended:
+        if ended and (phase == "script" or (phase == "evaluate" and event.part == "test")):
             self.finished = True
 
     def record_exit(self, end: Exit, now: float) -> None:

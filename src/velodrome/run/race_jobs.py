@@ -13,7 +13,7 @@ from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
 from velodrome.run.calibration import Calibration
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
-from velodrome.run.race_runs import RaceRuns, run_blocks
+from velodrome.run.race_runs import RaceRuns, run_blocks, warm_engines
 from velodrome.run.until_sure import Ending, UntilSure
 from velodrome.spec.race import Entry
 
@@ -26,7 +26,7 @@ def run_entries(
     Refused if somebody else runs this race already.
     """
     finished = folder.finished()
-    engines = list(dict.fromkeys(entry.job.engine for entry in entries if entry.name not in finished))
+    engines = warm_engines(entry for entry in entries if entry.name not in finished)
     with _opened(folder, entries, observer, engines if warm else [], on=on) as runs:
         run_blocks(runs, entries)
         return [runs.results[entry.name] for entry in entries]

@@ -4,7 +4,7 @@ other programs disturbed at the end of its block. Attempts that do not count are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -196,3 +196,8 @@ def attempts_of(path: Path) -> list[RunFolder]:
         found.append(RunFolder(archived))
         number += 1
     return found
+
+
+def warm_engines(entries: Iterable[Entry]) -> list[str]:
+    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
+    return list(dict.fromkeys(entry.job.engine for entry in entries if entry.job.script is None))

@@ -65,10 +65,14 @@ class Supervisor:
             for process, state in self._states.items():
                 if state.alive and (end := group.exit_of(process)) is not None:
                     state.record_exit(end, now)
-            if self._result_time is not None:
+            if self._result_time is not None and self._plan.job.script is None:
                 if self._all_left(now):
                     return None
                 continue
+            # A script is over when it is over on every rank, and each may fail until then.
+            going_on = any(state.alive or state.failed for state in self._states.values())
+            if self._result_time is not None and not going_on:
+                return None
             self._continue_without_lost()
             if (failure := self._judge(group, now)) is not None:
                 return failure

@@ -79,12 +79,12 @@ class Scalars:
                 f"network_bytes/{node}/in": event.network.inbound,
                 f"network_bytes/{node}/out": event.network.out,
             })
-        elif isinstance(event, ResultEvent) and event.test.total:
-            self._file.scalars(len(event.history), now, self._curves("test", event.test))
+        elif isinstance(event, ResultEvent) and (curves := self._curves("test", event.test)):
+            self._file.scalars(len(event.history), now, curves)
 
     def _curves(self, part: str, counts: Counts) -> dict[str, float]:
         """Return the metrics of a part; one that is not finite is drawn as such."""
-        if not counts.total:
+        if not counts.total and not counts.reported:
             return {}
         measured = self._task.measure(counts.as_json())
         return {f"{name}/{part}": math.nan if value is None else value for name, value in measured.items()}

@@ -20,7 +20,7 @@ from velodrome.events.endings import ended_early
 from velodrome.run.early_end import watched
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
-from velodrome.run.race_runs import RaceRuns, attempts_of
+from velodrome.run.race_runs import RaceRuns, attempts_of, warm_engines
 from velodrome.run.store import RunFolder
 from velodrome.run.supervisor import Listener
 from velodrome.spec.race import Entry, Race
@@ -132,7 +132,7 @@ class UntilSure:
             if ahead is None:
                 break
             if ahead:
-                return list(dict.fromkeys(entry.job.engine for entry in ahead))
+                return warm_engines(ahead)
         return []
 
     def as_stored(self) -> Ending:

@@ -28,7 +28,7 @@ def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
     having = {engine.name for engine in engines() if any(one.name == SINGLE for one in engine.strategies)}
     for job, engine in jobs:
-        if job.strategy == SINGLE or engine not in having:
+        if job.strategy == SINGLE or job.script is not None or engine not in having:
             continue
         fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in _OF_SEVERAL}
         single = Job.model_validate({**fields, "engine": engine, "strategy": SINGLE})

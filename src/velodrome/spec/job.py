@@ -42,6 +42,17 @@ class Job(Optimization):
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
         "with the framework's own parts only (stock), to see what the difference is worth"
     )
+    script: str | None = Field(
+        None, description="path of a script of your own, which every worker runs in place of a model on a data set; it "
+        "brings its own distribution"
+    )
+    script_args: str = Field(
+        "", description="arguments of the script, as in a shell; `{seed}` and `{workers}` stand for the job's"
+    )
+    read: list[str] = Field(
+        default_factory=list, description="regular expressions that find figures in what the script prints: each named "
+        "group is a figure, as in `loss: (?P<loss>[0-9.]+)`"
+    )
     workers: Positive = Field(1, description="training processes (logical devices for mirrored and central-storage)")
     servers: int = Field(0, ge=0, description="parameter servers, for strategies that have them (1 by default)")
     batch_size: Positive = Field(128, description="examples per batch")
@@ -101,6 +112,7 @@ class Job(Optimization):
 GROUPS: dict[str, tuple[str, ...]] = {
     "Data": ("dataset", "pixels", "validation", "sharding", "transform", "bad_data"),
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
+    "Script": ("script", "script_args", "read"),
     "Distribution": (
         "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",
         "stall_timeout",

@@ -5,6 +5,7 @@ How the runs of a race are named is in `spec/race_names.py` and `spec/published.
 
 from __future__ import annotations
 
+import csv
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -169,12 +170,20 @@ def parse_vary(words: list[str]) -> dict[str, list[Any]]:
         if name != "entry" and name not in Job.model_fields:
             fields = ", ".join(Job.model_fields)
             raise BadRequest(f"--vary {word!r}: no field {name!r}; choose entry or one of {fields}")
-        items = [item.strip() for item in values.split(",")]
+        items = [item.strip() for item in _split(word, values)]
         try:
             found[name] = [_entry(item) for item in items] if name == "entry" else list(items)
         except ValueError as error:
             raise BadRequest(f"--vary entry: {error}") from None
     return found
+
+
+def _split(word: str, values: str) -> list[str]:
+    """Values at their commas; double quotes hold a value with commas together, as in a CSV file."""
+    try:
+        return next(csv.reader([values], skipinitialspace=True, strict=True))
+    except csv.Error:
+        raise BadRequest(f"--vary {word!r}: a double quote has no end, or text follows it") from None
 
 
 def _entry(value: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _ALWAYS = frozenset({"dataset", "model", "engine", "strategy", "implementation",
 #: Short forms of fields that vary often; others are written as `field-value`.
 _FORMS = {
     "epochs": "{}e", "steps": "{}steps", "threads": "{}t", "learning_rate": "lr{}", "optimizer": "{}", "dtype": "{}",
-    "batch_scope": "{}", "seed": "seed{}", "unroll": "unroll{}",
+    "batch_scope": "{}", "script_args": "{}", "seed": "seed{}", "unroll": "unroll{}",
 }
 #: Characters of data set and model, and of the fields that vary.
 _LONGEST_PREFIX, _LONGEST_FIELDS = 60, 40
@@ -91,7 +91,8 @@ def _own_name(entry: Entry, fields: Sequence[str]) -> str:
     words = "".join(f"-{word}" for name in fields if (word := _word(entry, name)))
     if len(words) > _LONGEST_FIELDS:
         words = f"{words[: _LONGEST_FIELDS - 7]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
-    return f"{job.engine}-{job.strategy}{stock}-{job.workers}w{servers}-{job.batch_size}b{words}-{entry.repetition}"
+    batch = f"-{job.batch_size}b" if job.script is None else ""
+    return f"{job.engine}-{job.strategy}{stock}-{job.workers}w{servers}{batch}{words}-{entry.repetition}"
 
 
 def _word(entry: Entry, name: str) -> str:

@@ -8,10 +8,14 @@ from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strate
 from velodrome.spec.check_optimization import batch_of_step as batch_of_step
 from velodrome.spec.check_optimization import check_optimization, without_conflicts
 from velodrome.spec.job import Job
+from velodrome.spec.script import refuse_without_script, resolve_script
 
 
 def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
+    if job.script is not None:
+        return resolve_script(job, engine)
+    refuse_without_script(job)
     job = _with_task(_with_engine(job, engine))
     recipe = without_conflicts(recipe_of(job.model), job)
     own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
@@ -72,6 +76,8 @@ def _stock_forms() -> str:
 
 def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     """The job with as many workers as its strategy can have."""
+    if job.script is not None:
+        return job
     most = strategy_of(_with_engine(job, engine)).max_workers
     return job if most is None or job.workers <= most else job.model_copy(update={"workers": most})
 

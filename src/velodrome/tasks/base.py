@@ -120,6 +120,10 @@ class Task(ABC):
         """The metric that decides."""
         return self.metrics[0]
 
+    def metrics_of(self, scores: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """The metrics that a result's `test` holds."""
+        return self.metrics
+
     @abstractmethod
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         """The value of each metric, in order; None for one that is not finite. `counts` has a `total` above 0."""

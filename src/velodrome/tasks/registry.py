@@ -15,6 +15,7 @@ from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.own import OwnTask, metrics_of
 from velodrome.tasks.regression import Regression
+from velodrome.tasks.script import Script
 
 
 class Modelled(Protocol):
@@ -25,6 +26,9 @@ class Modelled(Protocol):
 
     @property
     def task(self) -> str | None: ...
+
+    @property
+    def script(self) -> str | None: ...
 
 
 _TASKS: dict[str, Task] = {}
@@ -40,6 +44,7 @@ register(LanguageModel())
 register(Regression())
 register(Binary())
 register(MultiLabel())
+register(Script())
 
 
 def tasks() -> list[Task]:
@@ -56,7 +61,9 @@ def task(name: str) -> Task:
 
 
 def task_of(job: Modelled) -> Task:
-    """The task of a job: the one that it names, or the one that its model is for."""
+    """The task of a job: that of a script, the one that it names, or the one that its model is for."""
+    if job.script is not None:
+        return task(Script.name)
     return task(job.task or task_of_model(job.model))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velodrome.models import own
 from velodrome.offers.base import Strategy
@@ -18,6 +18,9 @@ from velodrome.tasks.base import Task
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import task_of
 from velodrome.worker.emitter import Emitter
+
+if TYPE_CHECKING:
+    from velodrome.worker.learner import Learner
 
 
 @dataclass
@@ -43,6 +46,10 @@ class Context:
     events: Emitter
     threads: int
     resume: bool = False
+    #: The folder of a saved model that is evaluated in place of one that is trained.
+    saved_model: Path | None = None
+    #: What is done with the learner instead of training it (`worker/rehearsal.py`).
+    instead: Callable[[Context, Learner], None] | None = None
     status: Status = field(default_factory=Status)
 
     @property

@@ -51,7 +51,7 @@ class CpuTime:
         busy = busy_seconds(self._cores)
         if busy is None:
             return None
-        return _Reading(time.monotonic(), busy, _own_seconds(), _process_seconds(self._controller))
+        return _Reading(time.monotonic(), busy, own_seconds(), _process_seconds(self._controller))
 
 
 def _controller() -> psutil.Process | None:
@@ -60,7 +60,7 @@ def _controller() -> psutil.Process | None:
     return None
 
 
-def _own_seconds() -> float:
+def own_seconds() -> float:
     """CPU time of this process and of its children, those that ended included."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     ended = sum(usage.ru_utime + usage.ru_stime for usage in used)

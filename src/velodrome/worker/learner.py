@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,18 @@ from velodrome.tasks.counts import Counts
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]
+
+
+@dataclass
+class Inspection:
+    """What a model and a step take, in bytes and by layer: the fields of `events.models.InspectionEvent`."""
+
+    weight_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    activation_bytes: int | None = None
+    #: The fields of `events.models.Layer`.
+    layers: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Learner(ABC):
@@ -68,6 +81,11 @@ class Learner(ABC):
 
         An asynchronous learner may return before they are done and count what has been done so far.
         """
+
+    def inspect(self, step: int) -> Inspection:
+        """Train one step and find out what it takes, layer by layer where the engine can tell. For one process."""
+        self.train(step, step + 1)
+        return Inspection()
 
     def agree(self, number: int) -> int:
         """Rank 0's number, in every process: for strategies whose processes must make the same calls."""

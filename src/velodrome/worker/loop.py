@@ -38,6 +38,9 @@ def schedules(context: Context) -> Callable[[int], Steps]:
 
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
+    if context.instead is not None:
+        context.instead(context, learner)
+        return
     job, task, events = context.job, context.task, context.events
     schedule_of = schedules(context)
     generators = learner.generators()
@@ -78,7 +81,7 @@ def run(context: Context, learner: Learner) -> None:
                 learner.average_statistics()
                 held_out = learner.evaluate("validation") if context.has_validation else Counts()
             evaluate_seconds = time.perf_counter() - start
-        _refuse_nan(total, epoch)
+        refuse_nan(total, epoch)
         train, validation = task.fields(total), task.fields(held_out)
         rate = float(rates[steps - 1])
         history.append({"epoch": epoch, **task.history(train=train, validation=validation), "learning_rate": rate,
@@ -141,7 +144,7 @@ def _train_epoch(
         done = schedule.examples(0, last) if context.strategy.synchronous else counts.total
         pace.add(last - first, done - counted, now - mark)
         context.status.steps += last - first
-        _refuse_nan(new, epoch)
+        refuse_nan(new, epoch)
         metrics = context.task.measured(context.task.fields(new))
         context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
                             loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics,
@@ -169,7 +172,7 @@ def _mention_undefined(
             context.events.emit("warning", message=message)
 
 
-def _refuse_nan(counts: Counts, epoch: int) -> None:
+def refuse_nan(counts: Counts, epoch: int) -> None:
     if counts.total and not math.isfinite(counts.loss_sum):
         raise RunFailed(
             f"the loss became {counts.loss_sum} in epoch {epoch}: try a smaller learning rate, or look for a division "

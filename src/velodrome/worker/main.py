@@ -12,13 +12,22 @@ from pathlib import Path
 from typing import NoReturn
 
 from velodrome.data.budget import share_host
-from velodrome.errors import BadRequest, PeerLost, PortTaken, UserCodeError, UsersCodeFailed, VelodromeError, headline
+from velodrome.errors import (
+    BadRequest,
+    PeerLost,
+    PortTaken,
+    ScriptFailed,
+    UserCodeError,
+    UsersCodeFailed,
+    VelodromeError,
+    headline,
+)
 from velodrome.events.models import Cause
 from velodrome.models.own import quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
-from velodrome.variables import JOB, WORLD
+from velodrome.variables import CHECK, INSTEAD, JOB, WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
@@ -28,7 +37,8 @@ from velodrome.worker.sampler import Sampler, sampling_interval
 
 #: How much longer than its supervisor a worker waits for its peers.
 SUPERVISOR_FIRST_SECONDS = 10.0
-_CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port"}
+_CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "peer", PortTaken: "port",
+                                               ScriptFailed: "user"}
 
 
 def parse_options(words: list[str]) -> argparse.Namespace:
@@ -84,6 +94,10 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
         job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
         events=events, threads=threads, resume=options.resume,
     )
+    if instead := os.environ.get(INSTEAD):
+        from velodrome.worker import rehearsal
+
+        rehearsal.prepare(context, instead)
     share_host(context.world.most_on_a_host("worker"))
     with ExitStack() as stack:
         interval = sampling_interval()
@@ -91,6 +105,9 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
             sampler = Sampler(events, context.status, cpu_time, interval)
             sampler.start()
             stack.callback(sampler.stop)
+        if job.script is not None:
+            import_module("velodrome.worker.script").run(context)
+            return
         with events.phase("import"):
             engine = import_module(engine_of(job).worker)
         engine.train(context)
@@ -122,9 +139,14 @@ def _sentence(error: BaseException) -> str:
 
 
 def report(error: BaseException, events: Emitter) -> None:
-    """Report why this process ends, with the user's own lines if they are involved; the log has the whole traceback."""
+    """Report why this process ends, with the user's own lines if they are involved; the log has the whole traceback.
+
+    Of a refusal, which names the user's line in its sentence, `velodrome check` shows the lines as well.
+    """
     raised = error.__cause__ if isinstance(error, UserCodeError | UsersCodeFailed) and error.__cause__ else error
     users = users_traceback(raised) or quoted_traceback(str(raised))
+    if users is None and os.environ.get(INSTEAD) == CHECK and error.__cause__ is not None:
+        users = users_traceback(error.__cause__)
     with suppress(OSError):
         sys.stderr.write("".join(traceback.format_exception(error)))
     events.emit("error", cause=_cause(error, users), message=_sentence(error), traceback=users)

@@ -63,14 +63,14 @@ def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
     pytest.importorskip("tensorflow")
     from velodrome.data.splits import Part, Splits
     from velodrome.engines.tensorflow import worker_files
-    from velodrome.engines.tensorflow.examples import examples_of
+    from velodrome.engines.tensorflow.examples import Source
 
     images, labels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2, 1), np.array([2, 0, 1])
     part = Part(images, labels)
     assert worker_files.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
     worker_files.publish(Splits(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
-        found = next(iter(worker_files.dataset("train", examples_of(part))))
+        found = next(iter(worker_files.dataset("train", Source(part).arrays)))
         assert (np.asarray(found.inputs) == images).all()
         assert (np.asarray(found.targets) == labels).all()
     finally:
@@ -84,7 +84,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
 
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
-    from velodrome.engines.tensorflow.examples import Reader, examples_of
+    from velodrome.engines.tensorflow.examples import Source
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
@@ -95,8 +95,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     seen: list[list[int]] = [[] for _ in partitions]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        examples = examples_of(part)
-        streamed = feeds.StreamedSource(examples, Reader(examples), partitions, thread)
+        streamed = feeds.StreamedWindows(Source(part), partitions, thread)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
                 for mine, batches in zip(seen, window.inputs, strict=True):
@@ -154,7 +153,7 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
 
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
-    from velodrome.engines.tensorflow.examples import Reader, examples_of, to_tensors
+    from velodrome.engines.tensorflow.examples import Source
     from velodrome.tasks.schedule import by_data
 
     images = np.zeros((50, 10, 10, 1), np.uint8)
@@ -163,10 +162,9 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        examples = examples_of(mapped)
-        streamed = feeds.StreamedSource(examples, Reader(examples), partitions, thread)
-        examples = examples_of(Part(images, np.arange(50)))
-        held = feeds.InMemorySource(examples, to_tensors(examples), partitions)
+        streamed = feeds.StreamedWindows(Source(mapped), partitions, thread)
+        source = Source(Part(images, np.arange(50)))
+        held = feeds.HeldWindows(source, source.tensors(), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]
                        for source in (streamed, held)]

@@ -44,7 +44,8 @@ def train(tmp_path_factory):
     def call(model, **asked):
         key = repr((model, sorted(asked.items())))
         if key not in done:
-            reads = {"batch_size": 7, "unroll": 10} if model == "gpt-mini" else {"batch_size": 30}
+            reads = {"batch_size": 7, "unroll": 10} if model == "gpt-mini" else {
+                "batch_size": 30, "weight_decay": 0.0, "schedule": "constant"}
             usual = {"dataset": "driven", "seed": 3, "epochs": 2, "optimizer": "momentum", "learning_rate": 0.005,
                      "dtype": "float64"} | reads  # fmt: skip
             data = text if model == "gpt-mini" else images

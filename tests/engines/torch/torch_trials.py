@@ -15,8 +15,8 @@ Shape = tuple[int, int, int]
 
 
 class Outputs(NamedTuple):
-    logits: torch.Tensor
-    auxiliary: torch.Tensor
+    features: torch.Tensor
+    scores: torch.Tensor
 
 
 class Net(nn.Module):
@@ -48,9 +48,9 @@ class Net(nn.Module):
             logits = self.dropout(logits) + noise
         if self.training:
             if self.kind == "tuple":
-                return logits, logits
+                return flat, logits
             if self.kind == "named":
-                return Outputs(logits, logits)
+                return Outputs(flat, logits)
             if self.kind == "mistake":
                 raise RuntimeError("a mistake of the user's in training")
             if self.kind == "detached":

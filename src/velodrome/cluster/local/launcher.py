@@ -65,7 +65,8 @@ class LocalLauncher:
 
     def _start_one(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
         engine = plan.job.engine
-        if engine in self._templates:
+        # A script may set variables before it imports its framework, so it always gets a new interpreter.
+        if engine in self._templates and plan.job.script is None:
             return start_warm(self._template(engine), plan, process, folder, token, resume=resume)
         return start_cold(plan, process, folder, token, resume=resume)
 

@@ -113,4 +113,6 @@ class TransformedPart(ArrayPart):
 def with_transform(name: str, data: Arrays, key: tuple[int, ...]) -> Arrays:
     """The data with the user's transform of its training examples; `key` seeds it, with epoch and number."""
     function: Transform = users_function("--transform", name, 2)
-    return replace(data, train=TransformedPart({}, {}, name, data.train, function, key))
+    # The arrays as they were stay at hand, for statistics of the training part.
+    part = TransformedPart(data.train.inputs, data.train.targets, name, data.train, function, key)
+    return replace(data, train=part)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.data.arrays import Arrays
+from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.array_inputs import ArrayInputs
 from velodrome.engines.tensorflow.array_trial import ArrayTrial
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
@@ -24,6 +25,7 @@ from velodrome.engines.tensorflow.objectives import Computed, objective_of
 from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
+from velodrome.models.outputs import class_scores
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import COLUMNS
 from velodrome.offers.models import is_own
@@ -35,14 +37,15 @@ from velodrome.tasks.examples import ExampleTask
 class ArrayNetwork(KerasNetwork):
     """A built model, checked against the data and tried with its loss."""
 
-    def __init__(self, job: Job, task: ExampleTask, data: Arrays) -> None:
+    def __init__(self, job: Job, task: ExampleTask, data: Arrays, saved: Path | None = None) -> None:
+        """With `saved`, the model is loaded from that folder, to be evaluated."""
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         self._task, self.data = task, data
         self._inputs = ArrayInputs(job, data, tf.as_dtype(job.weights_dtype))
         self.pixel_form = self._inputs.pixels.form if self._inputs.pixels else None
         self._arguments = _arguments(job, task, data)
-        model = self._built(job)
+        model = self._built(job) if saved is None else model_file.load(saved)
         self._source = Source(data.train)
         sizes = [size or 1 for size in task.schedule(job, data, 1).in_parts(job.accumulate).sizes(job.steps)]
         self._sample = self._inputs.batch(*self.rows(sizes[0])).x
@@ -53,7 +56,8 @@ class ArrayNetwork(KerasNetwork):
         self._returns = "logits"
         if is_own(job.model) or task.has_own_loss:
             trial = ArrayTrial(self, job.model, task, way_out=way_out(job, data))
-            trial.examine(outputs, sizes, other_size(data, job.workers, EVALUATION_BATCH, sizes[0]))
+            evaluated = other_size(data, job.workers, EVALUATION_BATCH, sizes[0])
+            trial.examine(class_scores(outputs, tf.Tensor), sizes, evaluated)
             self._returns = trial.returns
             self.notes += trial.notes
         if is_own(job.model):

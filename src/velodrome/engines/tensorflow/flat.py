@@ -154,6 +154,14 @@ class FlatModel(ABC):
         know about it, as sentences. A model of the zoo is known to be saved whole."""
         return ()
 
+    def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
+        """What each layer takes (`events.models.Layer`) and the bytes of their outputs; nothing where it is unknown."""
+        return [], None
+
+    def reasons_outside_promise(self) -> list[str]:
+        """Why several workers would not end with the weights of one."""
+        return []
+
     def _about(self) -> dict[str, Any]:
         """What a saved model records of the job."""
         policy = {} if self.job.dtype == self.job.weights_dtype else {"policy": mixed_policy(self.job)}

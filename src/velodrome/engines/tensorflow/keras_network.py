@@ -12,7 +12,10 @@ import tensorflow as tf
 
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, FlatModel
+from velodrome.engines.tensorflow.inspection import layers_of
+from velodrome.engines.tensorflow.promises import reasons_of
 from velodrome.errors import BadRequest
+from velodrome.models import generators
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 
@@ -23,7 +26,7 @@ _SEED_STRIDE = 7919
 class KerasNetwork(FlatModel):
     """A built model that has been called once, so that all of its variables exist."""
 
-    #: What the model is called with to find out whether a saved one computes the same.
+    #: What the model is called with to try it: to compare it with a saved one, and to see what its layers take.
     _sample: Any
 
     def __init__(self, job: Job, model: keras.Model) -> None:
@@ -76,6 +79,13 @@ class KerasNetwork(FlatModel):
             tf.where(real > 0, new, old) if self.is_averaged(index) else new
             for index, (new, old) in enumerate(zip(after, before, strict=True))
         ]
+
+    def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
+        with generators.preserved():
+            return layers_of(self.model, self._sample)
+
+    def reasons_outside_promise(self) -> list[str]:
+        return reasons_of(self.model, tf.nest.map_structure(tf.TensorSpec.from_tensor, self._sample))
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         self._assign_weights(buffer)

@@ -7,6 +7,7 @@ recurrence allows it: before each LSTM layer and, where most of the time goes, b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -16,9 +17,9 @@ from velodrome.engines.tensorflow.text_network import StatelessTextNetwork, Text
 from velodrome.spec.job import Job
 
 
-def text_network(job: Job, text: Text) -> TextNetwork:
-    """The job's language model with the weights that its seed decides."""
-    return LstmNetwork(job, text) if job.model == "lstm-small" else StatelessTextNetwork(job, text)
+def text_network(job: Job, text: Text, saved: Path | None = None) -> TextNetwork:
+    """The job's language model with the weights that its seed decides, or the one that was saved in a folder."""
+    return (LstmNetwork if job.model == "lstm-small" else StatelessTextNetwork)(job, text, saved)
 
 
 class LstmNetwork(TextNetwork):

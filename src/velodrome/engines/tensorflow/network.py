@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.splits import Splits
+from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
 from velodrome.engines.tensorflow.flat import Batch, StepResult, set_number_format
@@ -19,7 +21,7 @@ from velodrome.engines.tensorflow.softmax import before_activation, class_losses
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
-from velodrome.models.outputs import check_outputs
+from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
@@ -36,11 +38,12 @@ class Network(KerasNetwork):
     #: A model of the zoo returns logits, and takes any batch.
     _found = Findings()
 
-    def __init__(self, job: Job, data: Splits) -> None:
+    def __init__(self, job: Job, data: Splits, saved: Path | None = None) -> None:
+        """With `saved`, the model is loaded from that folder, to be evaluated."""
         self.shape, self.classes = data.input_shape, data.classes
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
-        model = self._built(job)
+        model = self._built(job) if saved is None else model_file.load(saved)
         self.pixels, self.notes = choose_transform(job, model, data)
         self.pixel_form = self.pixels.form
         schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
@@ -54,7 +57,9 @@ class Network(KerasNetwork):
         check_outputs(job.model, outputs, tf.Tensor, len(images), self.classes)
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._sample = images
-        if is_own(job.model):
+        if saved is not None:
+            self.notes, self._found = (), Findings.of_saved(model_file.description(saved))
+        elif is_own(job.model):
             self._found = Trial(job.model, model, self.shape, self.dtype).examine(
                 images, outputs, self.classes, smallest=sizes[-1],
                 evaluation_size=other_size(data, job.workers, EVALUATION_BATCH, sizes[0]), way_out=way_out(job, data),
@@ -96,7 +101,7 @@ class Network(KerasNetwork):
         return tf.reshape(logits, [-1, self.classes])[:count]
 
     def _called(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
-        outputs = tf.cast(self.model(images, training=training), self.dtype)
+        outputs = tf.cast(class_scores(self.model(images, training=training), tf.Tensor), self.dtype)
         logits = before_activation(outputs, self.classes)
         if logits is not None:
             return logits
@@ -134,7 +139,7 @@ class Network(KerasNetwork):
     def _about(self) -> dict[str, Any]:
         return {
             **super()._about(), "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
-            "outputs": self._found.outputs, "only_batch": self._found.only_batch,
+            "outputs": self._found.outputs, "only_batch": self._found.only_batch, "several": self._found.several,
         }
 
 

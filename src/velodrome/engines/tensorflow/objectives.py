@@ -14,6 +14,7 @@ from velodrome.data.arrays import Arrays
 from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
 from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
+from velodrome.models.outputs import class_scores
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.labels import Binary, MultiLabel
@@ -65,7 +66,8 @@ class OutputObjective(Objective):
         self.shape, self._each = shape, max(1, int(np.prod(shape)))
 
     def compute(self, batch: Batch, constants: Any, *, training: bool) -> Computed:
-        outputs = self._shaped(self._outputs(self._model(batch.x, training=training), training=training))
+        returned = class_scores(self._model(batch.x, training=training), tf.Tensor)
+        outputs = self._shaped(self._outputs(returned, training=training))
         losses = self._losses(outputs, batch.y, training=training)
         loss, size = tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float64)
         return self._counted(Computed(loss, size, ()), outputs, batch.y, constants, training=training)

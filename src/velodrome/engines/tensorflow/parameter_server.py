@@ -25,6 +25,7 @@ from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.rates import steps_of_epoch
 from velodrome.engines.tensorflow.server_weights import FlatServerWeights, ServerWeights
 from velodrome.engines.tensorflow.stock import KerasServerWeights
+from velodrome.engines.tensorflow.totals import over_total, total_of
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, State
@@ -101,8 +102,7 @@ class ParameterServer(Learner):
         )
         dense = [tf.convert_to_tensor(piece) for piece in gradient]
         if self._network.by_total:
-            total = tf.cast(result.counts[-2], dense[0].dtype)
-            dense = [tf.math.divide_no_nan(piece, total) for piece in dense]
+            dense = [over_total(piece, total_of(result, piece.dtype)) for piece in dense]
         self._push(clip_by_norm(dense, self._context.job.clip_norm), before)
         return result
 

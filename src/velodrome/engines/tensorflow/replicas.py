@@ -17,18 +17,19 @@ from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.accumulate import gradient_in_parts
 from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
 from velodrome.engines.tensorflow.generators import generators_of
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.engines.tensorflow.rates import GraphRates, steps_of_epoch
 from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
+from velodrome.engines.tensorflow.totals import over_total, with_total
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner, Part, State
+from velodrome.worker.learner import Inspection, Learner, Part, State
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20
@@ -39,18 +40,6 @@ def traced(function: Callable[..., Any], *arguments: Any) -> Any:
     numbers in every graph, however many a strategy needs."""
     with preserved():
         return tf.function(function, autograph=False).get_concrete_function(*arguments)
-
-
-def with_total(gradient: Any, result: StepResult) -> Any:
-    """The gradient of a replica's sum, followed by its total, so that both are summed over the replicas at once."""
-    if isinstance(gradient, list):
-        return [*gradient, tf.cast(result.counts[-2], gradient[0].dtype)]
-    return tf.concat([gradient, tf.reshape(tf.cast(result.counts[-2], gradient.dtype), [1])], 0)
-
-
-def over_total(gradient: tf.Tensor) -> tf.Tensor:
-    """The gradient divided by the total, from the sum of what `with_total` returned; zero if nothing was counted."""
-    return tf.math.divide_no_nan(gradient[:-1], gradient[-1])
 
 
 class Replicas(Learner):
@@ -161,7 +150,7 @@ class Replicas(Learner):
 
     def _apply(self, gradient: tf.Tensor, iteration: tf.Tensor) -> None:
         if self._network.by_total:
-            gradient = over_total(gradient)
+            gradient = over_total(gradient[:-1], gradient[-1])
         (gradient,) = clip_by_norm([gradient], self._context.job.clip_norm)
         slots = [slot.handle for slot in self._slots]
         rate = self._rates.at(iteration)
@@ -242,6 +231,13 @@ class Replicas(Learner):
             self._iterations += window.last - window.first
         with self._waiting():
             return self._take_counts()
+
+    def inspect(self, step: int) -> Inspection:
+        self.train(step, step + 1)
+        layers, activations = self._network.layer_rows()
+        weights = self.parameters * self._network.dtype.size
+        statistics = sum(np.asarray(value).nbytes for value in self._statistics[0])
+        return Inspection(weights + statistics, weights, len(self._slots) * weights, activations, layers)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
 from velodrome.engines.tensorflow.rates import GraphRates, KerasRates, steps_of_epoch
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
+from velodrome.engines.tensorflow.totals import over_total
 from velodrome.errors import BadRequest
 from velodrome.models.own import builder_of, reason_of
 from velodrome.spec.job import Job
@@ -198,7 +199,7 @@ class StockReplicas(Replicas):
                 gradient = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient)
             if by_total:
                 *gradient, total = gradient
-                gradient = [tf.math.divide_no_nan(piece, total) for piece in gradient]
+                gradient = [over_total(piece, total) for piece in gradient]
             gradient = [piece / self._world for piece in clip_by_norm(gradient, norm)]
         self._keras.apply(gradient)
 

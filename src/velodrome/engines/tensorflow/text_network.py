@@ -24,10 +24,14 @@ from velodrome.spec.job import Job
 class TextNetwork(FlatModel):
     """A built language model. Its statistics, if it has any, are the state of each row."""
 
-    def __init__(self, job: Job, text: Text) -> None:
+    def __init__(self, job: Job, text: Text, saved: Path | None = None) -> None:
+        """With `saved`, the model is loaded from that folder, to be evaluated."""
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
-        super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), job.unroll))
+        if saved is None:
+            super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), job.unroll))
+        else:
+            super().__init__(job, model_file.load(saved))
         self.vocabulary, self._name = text.vocabulary, text.name
 
     @property

@@ -6,6 +6,7 @@ statistics nor random numbers change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 from velodrome.engines.tensorflow.softmax import Activation, last_activation
 from velodrome.models import generators
 from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, check_outputs
+from velodrome.models.outputs import are_probabilities, auxiliary_note, check_outputs, class_scores, has_auxiliary
 from velodrome.models.own import fits_data
 
 
@@ -31,6 +32,15 @@ class Findings:
     exact: bool = True
     #: The only batch that it takes; None if it takes any.
     only_batch: int | None = None
+    #: Whether the scores are among several outputs, and whether auxiliary ones are among those in training.
+    several: bool = False
+    auxiliary: bool = False
+
+    @classmethod
+    def of_saved(cls, about: Mapping[str, Any]) -> Findings:
+        """What evaluating a saved model needs to know, from its description."""
+        evaluated = about.get("outputs") == "probabilities"
+        return cls(probabilities=(evaluated, evaluated), only_batch=about.get("only_batch"))
 
     @property
     def outputs(self) -> str:
@@ -39,6 +49,9 @@ class Findings:
 
     def notes(self, name: str) -> tuple[str, ...]:
         """What the user should know, as sentences."""
+        return (*self._about_ending(name), *([auxiliary_note(name)] if self.auxiliary else []))
+
+    def _about_ending(self, name: str) -> tuple[str, ...]:
         if not self.exact:
             return (
                 f"model {name!r} returns probabilities, and what went into its softmax is not to be had: the loss is "
@@ -79,7 +92,7 @@ class Trial:
         return True
 
     def examine(
-        self, images: tf.Tensor, outputs: tf.Tensor, classes: int, *, smallest: int, evaluation_size: int, way_out: str
+        self, images: tf.Tensor, outputs: Any, classes: int, *, smallest: int, evaluation_size: int, way_out: str
     ) -> Findings:
         """What training needs to know of a model that returned these outputs for a full batch in evaluation.
 
@@ -89,23 +102,25 @@ class Trial:
         full = len(images)
         with fits_data(self._name, self._shape, building=False, batch=smallest, training=True):
             try:
-                trained = self._traced(smallest, training=True)
+                returned = self._traced(smallest, training=True)
             except Exception as error:
                 if smallest == full or not self._takes(full, training=True):
                     raise
                 raise wrong_batch(self._name, smallest, full, error, way_out) from error
-        check_outputs(self._name, trained, tf.Tensor, smallest, classes, training=True)
+        trained = check_outputs(self._name, returned, tf.Tensor, smallest, classes, training=True)
+        more = {"several": not (isinstance(returned, tf.Tensor) and isinstance(outputs, tf.Tensor)),
+                "auxiliary": has_auxiliary(returned, tf.Tensor)}
         # A model that takes batches of two sizes takes any.
         free = smallest < full or self._takes(evaluation_size, training=False)
         only, found = None if free else full, last_activation(trained, classes)
-        evaluated = are_probabilities(outputs.numpy())
+        evaluated = are_probabilities(class_scores(outputs, tf.Tensor).numpy())
         if not evaluated or found is not None:
-            return Findings(found[0] if found else None, (evaluated, evaluated), only_batch=only)
+            return Findings(found[0] if found else None, (evaluated, evaluated), only_batch=only, **more)
         in_training = self._returns_probabilities(images)
-        in_evaluation = last_activation(self._traced(smallest, training=False), classes)
-        return Findings(None, (in_training, True), in_evaluation is not None and not in_training, only)
+        in_evaluation = last_activation(class_scores(self._traced(smallest, training=False), tf.Tensor), classes)
+        return Findings(None, (in_training, True), in_evaluation is not None and not in_training, only, **more)
 
     def _returns_probabilities(self, images: tf.Tensor) -> bool:
         """Whether a model whose activation is not recognised returns probabilities in training, found by a call."""
         with generators.preserved(), keras.StatelessScope():
-            return are_probabilities(self._model(images, training=True).numpy())
+            return are_probabilities(class_scores(self._model(images, training=True), tf.Tensor).numpy())

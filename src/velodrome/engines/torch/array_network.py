@@ -65,12 +65,15 @@ def columns_of(job: Job, data: Arrays, device: torch.device) -> Columns:
 
 
 def build(
-    job: Job, data: Arrays, task: ExampleTask, device: torch.device, *, evaluation_batch: int
+    job: Job, data: Arrays, task: ExampleTask, device: torch.device, *, evaluation_batch: int,
+    model: nn.Module | None = None,
 ) -> Network:
-    """The job's network with the weights that its seed decides, or `BadRequest`."""
+    """The job's network with the weights that its seed decides, or `BadRequest`; with `model`, one that was loaded."""
     seed_everything(job.seed)
     shape, outputs, given = input_shape_of(data), task.outputs(data), arguments_of(job, data, task)
-    model = make(job.model, given, shape, outputs).to(device=device, dtype=dtype_of(job))
+    if model is None:
+        model = make(job.model, given, shape, outputs)
+    model = model.to(device=device, dtype=dtype_of(job))
     pixels = transform_of_arrays(job.pixels, data)
     zoo = not is_own(job.model)
     if zoo and data.images:
@@ -122,11 +125,12 @@ def _adapted(
         job.model, model, lambda count: sample(count).x, data.classes, sizes=sizes, evaluation_size=evaluation_size,
         way_out=way_out(job, data),
     )
-    saved = {"outputs": found.evaluation, "only_batch": found.evaluation_batch}
+    saved = {"outputs": found.evaluation, "only_batch": found.evaluation_batch, "several": found.several}
     if {found.training, found.evaluation} <= {"logits", "sigmoid"} and found.evaluation_batch is None:
-        return model, saved, found.notes
+        return model, saved, found.notes  # the objective finds the scores among several outputs
     adapter = LogitsModel(
-        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch
+        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
+        several=found.several or len(data.inputs) > 1,
     )
     return adapter, saved, found.notes
 

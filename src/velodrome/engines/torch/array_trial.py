@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from velodrome.engines.torch import trial
+from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.objectives import Objective, OutputObjective, OwnObjective
 from velodrome.engines.torch.softmax import SoftmaxInput
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
@@ -115,7 +116,7 @@ def _try_first(
 
 def _outputs(model: nn.Module, batch: Batch, *, training: bool) -> object:
     with trial.untouched(model) as tried, torch.no_grad():
-        return tried.train(training)(batch.x)
+        return scores(tried.train(training), batch.x)
 
 
 def _check_outputs(name: str, outputs: object, size: int, shape: tuple[int, ...], *, training: bool) -> None:
@@ -136,7 +137,7 @@ def _ends_in_sigmoid(model: nn.Module, batch: Batch, *, training: bool) -> bool:
         with trial.untouched(model) as tried, torch.no_grad():
             tried.train(training)
             with SoftmaxInput() as seen:
-                outputs = tried(batch.x)
+                outputs = scores(tried, batch.x)
         return seen.is_sigmoid(outputs)
     except Exception:  # what is wrong is reported by the trial of the loss
         return False

@@ -17,6 +17,7 @@ from torch import nn
 from velodrome.engines.torch import given_weights
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.generators import generators_of
+from velodrome.engines.torch.inspection import inspect_step
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
@@ -29,7 +30,7 @@ from velodrome.transport.base import Transport
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner, Part, State
+from velodrome.worker.learner import Inspection, Learner, Part, State
 
 
 class TorchLearner(Learner):
@@ -126,6 +127,9 @@ class TorchLearner(Learner):
         # What is a step for the task is here one of the batches that a step adds up.
         self._will_add(True)
         return self._task.train(first * self._accumulate, last * self._accumulate, self)
+
+    def inspect(self, step: int) -> Inspection:
+        return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
@@ -267,7 +271,12 @@ class TorchLearner(Learner):
         self._epochs = int(state["epochs"])
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
-        return () if self._network.from_zoo else saved.check_saving(self._context.job.model, self._model)
+        if self._network.from_zoo:
+            return ()
+        name, sample = self._context.job.model, self._network.sample
+        notes = saved.check_saving(name, self._model)
+        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder)
+        return notes if problem is None else (*notes, saved.not_reloaded(name, problem))
 
     def save(self, folder: Path) -> None:
         job = self._context.job

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from velodrome import files
 from velodrome.engines.torch import network, trial
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
+from velodrome.models.outputs import class_scores
 from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, tuples
 from velodrome.tasks.batch import Batch
 
@@ -64,6 +67,47 @@ def check_saving(name: str, model: nn.Module) -> tuple[str, ...]:
                 ) from error
     left_out = ", ".join(not_saved(model))
     return (f"model {name!r} has state that is no tensor and will not be saved: {left_out}",) if left_out else ()
+
+
+def reload_problem(
+    model: nn.Module, write: Callable[[Path], None], sample: Any | None, folder: Path
+) -> str | None:
+    """Why what `write` saves cannot be loaded again, or is another model then; None if it is the same. It is tried in a
+    folder below `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+        try:
+            write(Path(name))
+            loaded = load(Path(name))
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
+                raise
+            return " ".join(str(error).split())[:300] or type(error).__name__
+    ours, theirs = weights_of(model), weights_of(loaded)
+    if ours.keys() != theirs.keys() or not all(torch.equal(value, theirs[key]) for key, value in ours.items()):
+        return "not all of its weights are restored"
+    return None if sample is None else _difference(model, loaded.to(next(model.parameters()).device), sample)
+
+
+def _difference(model: nn.Module, loaded: nn.Module, sample: Any) -> str | None:
+    """Whether two models with the same weights compute something else; a model that draws random numbers is not
+    compared."""
+    with trial.untouched(model) as tried, torch.no_grad():
+        tried.eval()
+        before, again, after = (class_scores(each(sample), torch.Tensor) for each in (tried, tried, loaded))
+    if not isinstance(before, torch.Tensor):
+        return None
+    rounding = 1e-4 * float(before.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    same = [torch.allclose(before, other, atol=rounding, equal_nan=True) for other in (again, after)]
+    return "it computes something else after loading" if same == [True, False] else None
+
+
+def not_reloaded(name: str, problem: str) -> str:
+    """What the user of a model that cannot be loaded again should know before it is trained."""
+    return (
+        f"model {name!r} could not be loaded after saving it ({problem}): its weights will be written to "
+        f"model/{WEIGHTS} even so, and `velodrome runs verify` will fail"
+    )
 
 
 def load(folder: Path) -> nn.Module:

@@ -70,8 +70,8 @@ class Network:
     from_zoo: bool
     #: The smallest batch a process can train on: batch normalisation has no variance of one example.
     minimum_batch: int = 1
-    #: A batch of images, for trying the model.
-    sample: torch.Tensor | None = None
+    #: Makes a batch of images, for trying the model.
+    sample: Callable[[], torch.Tensor] | None = None
     #: How bytes become its input; None for a language model.
     pixels: PixelTransform | None = None
     #: What is called instead of the model, where the model does not return logits for every batch or does not compute
@@ -101,7 +101,7 @@ class Network:
                 if tried is self.model:  # it cannot be copied, and a call may change more than tensors
                     return False
                 tried.train()
-                self.call(tried) if self.call else tried(self.sample)
+                self.call(tried) if self.call else tried(self.sample() if self.sample else None)
                 return all(torch.equal(*pair) for pair in zip(before, tried.parameters(), strict=True))
         except Exception:
             return False
@@ -142,10 +142,6 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
     seed_everything(job.seed)
     dtype, pixels = dtype_of(job), transform_of(job.pixels, data)
     model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
-    if not is_own(job.model):
-        model = model.to(memory_format=torch.channels_last)
-        mixed = Autocast(model, device) if job.dtype == "bfloat16" else None
-        return Network(model=model, loss=training_loss(job), from_zoo=True, pixels=pixels, adapter=mixed)
     convert = converter(pixels, shape, dtype, device, channels_last=False)
 
     def sample(count: int) -> torch.Tensor:
@@ -153,6 +149,11 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         chosen = data.train.images[np.arange(count) % len(data.train)].transpose(0, 3, 1, 2)
         return convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
 
+    if not is_own(job.model):
+        model = model.to(memory_format=torch.channels_last)
+        mixed = Autocast(model, device) if job.dtype == "bfloat16" else None
+        return Network(model=model, loss=training_loss(job), from_zoo=True, pixels=pixels, adapter=mixed,
+                       sample=lambda: sample(_training_sizes(job, data)[0]))
     sizes = _training_sizes(job, data)
     lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]))
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -161,9 +162,11 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         job.model, model, sample, data.classes, sizes=sizes,
         evaluation_size=other_size(data, job.workers, evaluation_batch, sizes[0]), way_out=way_out(job, data),
     )
-    plain = {found.training, found.evaluation} <= {"logits", "sigmoid"} and found.evaluation_batch is None
+    plain = {found.training, found.evaluation} <= {"logits", "sigmoid"}
+    plain = plain and found.evaluation_batch is None and not found.several
     adapter: nn.Module | None = None if plain else LogitsModel(
-        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch
+        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
+        several=found.several,
     )
     if job.dtype == "bfloat16":
         adapter = Autocast(adapter or model, device)
@@ -172,10 +175,11 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         loss=training_loss(job),
         from_zoo=False,
         minimum_batch=found.minimum_batch,
-        sample=sample(sizes[0]),
+        sample=lambda: sample(sizes[0]),
         pixels=pixels,
         adapter=adapter,
-        saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy},
+        saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy,
+                  "several": found.several},
         notes=found.notes,
     )
 

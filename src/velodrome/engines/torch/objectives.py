@@ -13,6 +13,7 @@ from torch import nn
 
 from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.array_feed import repeated
+from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.own_loss import count_of, sum_and_count
 from velodrome.engines.torch.softmax import SoftmaxInput
 from velodrome.errors import BadRequest
@@ -73,7 +74,7 @@ class OutputObjective(Objective):
         return self._loss(outputs, batch.y)
 
     def _called(self, model: nn.Module, inputs: Any) -> torch.Tensor:
-        return self._shaped(model(inputs))
+        return self._shaped(scores(model, inputs))
 
     def _shaped(self, outputs: Any) -> torch.Tensor:
         if isinstance(outputs, torch.Tensor) and outputs.dtype == torch.bfloat16:
@@ -127,9 +128,9 @@ class LabelObjective(OutputObjective):
 
     def _called(self, model: nn.Module, inputs: Any) -> torch.Tensor:
         if not self._sigmoid[model.training]:
-            return self._shaped(model(inputs))
+            return self._shaped(scores(model, inputs))
         with SoftmaxInput() as seen:
-            outputs = model(inputs)
+            outputs = scores(model, inputs)
         logits = seen.sigmoid_input(outputs)
         return self._shaped(outputs.logit(eps=torch.finfo(outputs.dtype).tiny) if logits is None else logits)
 

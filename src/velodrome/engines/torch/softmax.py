@@ -10,6 +10,8 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from velodrome.engines.torch.calling import scores
+
 #: What a model returns: logits, or log-probabilities, which are normalised logits; a softmax whose input can be had; or
 #: probabilities that were computed in some other way; or sigmoids, which serve as logits.
 Outputs = Literal["logits", "softmax", "probabilities", "sigmoid"]
@@ -68,13 +70,15 @@ class LogitsModel(nn.Module):
     """A user's model as the loss needs it: logits come out, in training and in evaluation.
 
     `evaluation_batch` is for a model that takes batches of one size only: evaluation then calls it with no other.
+    `several` is for one that has several inputs, or returns its scores among other outputs.
     """
 
     def __init__(
-        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None = None
+        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None = None,
+        several: bool = False,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._several = model, several
         self._in_training, self._in_evaluation, self._evaluation_batch = training, evaluation, evaluation_batch
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -89,11 +93,14 @@ class LogitsModel(nn.Module):
 
     def _logits(self, images: torch.Tensor, kind: Outputs) -> torch.Tensor:
         if kind in ("logits", "sigmoid"):
-            outputs: torch.Tensor = self.model(images)
-            return outputs
+            return self._scores(images)
         if kind == "probabilities":
-            return logarithm(self.model(images))
+            return logarithm(self._scores(images))
         with SoftmaxInput() as seen:
-            outputs = self.model(images)
+            outputs = self._scores(images)
         logits = seen.logits(outputs)
         return logarithm(outputs) if logits is None else logits
+
+    def _scores(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = scores(self.model, images) if self._several else self.model(images)
+        return outputs

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from velodrome.engines.torch.calling import call, scores
 from velodrome.engines.torch.generators import generators_of
 from velodrome.engines.torch.softmax import Outputs, SoftmaxInput
 from velodrome.errors import BadRequest
 from velodrome.models import generators, own
 from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, check_outputs
+from velodrome.models.outputs import are_probabilities, auxiliary_note, check_outputs, has_auxiliary
 
 #: What a model is called with: a tensor, or several by name.
 Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
@@ -36,6 +37,8 @@ class Findings:
     minimum_batch: int
     #: The only batch that it can evaluate; None if it takes any.
     evaluation_batch: int | None
+    #: Whether the scores are among several outputs, in one of the modes.
+    several: bool = False
     #: What the user should know, as sentences.
     notes: tuple[str, ...] = ()
 
@@ -100,7 +103,9 @@ def examine(
     full, *smaller = sizes
     # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
     compiled, model = model, getattr(model, "_orig_mod", model)
-    evaluation, training = (_outputs(name, model, sample(full), classes, training=mode) for mode in (False, True))
+    (evaluation, in_evaluation), (training, in_training) = (
+        _outputs(name, model, sample(full), classes, training=mode) for mode in (False, True)
+    )
     if compiled is not model:  # compiled code cannot be looked into
         evaluation, training = (
             "probabilities" if kind == "softmax" else kind for kind in (evaluation, training)
@@ -114,30 +119,35 @@ def examine(
             raise wrong_batch(name, size, full, error, way_out) from error
     # A model that trains on batches of two sizes takes any.
     free = any(size >= minimum for size in smaller) or _evaluates(model, sample(evaluation_size))
-    return Findings(training, evaluation, minimum, None if free else full, _notes(name, training, evaluation))
+    several = any(not isinstance(outputs, torch.Tensor) for outputs in (in_evaluation, in_training))
+    notes = _notes(name, training, evaluation)
+    if several and has_auxiliary(in_training, torch.Tensor):
+        notes += (auxiliary_note(name),)
+    return Findings(training, evaluation, minimum, None if free else full, several, notes)
 
 
-def _run(model: nn.Module, images: Inputs, *, training: bool) -> torch.Tensor:
+def _run(model: nn.Module, images: Inputs, *, training: bool) -> Any:
     with untouched(model) as tried, torch.set_grad_enabled(training):
-        outputs: torch.Tensor = tried.train(training)(images)
-    return outputs
+        return call(tried.train(training), images)
 
 
-def _outputs(name: str, model: nn.Module, images: Inputs, classes: int, *, training: bool) -> Outputs:
-    """What the model returns for a batch in one of its modes."""
+def _outputs(name: str, model: nn.Module, images: Inputs, classes: int, *, training: bool) -> tuple[Outputs, Any]:
+    """What kind of scores the model returns for a batch in one of its modes, and all that it returned."""
     size = size_of(images)
     with own.fits_data(name, shape_of(images), building=False, batch=size, training=training):
-        outputs = _run(model, images, training=training)
-    check_outputs(name, outputs, torch.Tensor, size, classes, training=training)
+        returned = _run(model, images, training=training)
+    outputs = check_outputs(name, returned, torch.Tensor, size, classes, training=training)
     if training and not outputs.requires_grad:
         raise BadRequest(
             f"model {name!r} cannot be trained: what it returns does not depend on a parameter, or was detached from it"
         )
     values = outputs.detach().double().cpu().numpy()
     if values.min() < 0 or values.max() > 1:
-        return "logits"
+        return "logits", returned
     kind = _end_of(model, images, training=training)
-    return kind if kind != "logits" else "probabilities" if are_probabilities(values) else "logits"
+    if kind == "logits" and are_probabilities(values):
+        kind = "probabilities"
+    return kind, returned
 
 
 def _end_of(model: nn.Module, images: Inputs, *, training: bool) -> Outputs:
@@ -146,7 +156,7 @@ def _end_of(model: nn.Module, images: Inputs, *, training: bool) -> Outputs:
         with untouched(model) as tried, torch.no_grad():
             tried.train(training)
             with SoftmaxInput() as seen:
-                outputs = tried(images)
+                outputs = scores(tried, images)
     except Exception:  # compiled code need not take a mode
         return "logits"
     if seen.is_sigmoid(outputs):

@@ -6,8 +6,10 @@ from contextlib import ExitStack
 
 import torch
 
+from velodrome.data.arrays import Arrays
 from velodrome.engines.torch import tuning, waiting
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.saved_network import load_network
 from velodrome.engines.torch.tasks.base import task_class
 from velodrome.offers.world import World
 from velodrome.transport.base import Alone, Transport
@@ -35,7 +37,10 @@ def _train(context: Context) -> None:
         transport, learner_class = _connect(context, gpus)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        network = task_class(context).network(context, device)
+        if context.saved_model is None or isinstance(context.data, Arrays):
+            network = task_class(context).network(context, device)
+        else:
+            network = load_network(context.saved_model, context, device)
         learner = learner_class(context, network, transport, device)
     loop.run(context, learner)
 

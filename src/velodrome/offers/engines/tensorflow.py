@@ -50,14 +50,14 @@ ENGINE = Engine(
     strategies=(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
-            synchronous=True, consistency="none", max_workers=1,
+            synchronous=True, consistency="none", max_workers=1, exchange="none",
             implementation=Implementation(
                 own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)
             ),
         ),
         Strategy(
             "mirrored", "MirroredStrategy: synchronous over several devices of one process",
-            synchronous=True, consistency="bsp", one_process=True,
+            synchronous=True, consistency="bsp", one_process=True, exchange="devices",
             implementation=_synchronous(
                 "MirroredStrategy's all-reduce of the flat gradient",
                 "MirroredStrategy's all-reduce of each weight's gradient, called by the optimizer",
@@ -65,7 +65,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "multi-worker-mirrored", "MultiWorkerMirroredStrategy: synchronous over processes, worker 0 is chief",
-            synchronous=True, consistency="bsp", listens=("worker",),
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
             implementation=_synchronous(
                 "MultiWorkerMirroredStrategy's all-reduce of the flat gradient over gRPC",
                 "MultiWorkerMirroredStrategy's all-reduce of each weight's gradient, called by the optimizer",
@@ -74,7 +74,7 @@ ENGINE = Engine(
         Strategy(
             "parameter-server", "ParameterServerStrategy: asynchronous, weights on servers, a chief schedules the work",
             synchronous=False, consistency="asp", roles=("server", "worker", "chief"),
-            listens=("server", "worker", "chief"),
+            listens=("server", "worker", "chief"), exchange="servers",
             implementation=Implementation(
                 own=(f"{_FLAT}, split over the servers", "closures of several steps each, unrolled for small networks",
                      "workers that read their own data"),
@@ -85,7 +85,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "central-storage", "CentralStorageStrategy: synchronous, weights on one device, computed on several",
-            synchronous=True, consistency="bsp", one_process=True,
+            synchronous=True, consistency="bsp", one_process=True, exchange="devices",
             implementation=_synchronous(
                 "CentralStorageStrategy's reduction of the flat gradient to one device",
                 "CentralStorageStrategy's reduction of each weight's gradient, called by the optimizer",
@@ -93,7 +93,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
-            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",),
+            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
             implementation=Implementation(
                 own=(_FLAT, "the gradient summed by MPI in the tensor's own memory"), framework=(_AUTODIFF,),
             ),

@@ -45,7 +45,7 @@ ENGINE = Engine(
     strategies=(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
-            synchronous=True, consistency="none", max_workers=1,
+            synchronous=True, consistency="none", max_workers=1, exchange="none",
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD,),
                 stock=(_AUTOGRAD, STOCK_OPTIMIZER), kept=(_BATCHES,),
@@ -54,7 +54,7 @@ ENGINE = Engine(
         Strategy(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
-            synchronous=True, consistency="bsp", listens=("worker",),
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS),
                 framework=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL, buffers not broadcast, gradients as "
@@ -65,7 +65,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
-            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",),
+            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _REDUCTION),
                 framework=(_AUTOGRAD,),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
+from velodrome.models.promises import outside_promise, promised
 from velodrome.tasks.examples import ExampleTask
 from velodrome.worker.context import Context
 
@@ -20,15 +21,17 @@ class ArrayTask(TensorFlowTask):
 
     def network(self, context: Context) -> FlatModel:
         network = self._network(context)
-        for note in network.notes if context.is_chief else ():
-            context.events.emit("warning", message=note)
+        if context.is_chief and context.saved_model is None:
+            reasons = network.reasons_outside_promise() if promised(context.job) else ()
+            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
+                context.events.emit("warning", message=note)
         return network
 
     def _network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.array_network import ArrayNetwork
 
         assert isinstance(context.task, ExampleTask), "arrays are examples"
-        return ArrayNetwork(context.job, context.task, context.data)
+        return ArrayNetwork(context.job, context.task, context.data, context.saved_model)
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import IndexFeed

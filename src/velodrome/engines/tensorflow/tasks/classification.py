@@ -16,7 +16,7 @@ class ClassificationTask(ArrayTask):
             return super()._network(context)
         from velodrome.engines.tensorflow.network import Network
 
-        return Network(context.job, context.data)
+        return Network(context.job, context.data, context.saved_model)
 
 
 TASK = ClassificationTask()

@@ -20,7 +20,7 @@ class LanguageModelTask(TensorFlowTask):
     def network(self, context: Context) -> FlatModel:
         from velodrome.engines.tensorflow.language import text_network
 
-        return text_network(context.job, context.data)
+        return text_network(context.job, context.data, context.saved_model)
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import TextFeed

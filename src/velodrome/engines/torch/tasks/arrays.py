@@ -14,10 +14,13 @@ import torch
 from velodrome import files
 from velodrome.engines.torch.array_feed import Feed, feed_of
 from velodrome.engines.torch.array_network import arguments_of, build, columns_of, input_shape_of
+from velodrome.engines.torch.model_file import load
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import ObjectiveModule, OutputObjective
+from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
 from velodrome.engines.torch.tasks.classification import EVALUATION_BATCH, MAX_CONFUSION_CLASSES
+from velodrome.models.promises import outside_promise, promised
 from velodrome.models.recipe import COLUMNS
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.counts import Counts
@@ -44,9 +47,15 @@ class ArrayTask(TorchTask):
 
     @classmethod
     def network(cls, context: Context, device: torch.device) -> Network:
-        network = build(context.job, context.data, _task_of(context), device, evaluation_batch=EVALUATION_BATCH)
-        for note in network.notes if context.is_chief else ():
-            context.events.emit("warning", message=note)
+        job, saved = context.job, context.saved_model
+        network = build(
+            job, context.data, _task_of(context), device, evaluation_batch=EVALUATION_BATCH,
+            model=None if saved is None else load(saved).train(),
+        )
+        if context.is_chief and saved is None:
+            reasons = reasons_of(network.model, network.call) if promised(job) and network.call else ()
+            for note in (*network.notes, *outside_promise(job.model, reasons)):
+                context.events.emit("warning", message=note)
         return network
 
     def _feed(self, part: str) -> Feed:

@@ -9,7 +9,9 @@ import torch
 
 from velodrome.engines.torch.examples import Examples, examples_of
 from velodrome.engines.torch.network import Network, build
+from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
+from velodrome.models.promises import outside_promise, promised
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.worker.context import Context
@@ -33,8 +35,11 @@ class ClassificationTask(TorchTask):
     @classmethod
     def network(cls, context: Context, device: torch.device) -> Network:
         network = build(context.job, context.data, device, evaluation_batch=EVALUATION_BATCH)
-        for note in network.notes if context.is_chief else ():
-            context.events.emit("warning", message=note)
+        if context.is_chief:
+            job, sample = context.job, network.sample
+            reasons = reasons_of(network.model, lambda model: model(sample())) if promised(job) and sample else ()
+            for note in (*network.notes, *outside_promise(job.model, reasons)):
+                context.events.emit("warning", message=note)
         return network
 
     def _examples(self, part: str) -> Examples:

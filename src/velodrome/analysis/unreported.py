@@ -1,0 +1,22 @@
+"""What scripts of the user's own did not report, in words: such figures are unknown, and no verdict rests on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from velodrome.analysis.compare import Row
+from velodrome.analysis.lead import in_list
+
+
+def unreported_note(rows: Sequence[Row]) -> str:
+    """`not reported by the script: examples (throughput is unknown)`, without a full stop; empty if nothing lacks."""
+    lacking: dict[str, list[str]] = {}
+    for row in rows:
+        for sentence in dict.fromkeys(one for result in row.results for one in result.get("not_reported") or ()):
+            lacking.setdefault(sentence, []).append(row.name)
+    found = []
+    for sentence, names in lacking.items():
+        what, _, follows = sentence.partition(": ")
+        whose = "" if len(names) == len(rows) else f" by {in_list(names)}"
+        found.append(f"{what}{whose} ({follows})")
+    return f"not reported by the script: {'; '.join(found)}" if found else ""

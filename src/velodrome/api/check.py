@@ -1,0 +1,93 @@
+"""`check`: two steps of a job in one process, and what they say about every strategy of its engine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from velodrome.cluster import environments, preflight
+from velodrome.cluster.launcher import Launcher
+from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.data.base import Progress
+from velodrome.data.cache.fetch import using_mirror
+from velodrome.errors import VelodromeError
+from velodrome.events.models import InspectionEvent, ResultEvent, WarningEvent
+from velodrome.offers.base import Strategy
+from velodrome.offers.registry import engine_of
+from velodrome.offers.traffic import traffic_of
+from velodrome.run.rehearse import alone, rehearse
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve, within_limits
+from velodrome.tasks.registry import task_of, task_of_result
+from velodrome.variables import CHECK
+
+
+def check(
+    job: Job, *, on: str = DEFAULT, mirror: str | None = None, on_download: Progress | None = None
+) -> dict[str, Any]:
+    """Try a job: two training steps in one process, then its ``layers``, ``memory``, the expected ``strategies`` with
+    their traffic per step, and what each of them would refuse.
+
+    Args:
+        job: what to train and how; its number of workers, or two, is that of the strategies.
+        on: the launcher: ``local``, or ``debug`` to try it inside this program.
+        mirror: folder or URL with the publisher's files of a data set.
+        on_download: called with bytes done, bytes in total and a label while a data set is fetched.
+
+    Raises:
+        BadRequest: the job cannot run as requested.
+        RunFailed: the model, the loss or the data failed; ``failure`` has the traceback of your own code.
+    """
+    workers = job.workers if job.workers > 1 else 2
+    job = resolve(within_limits(job, environments.default_engine()), environments.default_engine())
+    with using_mirror(mirror), open_launcher(on) as launcher:
+        tried = alone(job)
+        events = rehearse(tried, CHECK, launcher, on_download)
+        inspection = next(event for event in events if isinstance(event, InspectionEvent))
+        final = next(event for event in events if isinstance(event, ResultEvent))
+        strategies = [
+            _strategy(job, strategy, workers, inspection.gradient_bytes, launcher)
+            for strategy in engine_of(job).strategies
+        ]
+    definitions = [metric.as_json() for metric in final.metrics]  # only the process knows those of an own task
+    task = task_of_result({"task": task_of(tried).name, "metrics": definitions})
+    return {
+        "model": job.model, "dataset": job.dataset, "engine": job.engine, "task": task.name,
+        "parameters": final.parameters, "batch": inspection.batch, "step_seconds": inspection.seconds,
+        "layers": _layers(inspection), "memory": _memory(inspection), "strategies": strategies,
+        "test": task.summary(final.test.as_json()),
+        "warnings": list(dict.fromkeys(event.message for event in events if isinstance(event, WarningEvent))),
+    }
+
+
+def _layers(inspection: InspectionEvent) -> list[dict[str, Any]]:
+    """Each layer with its share of the time of a step; what an engine cannot measure has none."""
+    total = sum(layer.seconds for layer in inspection.layers)
+    return [
+        {**layer.as_json(), "share": layer.seconds / total if total > 0 else None} for layer in inspection.layers
+    ]
+
+
+def _memory(inspection: InspectionEvent) -> dict[str, int | None]:
+    names = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "data_bytes", "mapped_bytes")
+    return {name: getattr(inspection, name) for name in names}
+
+
+def _strategy(job: Job, strategy: Strategy, workers: int, gradient_bytes: int, launcher: Launcher) -> dict[str, Any]:
+    """A strategy with so many workers: its traffic per worker and step, and why it would be refused, if it would."""
+    count = min(workers, strategy.max_workers or workers)
+    wanted = job.model_copy(update={
+        "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
+        "batch_scope": None, "keep_going": False,
+    })
+    try:
+        wanted = resolve(wanted)
+        preflight.check_job(wanted)
+        if launcher.name == DEFAULT:  # others cannot start several processes, and that is no property of the job
+            launcher.check(wanted)
+        refused = None
+    except VelodromeError as error:
+        refused = str(error)
+    traffic = None if strategy.exchange is None else asdict(traffic_of(strategy.exchange, gradient_bytes, count))
+    return {"strategy": strategy.name, "workers": count, "consistency": strategy.consistency, "traffic": traffic,
+            "refused": refused}

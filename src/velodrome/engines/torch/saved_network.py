@@ -1,0 +1,39 @@
+"""The network of a saved model, loaded as its `README.md` says, for an evaluation in place of training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from velodrome.data.pixels import transform_of
+from velodrome.engines.torch.model_file import load
+from velodrome.engines.torch.network import Autocast, Network, loss_of_logits
+from velodrome.engines.torch.softmax import LogitsModel
+from velodrome.models.recipe import DESCRIPTION
+from velodrome.offers.models import is_own
+from velodrome.worker.context import Context
+
+
+def load_network(folder: Path, context: Context, device: torch.device) -> Network:
+    """What was saved in a folder, ready to be evaluated on the job's data."""
+    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    model, from_zoo = load(folder).to(device), not is_own(about["model"])
+    if from_zoo:
+        model = model.to(memory_format=torch.channels_last)
+    mixed = context.job.dtype == "bfloat16"
+    if about.get("kind") == "text":
+        language = Autocast(model, device) if mixed else None
+        return Network(model=model, loss=loss_of_logits, from_zoo=True, adapter=language)
+    adapter: nn.Module | None = None if from_zoo else LogitsModel(
+        model, training="logits", evaluation=about["outputs"], evaluation_batch=about.get("only_batch"),
+        several=about.get("several", False),
+    )
+    if mixed:
+        adapter = Autocast(adapter or model, device)
+    return Network(
+        model=model, loss=loss_of_logits, from_zoo=from_zoo, pixels=transform_of(context.job.pixels, context.data),
+        adapter=adapter,
+    )

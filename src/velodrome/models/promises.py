@@ -1,0 +1,28 @@
+"""What of a model is outside the promise that N synchronous workers end with the weights of one. No framework here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from velodrome.offers.registry import strategy_of
+from velodrome.spec.job import Job
+
+#: Each reason why workers and one process differ, as a run states it.
+BATCH_NORMALISATION = "batch normalisation, because each worker normalises by its own part of a batch"
+RANDOM_NUMBERS = "random numbers drawn in the forward pass (dropout, augmentation), because each worker draws its own"
+STATISTICS = "statistics that the forward pass changes, which are averaged over the workers before evaluation"
+
+
+def promised(job: Job) -> bool:
+    """Whether a job is promised the weights of one worker: it is synchronous, and has several."""
+    return job.workers > 1 and strategy_of(job).synchronous
+
+
+def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:
+    """The sentence that a run states once about its model; none without a reason."""
+    if not reasons:
+        return ()
+    return (
+        f"model {model!r} has {'; and '.join(reasons)}: it is outside the promise that synchronous workers end with "
+        "the weights of one",
+    )

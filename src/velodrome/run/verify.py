@@ -1,0 +1,87 @@
+"""Whether the model that a run saved, loaded in a fresh process, reproduces the test metric that the run reported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from velodrome.cluster.launcher import Launcher
+from velodrome.errors import BadRequest
+from velodrome.events.models import ResultEvent
+from velodrome.models.recipe import DESCRIPTION
+from velodrome.offers.registry import strategy_of
+from velodrome.run.rehearse import alone, rehearse
+from velodrome.run.store import RunFolder
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import batch_of_step, resolve
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of_result
+
+#: By how much what is not a count may differ, relative to its value: another number of workers evaluates in other
+#: batches, and sums in another order.
+TOLERANCE = {"float64": 1e-8}
+DEFAULT_TOLERANCE = 1e-4
+
+
+@dataclass
+class Verified:
+    """What a run reported, what its saved model does now, and in what they differ."""
+
+    run: str
+    path: str
+    reported: dict[str, float | None]
+    measured: dict[str, float | None]
+    tolerance: float
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": not self.problems}
+
+
+def verify_run(path: Path, launcher: Launcher) -> Verified:
+    """Load the model of a finished run in a process of its own and evaluate it on the run's test set."""
+    folder = RunFolder(path)
+    result = folder.result()
+    if result is None or result["status"] != "finished" or not result.get("test"):
+        raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to verify")
+    model = path / "model"
+    if not (model / DESCRIPTION).is_file():
+        raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
+    stored = resolve(folder.job())
+    strategy = strategy_of(stored)
+    share = batch_of_step(stored, strategy) // (stored.workers if strategy.synchronous else 1) // stored.accumulate
+    # A model may take no other batch than the one that each process had. What only training uses is left out.
+    plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
+    job = alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
+    events = rehearse(job, str(model.resolve()), launcher)
+    final = next(event for event in events if isinstance(event, ResultEvent))
+    return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
+
+
+def compared(
+    folder: RunFolder, task: Task, reported: Mapping[str, Any], final: ResultEvent, tolerance: float
+) -> Verified:
+    """Compare what a run reported on its test set with what its saved model does."""
+    measured = task.summary(final.test.as_json()) or {}
+    names = [name for name, value in reported.items() if value is None or isinstance(value, int | float)]
+    found = Verified(
+        folder.name, str(folder.path), {name: reported.get(name) for name in names},
+        {name: measured.get(name) for name in names}, tolerance,
+    )
+    if reported.get("fingerprint") and final.test_fingerprint and reported["fingerprint"] != final.test_fingerprint:
+        found.problems.append("the test set is not the one that the run was evaluated on")
+    for name in names:
+        before, now = found.reported[name], found.measured[name]
+        if not _equal(before, now, tolerance):
+            found.problems.append(f"{name} is {now}, and the run reported {before}")
+    return found
+
+
+def _equal(before: float | None, now: float | None, tolerance: float) -> bool:
+    """Whole numbers are counts, and must be equal."""
+    if before is None or now is None or (isinstance(before, int) and isinstance(now, int)):
+        return before == now
+    return math.isclose(before, now, rel_tol=tolerance, abs_tol=tolerance * 1e-3)

@@ -1,0 +1,81 @@
+"""A script of the user's own: it loads, trains and measures by itself, and reports what it wants. No framework here.
+
+Its figures are kept as it reported them (`Counts.reported`): nothing is computed from them, and what it did not report
+is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from velodrome.errors import VelodromeError
+from velodrome.offers.script import LABEL
+from velodrome.spec.job import Job, Target
+from velodrome.tasks.base import Metric, Task
+from velodrome.tasks.classification import Classification
+
+if TYPE_CHECKING:
+    from velodrome.data.base import Description
+
+
+class Script(Task):
+    """Takes figures as they were reported."""
+
+    name = LABEL
+    #: Those that most scripts report; others are kept by the names that the script gives them.
+    metrics = Classification.metrics
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        reported = counts.get("reported") or {}
+        first = [metric.name for metric in self.metrics if metric.name in reported]
+        return {name: reported[name] for name in dict.fromkeys([*first, *reported])}
+
+    def measured(self, counts: Mapping[str, Any] | None) -> dict[str, float | None]:
+        known = {metric.name: None for metric in self.metrics}
+        return {**known, **self.measure(counts or {})}
+
+    def metrics_of(self, scores: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Whatever the script reported; whether more or less of it is better is known of accuracy and loss only."""
+        known = {metric.name: metric for metric in self.metrics}
+        names = self.measure({"reported": {name: value for name, value in scores.items() if name != "total"}})
+        return tuple(known.get(name) or Metric(name, "more", ".4g") for name in names)
+
+    def in_words(self, counts: Mapping[str, Any] | None) -> str:
+        """`accuracy 0.9731`, or the first figure that was reported."""
+        values = self.measure(counts or {})
+        for metric in self.metrics_of(values):
+            value = values[metric.name]
+            return f"{metric.name} {'not finite' if value is None else metric.text(value)}"
+        return ""
+
+    def amount(self, counts: Mapping[str, Any]) -> str:
+        return super().amount(counts) if counts.get("total") else "as the script reported it"
+
+    def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if not counts or not counts.get("reported"):
+            return None
+        return {**self.measure(counts), **({"total": counts["total"]} if counts["total"] else {})}
+
+    def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
+        measured = {part: self.measure(counts) for part, counts in parts.items()}
+        return {f"{part}_{name}": value for part, values in measured.items() for name, value in values.items()}
+
+    def check(self, job: Job, about: Description) -> None:
+        """Nothing is known of what a script does."""
+
+    def check_target(self, target: Target) -> None:
+        """Whether the script reports that metric shows when it runs."""
+
+    def check_engine(self, engine: str) -> None:
+        """Every engine runs scripts."""
+
+    def load(self, job: Job, rank: int) -> NoReturn:
+        raise VelodromeError("a script loads its own data")
+
+    def schedule(self, job: Job, data: Any, epoch: int) -> NoReturn:
+        raise VelodromeError("a script has its own schedule")
+
+    def examples_per_step(self, job: Job) -> int:
+        """Not known."""
+        return 0

@@ -1,0 +1,113 @@
+"""The rendezvous of a script that uses Horovod: a store of keys over HTTP, which `horovodrun` would provide.
+
+It listens on the port of rank 0, which a script that uses Horovod does not need otherwise, and only once the script
+imports Horovod. The other ranks wait for it in the same place.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+from velodrome.errors import RunFailed
+from velodrome.offers.world import World
+
+#: Bytes of a value: addresses of a process.
+LARGEST = 1 << 20
+
+
+class _Store(BaseHTTPRequestHandler):
+    """`PUT`, `GET` and `DELETE` of `/scope/key`; a key that is not there is asked for again by who needs it."""
+
+    protocol_version = "HTTP/1.1"
+    server: RendezvousServer
+
+    def do_PUT(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > LARGEST:
+            self._answer(413)
+            return
+        self.server.values[self.path] = self.rfile.read(length)
+        self._answer(200)
+
+    def do_GET(self) -> None:
+        value = self.server.values.get(self.path)
+        self._answer(404 if value is None else 200, value or b"")
+
+    def do_DELETE(self) -> None:
+        # A process that leaves deletes its key; the others may still need what it had written.
+        self._answer(200)
+
+    def _answer(self, code: int, body: bytes = b"") -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+class RendezvousServer(ThreadingHTTPServer):
+    """The store, served by threads of this process."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.values: dict[str, bytes] = {}
+        super().__init__((host, port), _Store)
+        threading.Thread(target=self.serve_forever, name="velodrome-rendezvous", daemon=True).start()
+
+
+class _OnImport(MetaPathFinder):
+    """Finds no module; calls `prepare` when Horovod is looked for."""
+
+    def __init__(self, world: World, seconds: float) -> None:
+        self._world, self._seconds = world, seconds
+        self.prepared: RendezvousServer | None = None
+        self._done = False
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
+        if name == "horovod" and not self._done:
+            self._done = True
+            first = self._world.peers[0]
+            if self._world.me == first:
+                self.prepared = RendezvousServer(first.host, first.port)
+            else:
+                wait_for(first.host, first.port, self._seconds)
+
+
+def wait_for(host: str, port: int, seconds: float) -> None:
+    """Wait until somebody listens there."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RunFailed(f"rank 0 did not import Horovod within {seconds:g} s") from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+@contextmanager
+def rendezvous(world: World, seconds: float) -> Iterator[None]:
+    """Provide the rendezvous to a script that imports Horovod during the block."""
+    finder = _OnImport(world, seconds)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.meta_path.remove(finder)
+        if finder.prepared is not None:
+            finder.prepared.shutdown()
+            finder.prepared.server_close()

@@ -1,0 +1,198 @@
+"""Runs a script of the user in this process, as `python train.py` would, and takes what it reports."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import os
+import re
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from velodrome import figures
+from velodrome.errors import BadRequest, PeerLost, PortTaken, ScriptFailed, headline
+from velodrome.models.own import raised_in_library
+from velodrome.offers.world import World
+from velodrome.spec.script import words_of
+from velodrome.transport.interfaces import address_towards, interface_of
+from velodrome.variables import FOLDER, SEED
+from velodrome.worker.context import Context, Status
+from velodrome.worker.cpu_time import own_seconds
+from velodrome.worker.horovod import rendezvous
+from velodrome.worker.recorder import Recorder
+from velodrome.worker.script_output import read_output
+
+#: A process that uses less than this share of a core does nothing.
+IDLE = 0.05
+_LOST = re.compile(
+    r"connection (closed|reset|refused|aborted)|broken pipe|socket closed|remote process exited|timed out waiting|peer",
+    re.IGNORECASE,
+)
+#: TensorFlow's errors when another process has gone.
+_LOST_KINDS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+#: Bytes at the end of the log in which the last line is looked for.
+_TAIL = 4_096
+
+
+def run(context: Context) -> None:
+    """Run the job's script to its end."""
+    job, events = context.job, context.events
+    assert job.script is not None
+    path = Path(job.script).absolute()
+    try:
+        with io.open_code(str(path)) as stream:
+            source = stream.read()
+    except OSError as error:
+        raise BadRequest(f"--script {job.script!r} cannot be read: {error.strerror}") from None
+    os.environ[SEED], os.environ[FOLDER] = str(job.seed), str(context.folder.absolute())
+    _choose_interface(context.world)
+    recorder = Recorder(context)
+    with ExitStack() as stack:
+        stack.enter_context(_watching(context.status))
+        if job.read and context.is_chief:
+            stack.enter_context(read_output(job.read, recorder.log, events))
+        stack.callback(figures.listen, None)
+        figures.listen(recorder.log)
+        stack.enter_context(rendezvous(context.world, job.start_timeout))
+        recorder.begin()
+        try:
+            with _as_main(path, [job.script, *words_of(job)]) as module, _leaving_by_itself(recorder.finish):
+                exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise ScriptFailed(_last_words(job.script, end.code)) from end
+        except Exception as error:
+            _translate(error, context.world)
+            raise
+    recorder.finish()
+
+
+@contextmanager
+def _as_main(path: Path, words: list[str]) -> Iterator[types.ModuleType]:
+    """The module `__main__` of a script, with the arguments and the path that Python would give it.
+
+    When the block ends, threads that it started are waited for and its exit handlers run, as at the end of a program.
+    """
+    module = types.ModuleType("__main__")
+    module.__dict__.update({"__file__": str(path), "__builtins__": builtins, "__cached__": None})
+    kept = sys.argv, list(sys.path), sys.modules["__main__"]
+    threads = set(threading.enumerate())
+    sys.argv = words
+    sys.path[:1] = [str(path.parent)]
+    sys.modules["__main__"] = module
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what it prints can be followed in the log
+    try:
+        with _exit_handlers():
+            try:
+                yield module
+            finally:
+                for thread in threading.enumerate():
+                    if thread not in threads and not thread.daemon:
+                        thread.join()
+    finally:
+        sys.argv, sys.path[:], sys.modules["__main__"] = kept
+
+
+@contextmanager
+def _exit_handlers() -> Iterator[None]:
+    """Run the exit handlers that the block registers when it ends: this process never exits in the ordinary way."""
+    handlers: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+    register, unregister = atexit.register, atexit.unregister
+
+    def add(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Callable[..., Any]:
+        handlers.append((function, arguments, named))
+        return function
+
+    def remove(function: Callable[..., Any]) -> None:
+        handlers[:] = [handler for handler in handlers if handler[0] != function]
+        unregister(function)
+
+    atexit.register, atexit.unregister = add, remove  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        atexit.register, atexit.unregister = register, unregister
+        while handlers:
+            function, arguments, named = handlers.pop()
+            function(*arguments, **named)
+
+
+@contextmanager
+def _leaving_by_itself(finish: Callable[[], None]) -> Iterator[None]:
+    """Report the end also of a script that leaves by `os._exit(0)`, which ends a process at once."""
+    leave, process = os._exit, os.getpid()
+
+    def leave_after_report(status: int) -> None:
+        if status == 0 and os.getpid() == process:
+            with suppress(Exception):
+                finish()
+        leave(status)
+
+    os._exit = leave_after_report  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os._exit = leave
+
+
+@contextmanager
+def _watching(status: Status) -> Iterator[None]:
+    """Count a process that computes as one that makes progress: a script need not report anything."""
+    done = threading.Event()
+
+    def watch() -> None:
+        before, mark = own_seconds(), time.monotonic()
+        while not done.wait(1.0):
+            used, now = own_seconds(), time.monotonic()
+            if used - before > IDLE * (now - mark):
+                status.seen += 1
+            before, mark = used, now
+
+    threading.Thread(target=watch, name="velodrome-activity", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _choose_interface(world: World) -> None:
+    """Let Gloo use the interface that leads to rank 0: by default it takes the one of the host's name."""
+    first = world.peers[0]
+    if interface := interface_of(address_towards(first.host, first.port)):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
+
+
+def _last_words(script: str, code: Any) -> str:
+    """Why a script ended by `sys.exit`: what it said, or the last line of its log."""
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        return f"{script} ended with exit code 1: {headline(str(code))}"
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    line = ""
+    with suppress(OSError):
+        with open("/proc/self/fd/2", "rb") as log:  # noqa: PTH123 (not a path that pathlib could open otherwise)
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL))
+            line = log.read(_TAIL).decode(errors="replace").strip().rpartition("\n")[2]
+    return f"{script} ended with exit code {code}" + (f": {line[:200]}" if line else "")
+
+
+def _translate(error: Exception, world: World) -> None:
+    """Raise `PeerLost` or `PortTaken` in place of what a framework raised because of them."""
+    text = str(error)
+    if len(world.peers) == 1 or not raised_in_library(error):
+        return
+    if "EADDRINUSE" in text or "address already in use" in text.lower():
+        raise PortTaken(f"port {world.me.port} on {world.me.host} is taken: choose another one") from error
+    if _LOST.search(text) or type(error).__name__ in _LOST_KINDS:
+        raise PeerLost(f"lost another worker: {headline(text)}") from error

@@ -1,0 +1,52 @@
+"""What scripts did not report is stated, and whose it is; without examples, whole runs are compared by their time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from synthetic_races import result
+from velodrome.analysis.compare import compare
+from velodrome.analysis.objective import ask
+from velodrome.analysis.unreported import unreported_note
+from velodrome.events.models import Pace, Warmup
+from velodrome.run.script_outcome import pace_of_all
+
+LACKING = ["examples: throughput is unknown"]
+
+
+def of_script(workers: int, total: float, *, seed: int = 1, rate: float | None = None) -> dict[str, Any]:
+    """A finished run of a script that reported no examples, or some at a rate."""
+    made = result("script", workers, seed=seed, script="train.py", not_reported=[] if rate else LACKING)
+    made = {name: value for name, value in made.items() if not name.startswith("batch")}
+    return {**made, "test": None, "seconds": {**made["seconds"], "total": total},
+            "throughput": {"examples_per_second": rate, "batches_per_second": None, "warmup_steps": 0}}
+
+
+def test_without_examples_the_time_of_whole_runs_decides_and_the_answer_states_it() -> None:
+    sizes = ((1, 40), (2, 25))
+    rows = compare([of_script(workers, total, seed=seed) for seed in (1, 2, 3) for workers, total in sizes])
+    question = ask(rows, "throughput")
+    assert question.better == "less"
+    assert [candidate.value for candidate in question.candidates] == pytest.approx([40, 25])
+    assert "no run reported examples" in question.aside
+    assert unreported_note(rows) == "not reported by the script: examples (throughput is unknown)"
+
+
+def test_where_some_report_examples_throughput_decides_and_the_others_are_named() -> None:
+    rows = compare([of_script(1, 40, rate=900.0), of_script(2, 25)])
+    question = ask(rows, "throughput")
+    assert [candidate.value for candidate in question.candidates] == pytest.approx([900.0])
+    assert unreported_note(rows) == \
+        "not reported by the script: examples by torch/script with 2 workers (throughput is unknown)"
+
+
+def test_the_examples_of_all_processes_add_up_over_the_time_of_the_slowest() -> None:
+    paces = [Pace(seconds=seconds, examples=examples, steps=8, warmup=Warmup(steps=2, examples=10, seconds=1.0))
+             for seconds, examples in ((9.0, 100), (10.0, 200), (50.0, 0))]
+    whole = pace_of_all(paces)
+    assert whole is not None
+    assert (whole.seconds, whole.examples, whole.steps) == (10.0, 300, 8), "a process that reports none does not count"
+    assert (whole.warmup.examples, whole.warmup.seconds) == (20, 1.0)
+    assert pace_of_all([]) is None

@@ -1,0 +1,154 @@
+"""`velodrome check` tries two steps, reports what they take, and says in a sentence what is wrong with users' code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+NETS = '''
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, pixels, classes, fault):
+        super().__init__()
+        self.fault = fault
+        self.hidden = nn.Linear(pixels, 20)
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(20 + (fault == "shape"), classes)
+        self.spare = nn.Parameter(torch.zeros(3))
+
+    def forward(self, images):
+        logits = self.head(self.relu(self.hidden(images.flatten(1))))
+        if self.fault == "detached":
+            return logits.detach()
+        if self.fault == "mistake":
+            raise ValueError("a mistake of the user's")
+        return logits * float("nan") if self.fault == "nan" else logits
+
+def build(input_shape, classes, fault=""):
+    return Net(input_shape[0] * input_shape[1] * input_shape[2], classes, fault)
+'''
+DATA = '''
+import numpy as np
+
+def load():
+    raise OSError("the user's disk is gone")
+'''
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "checked_nets.py").write_text(NETS)
+    (tmp_path / "checked_data.py").write_text(DATA)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def words(*more: object) -> list[object]:
+    """Inside this process, which has imported PyTorch already."""
+    return ["check", "--model", "checked_nets:build", "--engine", "torch", "--batch-size", 50, "--on", "debug", *more]
+
+
+def test_layers_memory_and_traffic_are_those_of_the_model(velodrome, here: Path) -> None:
+    done = velodrome(*words("--workers", 4, "--json"))
+    assert done.code == 0, done.text
+    found = done.json()
+    weights = 64 * 20 + 20 + 20 * 10 + 10 + 3
+    assert (found["parameters"], found["batch"], found["task"]) == (weights, 50, "classification")
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert layers["hidden"]["shape"] == layers["relu"]["shape"] == [50, 20]
+    assert layers["head"]["shape"] == [50, 10]
+    assert {name: layer["parameters"] for name, layer in layers.items() if layer.get("parameters")} == {
+        "hidden": 1300, "head": 210, "(model)": 3,
+    }
+    assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1)
+    assert all(layers[name]["seconds"] > 0 for name in ("hidden", "head", "(optimizer)", "(loss, counts)"))
+    memory, size = found["memory"], 4 * weights
+    assert (memory["weight_bytes"], memory["gradient_bytes"]) == (size, size)
+    assert size * 2 <= memory["optimizer_bytes"] <= size * 2 + 100  # Adam's two slots, and its counters
+    assert 50 * (64 + 20) * 4 <= memory["activation_bytes"] <= 50 * (64 + 20 + 20 + 10 + 10 + 10) * 4
+    strategies = {row["strategy"]: row for row in found["strategies"]}
+    assert strategies["single"]["traffic"]["several_hosts"] == 0
+    # A ring of four: each sends three of four parts twice.
+    assert strategies["ddp"]["traffic"]["one_host"] == 2 * 3 * size // 4
+    assert strategies["allreduce"]["traffic"]["one_host"] == 0
+    assert strategies["allreduce"]["traffic"]["several_hosts"] == 2 * 3 * size // 4
+    assert found["test"]["total"] == 359
+    assert sorted(path.name for path in here.iterdir() if path.suffix != ".py") in ([], ["__pycache__"])
+
+
+def test_what_would_be_refused_is_listed_with_the_reason(velodrome, here: Path) -> None:
+    """A global batch of 2 has no example for a third worker; one process trains it nevertheless."""
+    done = velodrome("check", "--model", "checked_nets:build", "--engine", "torch", "--batch-size", 2, "--workers", 3,
+                     "--on", "debug", "--json")
+    assert done.code == 0, done.text
+    refused = {row["strategy"]: row["refused"] for row in done.json()["strategies"]}
+    assert refused["single"] is None
+    assert "at least one example for each of the 3 workers" in refused["ddp"]
+
+
+@pytest.mark.parametrize(("fault", "code", "sentence", "line"), [
+    ("shape", 2, "mat1 and mat2 shapes cannot be multiplied", "logits = self.head("),
+    ("detached", 2, "cannot be trained: what it returns does not depend on a parameter", None),
+    ("mistake", 1, "ValueError: a mistake of the user's", 'raise ValueError("a mistake of the user'),
+    ("nan", 1, "the loss became nan in epoch 1", None),
+])
+def test_a_fault_of_the_model_is_a_sentence_with_the_users_lines(
+    velodrome, here: Path, fault: str, code: int, sentence: str, line: str | None
+) -> None:
+    done = velodrome(*words("--model-arg", f"fault={fault}", "--json"))
+    assert done.code == code, done.text
+    (said,) = [each for each in done.err.splitlines() if each.startswith("velodrome:")]
+    assert sentence in said
+    error = done.json()["error"]
+    assert sentence in error["message"]
+    if line is None:
+        assert "traceback" not in error
+    else:
+        assert line in error["traceback"]
+        assert "velodrome/engines" not in error["traceback"].replace("\\", "/")
+
+
+def test_data_that_raises_is_a_sentence_with_the_users_lines(velodrome, here: Path) -> None:
+    done = velodrome(*words("--dataset", "checked_data:load"))
+    assert done.code == 1, done.text
+    assert "the user's disk is gone" in done.err
+    assert 'raise OSError("the user' in done.err
+
+
+@pytest.mark.parametrize("engine", ["torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_it_prints_tables_from_a_process_of_its_own(velodrome, here: Path, engine: str) -> None:
+    pytest.importorskip(engine)
+    done = velodrome("check", "--dataset", "digits", "--model", "dense-128", "--engine", engine)
+    assert done.code == 0, done.text
+    for text in ("9,610 parameters", "128×128", "8,320", "optimizer state", "2·(N−1)/N·G", "allreduce"):
+        assert text in done.out
+    assert json.loads("[]") == [path.name for path in here.iterdir() if path.is_dir() and path.name == "runs"]
+
+
+def test_the_python_function_returns_the_same(here: Path) -> None:
+    import velodrome as package
+
+    found: dict[str, Any] = package.check(package.Job(model="linear", engine="torch"), on="debug")
+    assert found["parameters"] == 650
+    assert [row["strategy"] for row in found["strategies"]] == ["single", "ddp", "allreduce"]
+
+
+def test_a_task_of_the_users_own_is_checked_with_its_metrics(velodrome, here: Path) -> None:
+    assert velodrome("new", "task", "checked_task.py", "--engine", "torch").code == 0
+    done = velodrome("check", "--model", "checked_task:build", "--task", "checked_task:Task", "--engine", "torch",
+                     "--on", "debug", "--json")
+    assert done.code == 0, done.text
+    found = done.json()
+    assert found["task"] == "checked_task:Task"
+    assert 0 <= found["test"]["within"] <= 1
+    assert found["test"]["total"] == 359
+    assert any(layer["kind"] == "Linear" and layer["parameters"] == 64 * 32 + 32 for layer in found["layers"])

@@ -1,0 +1,105 @@
+"""Keras models as their authors publish them train unmodified under several strategies, with what is not promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from driver import Ran, largest_difference
+
+pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.integration
+
+slow = pytest.mark.slow
+#: Each model in one process, and over several replicas or processes; further strategies are slow.
+INSIDE = [
+    pytest.param("preprocessing", "mirrored", id="preprocessing-mirrored"),
+    pytest.param("preprocessing", "multi-worker-mirrored", id="preprocessing-multi-worker-mirrored", marks=slow),
+    pytest.param("regularized", "allreduce", id="regularizers-allreduce"),
+    pytest.param("regularized", "mirrored", id="regularizers-mirrored", marks=slow),
+    pytest.param("vit", "allreduce", id="vision-transformer-allreduce", marks=slow),
+    pytest.param("vit", "central-storage", id="vision-transformer-central-storage", marks=slow),
+    pytest.param("shared", "mirrored", id="shared-layer-and-dictionary-mirrored", marks=slow),
+    pytest.param("shared", "allreduce", id="shared-layer-and-dictionary-allreduce", marks=slow),
+]
+
+
+def asked(kind: str, strategy: str, **more: Any) -> dict[str, Any]:
+    arguments = {"kind": kind, **more.pop("arguments", {})}
+    return {"model": "keras_public:build", "model_args": arguments, "strategy": strategy, "epochs": 3, **more,
+            **({} if strategy == "single" else {"workers": 2}),
+            **({"servers": 1, "batch_size": 15} if strategy == "parameter-server" else {})}
+
+
+def warnings(ran: Ran) -> list[str]:
+    return [event["message"] for process in ran.processes for event in process.of_kind("warning")]
+
+
+@pytest.mark.parametrize(("kind", "strategy"), INSIDE)
+def test_two_workers_end_with_the_weights_of_one(train: Any, kind: str, strategy: str) -> None:
+    alone, ran = (train(**asked(kind, name)) for name in ("single", strategy))
+    assert largest_difference(ran.state, alone.state, "weights") < 1e-9
+    assert ran.result["test"]["correct"] == alone.result["test"]["correct"]
+    assert not [message for message in warnings(ran) if "promise" in message]
+    history = ran.result["history"]
+    assert history[-1]["train_loss"] < history[0]["train_loss"]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "strategy", "reason"), [
+    pytest.param("subclass", {}, "allreduce", "batch normalisation", id="subclass-allreduce"),
+    pytest.param("subclass", {}, "multi-worker-mirrored", "batch normalisation", id="subclass-mwms", marks=slow),
+    pytest.param("preprocessing", {"augment": True}, "mirrored", "random numbers", id="augmented-mirrored"),
+])
+def test_what_is_outside_the_promise_trains_and_is_stated_once(
+    train: Any, kind: str, arguments: dict[str, Any], strategy: str, reason: str
+) -> None:
+    ran = train(**asked(kind, strategy, arguments=arguments))
+    (message,) = [one for one in warnings(ran) if "promise" in one]
+    assert reason in message
+    assert ("random numbers" in message) == (reason == "random numbers")
+    assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["regularized", "preprocessing", "subclass", "vit", "shared"])
+def test_a_parameter_server_trains_it_too(train: Any, kind: str) -> None:
+    ran = train(**asked(kind, "parameter-server"))
+    assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]
+    assert not [message for message in warnings(ran) if "promise" in message]
+
+
+def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any) -> None:
+    """The same steps with `GradientTape`, Keras' own loss and plain arithmetic, apart from everything in the engine."""
+    import keras
+    import keras_public
+    import tensorflow as tf
+
+    from velodrome.tasks.schedule import order_of_epoch
+
+    stored = np.load(data)
+    images, labels = stored["train_images"] / 255.0, stored["train_labels"]
+    policy, kind = keras.config.dtype_policy(), keras.config.floatx()  # the policy outlasts the kind it was made of
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        keras.utils.set_random_seed(3)
+        model = keras_public.build((8, 8, 1), 10, "regularized")
+        speed = [0.0 for _ in model.trainable_variables]
+        for epoch in (1, 2, 3):
+            order = order_of_epoch(len(labels), 3, epoch)
+            for first in range(0, len(order), 30):
+                batch = order[first : first + 30]
+                with tf.GradientTape() as tape:
+                    answers = model(images[batch], training=True)
+                    loss = keras.losses.sparse_categorical_crossentropy(labels[batch], answers)
+                    loss = tf.reduce_mean(loss) + tf.add_n(model.losses)
+                gradients = tape.gradient(loss, model.trainable_variables)
+                speed = [0.9 * before + np.asarray(gradient) for before, gradient in zip(speed, gradients, strict=True)]
+                for variable, moved in zip(model.trainable_variables, speed, strict=True):
+                    variable.assign(np.asarray(variable) - 0.05 * moved)
+        expected = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
+    finally:
+        keras.config.set_floatx(kind)
+        keras.config.set_dtype_policy(policy)
+    np.testing.assert_allclose(train(**asked("regularized", "single")).state["weights"], expected, atol=1e-9)

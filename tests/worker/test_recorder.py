@@ -1,0 +1,148 @@
+"""What becomes of the reports of a script: epochs, times and pace, and nothing that was not reported."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.events.lines import parse_event
+from velodrome.offers.world import Member, World
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+from velodrome.worker.context import Context
+from velodrome.worker.emitter import LineEmitter
+from velodrome.worker.recorder import Recorder
+
+
+class Scene:
+    """A recorder with a clock that only the test moves."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.now = 100.0
+        members = tuple(Member("worker", number, "h", 0) for number in range(2))
+        job = resolve(Job(script="train.py", workers=2))
+        emitter = LineEmitter(self._take, "worker", rank)
+        self.context = Context(job, World(members, members[rank]), Path(), emitter, 1)
+        self.recorder = Recorder(self.context, lambda: self.now)
+        self.recorder.begin()
+
+    def _take(self, line: str) -> None:
+        assert parse_event(line) is not None, line
+        self.events.append(json.loads(line.partition(" ")[2]))
+
+    def after(self, seconds: float, split: str = "train", step: int | None = None, examples: int | None = None,
+              epoch: int | None = None, **figures: float) -> None:
+        self.now += seconds
+        self.recorder.log(split, step, examples, epoch, figures)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+    def result(self) -> dict[str, Any]:
+        self.recorder.finish()
+        (result,) = self.of("result")
+        return result
+
+
+def test_the_time_before_a_report_belongs_to_what_it_reports() -> None:
+    scene = Scene()
+    scene.after(5.0, step=0)  # start-up
+    scene.after(2.0, step=1, epoch=0, loss=4.0)
+    scene.after(3.0, step=2, epoch=0, loss=2.0)
+    scene.after(1.0, "validation", epoch=0, accuracy=0.5)
+    scene.after(4.0, step=3, epoch=1, loss=1.0)
+    scene.after(7.0, "test", examples=100, accuracy=0.75)
+    result = scene.result()
+    assert result["history"] == [
+        {"epoch": 1, "train_loss": 3.0, "validation_accuracy": 0.5, "seconds": 5.0, "evaluate_seconds": 1.0},
+        {"epoch": 2, "train_loss": 1.0, "seconds": 4.0, "evaluate_seconds": 0.0},
+    ]
+    assert (result["test_seconds"], result["steps"], result["parameters"]) == (7.0, 3, None)
+    assert result["test"] == {"total": 100, "loss_sum": None, "reported": {"accuracy": 0.75}}
+
+
+def test_the_mean_of_an_epoch_is_weighted_by_examples() -> None:
+    scene = Scene()
+    scene.after(1.0, examples=30, loss=1.0)
+    scene.after(1.0, examples=10, loss=5.0)
+    assert scene.result()["history"][0]["train_loss"] == pytest.approx(2.0)
+
+
+def test_without_epochs_a_row_ends_where_training_continues_after_a_validation() -> None:
+    scene = Scene()
+    for number in range(2):
+        scene.after(1.0, step=number + 1, loss=1.0)
+        scene.after(1.0, "validation", loss=2.0 - number)
+        scene.after(0.0, "validation", accuracy=number / 2)
+    rows = scene.result()["history"]
+    assert [(row["validation_loss"], row["validation_accuracy"]) for row in rows] == [(2.0, 0.0), (1.0, 0.5)]
+
+
+def test_an_epoch_that_is_over_when_it_is_first_reported_began_with_the_script() -> None:
+    scene = Scene()
+    scene.after(9.0, epoch=1, loss=1.0)
+    scene.after(4.0, epoch=2, loss=0.5)
+    assert [row["seconds"] for row in scene.result()["history"]] == [9.0, 4.0]
+    begin = next(event for event in scene.of("phase") if event["phase"] == "train")
+    assert begin["time"] == scene.of("phase")[0]["time"], "start-up ends where the script begins"
+
+
+def test_a_script_that_reports_validations_alone_has_no_evaluation_time() -> None:
+    scene = Scene()
+    scene.after(6.0, "validation", epoch=1, accuracy=0.5)
+    scene.after(3.0, "validation", epoch=2, accuracy=0.6)
+    assert [(row["seconds"], row["evaluate_seconds"]) for row in scene.result()["history"]] == [(6.0, 0), (3.0, 0)]
+
+
+def test_pace_leaves_out_start_up_evaluation_and_the_first_quarter_of_the_reports() -> None:
+    scene = Scene()
+    scene.after(50.0, step=0)
+    for step in range(1, 9):
+        scene.after(2.0 if step <= 2 else 1.0, step=step, examples=10)
+        scene.after(30.0, "validation", loss=1.0)
+    pace = scene.result()["pace"]
+    assert (pace["examples"], pace["seconds"], pace["steps"]) == (80, 10.0, 8)
+    assert pace["warmup"] == {"steps": 2, "examples": 20, "seconds": 4.0}
+
+
+def test_examples_before_anybody_knew_when_training_began_do_not_count() -> None:
+    scene = Scene()
+    scene.after(50.0, examples=1000)
+    assert scene.result()["pace"]["examples"] == 0
+
+
+def test_progress_is_reported_a_few_times_a_second_however_often_a_script_reports() -> None:
+    scene = Scene()
+    for step in range(1, 1001):
+        scene.after(0.001, step=step, loss=1.0)
+    assert 3 <= len(scene.of("progress")) <= 5
+    assert scene.context.status.steps == 1000, "the heartbeat knows of every step"
+
+
+def test_a_figure_that_is_not_finite_is_null() -> None:
+    scene = Scene()
+    scene.after(1.0, epoch=1, loss=math.nan)
+    scene.after(1.0, "test", loss=math.inf)
+    result = scene.result()
+    assert result["history"][0]["train_loss"] is None
+    assert result["test"]["reported"] == {"loss": None}
+
+
+def test_other_ranks_report_their_pace_and_no_result() -> None:
+    scene = Scene(rank=1)
+    scene.after(1.0, step=0)
+    scene.after(1.0, step=1, examples=5, epoch=1)
+    scene.recorder.finish()
+    assert not scene.of("epoch")
+    assert not scene.of("result")
+    assert scene.of("pace")[0]["pace"]["examples"] == 5
+
+
+def test_a_script_that_reports_nothing_has_no_history() -> None:
+    result = Scene().result()
+    assert (result["history"], result["steps"], result["test"]["reported"]) == ([], None, {})
