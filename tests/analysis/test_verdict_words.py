@@ -140,7 +140,7 @@ FORMS = [
         "batch 64 is best is open.",
         "110 examples/s for torch/single with 1 worker, batch 128 (mean of 3 runs) against 110 examples/s for "
         "torch/single with 1 worker, batch 64 (mean of 3 runs): 0.6 % apart, but as far as these runs show the "
-        "first may be anything from 3.6 times worse to 3.6 times better.",
+        "first may be anything from 3.3 times worse to 3.3 times better.",
         "more than 100 further repetitions would be needed to tell them apart: choose the simplest, or ask with a "
         "larger --tolerance.",
         id="open among those in one process",
@@ -149,8 +149,8 @@ FORMS = [
         lambda: answer([*single(10, 10.1, 9.9), *ddp(100, 120, 110, workers=16), *ddp(120, 100, 112, workers=32)]),
         "distributing pays; which of torch/ddp with 32 workers and torch/ddp with 16 workers is best is open.",
         "110 examples/s for torch/ddp with 32 workers (mean of 3 runs) against 110 examples/s for torch/ddp with 16"
-        " workers (mean of 3 runs): 0.6 % apart, but as far as these runs show the first may be anything from 3.6 "
-        "times worse to 3.6 times better.",
+        " workers (mean of 3 runs): 0.6 % apart, but as far as these runs show the first may be anything from 3.3 "
+        "times worse to 3.3 times better.",
         "more than 100 further repetitions would be needed to tell them apart: choose the simplest, or ask with a "
         "larger --tolerance.",
         id="open among those that are distributed",
@@ -245,7 +245,7 @@ FORMS = [
         "leads, but not beyond doubt).",
         "32.00 s of training per success for torch/ddp with 2 workers (reached accuracy>=0.94 in 5 of 6 runs) "
         "against 48.00 s for torch/single with 1 worker (mean of 6 runs): 50 % apart, but as far as these runs show"
-        " the first may be anything from 36 % worse to 6.5 times better.",
+        " the first may be anything from 36 % worse to 4.2 times better.",
         "probably 8 more repetitions of both would settle it: 16 runs, about 11 min. Run the race again with "
         "--repeat 14, or with --until-sure.",
         id="a target that was missed once",

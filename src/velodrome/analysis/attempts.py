@@ -154,7 +154,7 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and looks before the first success
             values = -pseudo_values(spent, won[:, :look]) if failing.any() else -np.log(spent)
             found = fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
-        unseen = _unseen(won[:, :look].sum(1), failing)
+        unseen = _unseen(won[:, :look].sum(1), failing, _failures_cost(spent, won[:, :look]))
         # One that was ended early takes longer than it seems, nobody knows how much: it can lose, but not win.
         unseen[[bool(entry.cut) for entry in entries]] = np.inf
         return replace(found, unseen=unseen[None])
@@ -172,13 +172,23 @@ def cost_of_unseen(successes: int, configurations: int) -> float:
     return math.log(configurations / ERROR_RATE) / max(successes, 1)
 
 
-def _unseen(successes: Counts, failing: Mask) -> Array:
+def _unseen(successes: Counts, failing: Mask, failures: Array) -> Array:
     """What failures to come may cost a configuration that never failed, compared with one that did: (first, second).
 
-    Two that never failed are compared by the time of runs that succeed, and what is claimed is about those.
+    Two that never failed are compared by the time of runs that succeed, and what is claimed is about those. The same
+    can be claimed of one that failed, without its failures: so what these cost is the most that is allowed for.
     """
     cost = np.array([cost_of_unseen(int(count), len(successes)) for count in successes])
-    return np.where(~failing[:, None] & failing[None, :], cost[:, None], 0.0)
+    return np.where(~failing[:, None] & failing[None, :], np.minimum(cost[:, None], failures[None, :]), 0.0)
+
+
+def _failures_cost(spent: Array, won: Counts) -> Array:
+    """By how much the failures of each configuration raised its cost of a success: a logarithm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = np.nansum(spent, axis=1) / won.sum(1)
+        good = np.nansum(np.where(won > 0, spent, np.nan), axis=1) / won.sum(1)
+        found: Array = np.maximum(np.nan_to_num(np.log(whole) - np.log(good), nan=np.inf), 0.0)
+    return found
 
 
 def _tables(entries: Sequence[Attempts]) -> tuple[Array, Counts, Counts]:

@@ -28,7 +28,7 @@ _EVEN_LOOKS = 14
 #: The first looks of more than two configurations have less: there, noise of unequal size is hardest to see. Two need
 #: none of this, because the noise of their difference is all that matters. Up to four leave more for the third
 #: repetition, at which many races end; with more, the later looks need it to tell many rivals apart.
-_FIRST_SHARES_OF_FEW = {3: 0.1, 4: 0.15, 5: 0.2, 6: 0.3, 7: 0.5, 8: 0.8}
+_FIRST_SHARES_OF_FEW = {3: 0.13, 4: 0.15, 5: 0.2, 6: 0.3, 7: 0.5, 8: 0.8}
 _FIRST_SHARES_OF_MANY = {3: 0.02, 4: 0.03, 5: 0.04, 6: 0.1, 7: 0.2, 8: 0.5}
 _FEW = 4
 #: By how much looks and pairs err less often than their sum, because they depend on one another, by the number of

@@ -14,7 +14,7 @@ def misses_note(question: Question, chosen: Candidate, lead: Lead | None) -> str
 
     Empty where it is proven even if the target is missed now and then, where misses are counted, and without a target.
     """
-    if not question.has_target or chosen.attempts is not None:
+    if not question.has_target or chosen.missed:
         return ""
     unseen = cost_of_unseen(chosen.count, len(question.candidates))
     if lead is not None and lead.low is not None and lead.low > math.exp(unseen):
