@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.spec.job import Job
-
 slow = pytest.mark.slow
 
 
@@ -67,8 +65,6 @@ def test_a_starter_file_trains_as_it_is(
     velodrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, engine: str
 ) -> None:
     pytest.importorskip(engine)
-    if kind == "script" and "script" not in Job.model_fields:
-        pytest.skip("this version runs no scripts")
     monkeypatch.chdir(tmp_path)
     done = velodrome("new", kind, f"my_{kind}_{engine}.py", "--engine", engine)
     assert done.code == 0, done.text
