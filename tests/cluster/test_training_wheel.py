@@ -31,7 +31,7 @@ from samples import blocks  # noqa: E402
 #: Modules of other names than the packages that bring them.
 MODULES = {"PIL": "pillow", "google": "protobuf", "google_crc32c": "google-crc32c", "pydantic_core": "pydantic"}
 #: Loaded only where an engine, a transport or a storage asks for it; each is an extra.
-ON_DEMAND = {"tensorflow", "keras", "torch", "mpi4py", "hdfs_native", "requests", "s3fs"}
+ON_DEMAND = {"h5py", "pyarrow", "tensorflow", "keras", "torch", "mpi4py", "hdfs_native", "requests", "s3fs"}
 #: Of the controller's packages, none may be loaded by a training process.
 CONTROLLERS = {"yaml", "rich", "typer", "click", "jinja2", "matplotlib", "sklearn", "scipy", "tensorboard", "py_spy"}
 

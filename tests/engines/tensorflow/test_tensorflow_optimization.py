@@ -56,6 +56,7 @@ def by_keras(data: Path, optimizer: Any, rate: Any, smoothing: float, steps: int
         keras.config.set_floatx("float32")
 
 
+@pytest.mark.slow
 def test_all_of_it_together_is_what_keras_makes_of_it(train: Any, data: Path) -> None:
     keras = pytest.importorskip("keras")
     ours = train(strategy="single", **EVERYTHING)
@@ -69,6 +70,7 @@ def test_all_of_it_together_is_what_keras_makes_of_it(train: Any, data: Path) ->
     assert [row["learning_rate"] for row in ours.result["history"]] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_nesterov_is_that_of_keras(train: Any, data: Path) -> None:
     keras = pytest.importorskip("keras")
     ours = train(strategy="single", optimizer="momentum", nesterov=True, learning_rate=0.01, steps=STEPS)
@@ -128,7 +130,7 @@ OWN = {"optimizer": "keras_nets:make_optimizer", "epochs": 3, "model": "keras_ne
 
 
 @pytest.mark.parametrize(("strategy", "workers", "changes"), [
-    ("mirrored", 2, {"schedule": "linear"}), pytest.param("single", 1, {}, marks=pytest.mark.slow),
+    pytest.param("mirrored", 2, {"schedule": "linear"}, marks=pytest.mark.slow), pytest.param("single", 1, {}, marks=pytest.mark.slow),
     pytest.param("multi-worker-mirrored", 2, {}, marks=pytest.mark.slow),
     pytest.param("central-storage", 2, {}, marks=pytest.mark.slow),
     pytest.param("parameter-server", 1, {"schedule": "linear"}, marks=pytest.mark.slow),

@@ -121,7 +121,6 @@ def clean(root: Path = ROOT) -> list[str]:
     for folder in [*root.glob(f"{PREFIX}*"), *root.glob(f"*/{PREFIX}*")]:
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
-            with suppress(OSError):
-                folder.rmdir()
-                removed.append(folder.name)
+            _remove(folder)
+            removed += [] if folder.exists() else [folder.name]
     return sorted(set(removed))

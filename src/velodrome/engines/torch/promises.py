@@ -47,7 +47,8 @@ def reasons_of(model: nn.Module, call: Callable[[nn.Module], object]) -> list[st
                        if name not in buffers or not torch.equal(each, buffers[name])]
     except Exception:
         return []
-    norms = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.modules.batchnorm._NormBase)]
+    # Batch and instance normalisation, by the buffers that both have.
+    norms = [(name, each) for name, each in model.named_modules() if hasattr(each, "num_batches_tracked")]
     of_norms = {f"{name}.{kind}" for name, each in norms for kind, _ in each.named_buffers(recurse=False)}
     found = {BATCH_NORMALISATION: normalised.used, RANDOM_NUMBERS: draws,
              STATISTICS: any(name not in of_norms for name in changed)}
