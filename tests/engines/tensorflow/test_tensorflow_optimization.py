@@ -130,7 +130,8 @@ OWN = {"optimizer": "keras_nets:make_optimizer", "epochs": 3, "model": "keras_ne
 
 
 @pytest.mark.parametrize(("strategy", "workers", "changes"), [
-    pytest.param("mirrored", 2, {"schedule": "linear"}, marks=pytest.mark.slow), pytest.param("single", 1, {}, marks=pytest.mark.slow),
+    pytest.param("mirrored", 2, {"schedule": "linear"}, marks=pytest.mark.slow),
+    pytest.param("single", 1, {}, marks=pytest.mark.slow),
     pytest.param("multi-worker-mirrored", 2, {}, marks=pytest.mark.slow),
     pytest.param("central-storage", 2, {}, marks=pytest.mark.slow),
     pytest.param("parameter-server", 1, {"schedule": "linear"}, marks=pytest.mark.slow),
