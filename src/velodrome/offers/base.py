@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from velodrome.offers.traffic import Exchange
@@ -12,6 +12,8 @@ from velodrome.offers.world import World
 Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "script"]
 #: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.
 Kind = Literal["velodrome", "stock"]
+#: What became of a framework's development: releases, none for years, or ended by its owners.
+Upstream = Literal["maintained", "dormant", "retired"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Strategy:
     description: str
     synchronous: bool
     consistency: Consistency
+    #: Those that `--consistency` may choose from, if there are several; the first is the default.
+    consistencies: tuple[Consistency, ...] = ()
     #: Role names in start order. "worker" stands for `workers` processes, "server" for `servers`; any other is one.
     roles: tuple[str, ...] = ("worker",)
     #: True where all workers are logical devices inside one process.
@@ -78,6 +82,10 @@ class Strategy:
     #: How its workers exchange what they computed; None where that is not known.
     exchange: Exchange | None = None
     implementation: Implementation = Implementation()
+
+    def with_consistency(self, chosen: Consistency) -> Strategy:
+        """The same strategy under another of its consistency models."""
+        return replace(self, consistency=chosen, synchronous=chosen == "bsp")
 
     @property
     def has_servers(self) -> bool:
@@ -104,6 +112,34 @@ def no_environment(strategy: Strategy, world: World) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
+class SourceBuild:
+    """A package that is compiled when its environment is made, because no wheel of it fits."""
+
+    requirement: str
+    #: Environment variables of the build.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    #: Options of the C++ compiler that are replaced: sources that are no longer developed name old standards.
+    compiler_options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OwnEnvironment:
+    """How `velodrome engines install` makes the environment of an engine whose versions conflict with ours."""
+
+    #: Packages with their exact versions: the name of a file in `offers/environments`.
+    requirements: str
+    #: Modules that the finished environment must be able to import.
+    modules: tuple[str, ...]
+    #: What it costs, as measured: megabytes to download, megabytes on disk, minutes on two cores.
+    download_mb: int
+    disk_mb: int
+    minutes: float
+    #: Versions of Python for which the packages exist, best first.
+    pythons: tuple[str, ...] = ("3.11",)
+    builds: tuple[SourceBuild, ...] = ()
+
+
+@dataclass(frozen=True)
 class Engine:
     """A framework that trains: what it offers and how its processes find one another."""
 
@@ -120,6 +156,14 @@ class Engine:
     packages: tuple[str, ...] = ()
     #: Tasks that its worker module implements by itself, beside those with a module in `engines/NAME/tasks`.
     tasks: tuple[str, ...] = ()
+    #: Whether its developers still release it.
+    upstream: Upstream = "maintained"
+    #: How its environment is made, if it cannot share the controller's.
+    own_environment: OwnEnvironment | None = None
+    #: Fields of a job that it cannot use and that must be left out.
+    without: tuple[str, ...] = ()
+    #: Whether processes may be forked from one that has imported it.
+    forks: bool = True
 
     def missing(self, strategy: Strategy, probe: Probe) -> list[str]:
         """What keeps a strategy from running in the probed interpreter, each as a sentence with the way out."""

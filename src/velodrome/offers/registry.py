@@ -9,9 +9,9 @@ from typing import Protocol
 
 from velodrome.errors import BadRequest
 from velodrome.offers import script
-from velodrome.offers.base import Engine, Strategy
+from velodrome.offers.base import Consistency, Engine, Strategy
 
-NAMES = ("tensorflow", "torch")
+NAMES = ("tensorflow", "torch", "mxnet")
 #: The engine of a job that names none, where it is installed.
 DEFAULT_ENGINE = "torch"
 
@@ -48,8 +48,18 @@ def strategy_of(job: Choice) -> Strategy:
         return script.STRATEGY
     for strategy in found.strategies:
         if strategy.name == job.strategy:
-            return strategy
+            return _with_consistency(found, strategy, getattr(job, "consistency", None))
     elsewhere = [other.name for other in engines() if any(s.name == job.strategy for s in other.strategies)]
     hint = f" ({job.strategy} is of engine {' and '.join(elsewhere)})" if elsewhere else ""
     known = ", ".join(strategy.name for strategy in found.strategies)
     raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: choose one of {known}{hint}")
+
+
+def _with_consistency(engine: Engine, strategy: Strategy, chosen: Consistency | None) -> Strategy:
+    """A strategy under the consistency model that a job asks for, or `BadRequest` if it has no such one."""
+    if chosen is None or chosen == strategy.consistency:
+        return strategy
+    if chosen not in strategy.consistencies:
+        has = " or ".join(strategy.consistencies) or f"{strategy.consistency} only"
+        raise BadRequest(f"--consistency {chosen}: strategy {engine.name}/{strategy.name} has {has}")
+    return strategy.with_consistency(chosen)

@@ -1,0 +1,229 @@
+"""Creates, repairs and removes the environments of engines that cannot share the controller's.
+
+An environment is complete when its record is there, which is written last: an installation that was interrupted has
+none and is made anew. A lock per environment lets several commands ask for the same one at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from velodrome.cluster import environment_record, environments
+from velodrome.cluster.training_wheel import training_wheel
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.files import FileLock, write_text
+from velodrome.offers.base import Engine, OwnEnvironment, SourceBuild
+from velodrome.offers.registry import engine, engines
+
+#: Receives what is being done, as a short phrase; called when a step begins and as it proceeds.
+Progress = Callable[[str], None]
+#: A download on a slow line and a build on one core fit.
+STEP_SECONDS = 3600.0
+#: How long a second command waits for the first one that makes the same environment.
+WAIT_SECONDS = 2 * STEP_SECONDS
+_SHOWN_LINES = 15
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment after `install`: where it is, and whether anything had to be done."""
+
+    engine: str
+    interpreter: Path
+    changed: bool
+    seconds: float
+
+
+def install(name: str, progress: Progress = lambda phrase: None) -> Installed:
+    """Make the environment of an engine, or repair it; nothing happens if it is complete and current."""
+    began = time.monotonic()
+    described = _described(name)
+    home = environments.folder() / name
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(name, progress):
+        record = environment_record.wanted(described)
+        changed = not _is_complete(home, described, record)
+        if changed:
+            _make(home, described, record, progress)
+    environments.forget()
+    return Installed(name, environments.interpreter_of(name), changed, time.monotonic() - began)
+
+
+def remove(name: str) -> bool:
+    """Remove the environment of an engine; whether there was one."""
+    _described(name)
+    home = environments.folder() / name
+    if not home.exists():
+        return False
+    with _locked(name, lambda phrase: None):
+        # Without its interpreter it is no environment, even if what follows is interrupted.
+        (home / "bin" / "python").unlink(missing_ok=True)
+        shutil.rmtree(home)
+    environments.forget()
+    return True
+
+
+def _described(name: str) -> Engine:
+    found = engine(name)
+    if found.own_environment is None:
+        own = [other.name for other in engines() if other.own_environment is not None]
+        raise BadRequest(
+            f"engine {name!r} trains in the environment of Velodrome itself and needs none of its own: "
+            f"{found.needs[0].install if found.needs else 'there is nothing to install'}; those that do are "
+            f"{', '.join(own) or 'none'}"
+        )
+    return found
+
+
+@contextmanager
+def _locked(name: str, progress: Progress) -> Iterator[None]:
+    lock = FileLock(environments.folder() / f".{name}.lock", poll_seconds=0.2)
+    if not lock.acquire(0.0):
+        progress("waiting for another command that installs it")
+        if not lock.acquire(WAIT_SECONDS):
+            raise VelodromeError(f"another command has been installing engine {name!r} for {WAIT_SECONDS / 3600:g} "
+                                 f"hours: end it, then run velodrome engines install {name} again")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_complete(home: Path, described: Engine, record: Mapping[str, str]) -> bool:
+    """Whether an environment is what it should be, and its interpreter still starts and finds its packages."""
+    assert described.own_environment is not None
+    if environment_record.read(home) != record:
+        return False
+    return _missing_modules(home / "bin" / "python", described.own_environment.modules) == []
+
+
+def _missing_modules(python: Path, modules: Sequence[str]) -> list[str]:
+    """Those of the modules that an interpreter cannot import, by importing them; all if it does not start."""
+    program = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    print(name)"
+    try:
+        done = subprocess.run([str(python), "-c", program, "velodrome.worker.probe", *modules], cwd="/",
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    except (OSError, subprocess.TimeoutExpired):
+        return list(modules)
+    return [name for name in modules if name not in done.stdout.split()]
+
+
+def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Progress) -> None:
+    own = described.own_environment
+    assert own is not None
+    base = _interpreter(described.name, own)
+    before = environment_record.read(home)
+    python = home / "bin" / "python"
+    with tempfile.TemporaryDirectory(prefix="velodrome-install-") as scratch:
+        wheel = training_wheel(Path(scratch))
+        if before is not None and before.get("requirements") == record["requirements"] and not _missing_modules(
+            python, own.modules
+        ):
+            progress("updating the training side of Velodrome")
+            (home / environment_record.FILE).unlink()
+            _pip(python, ["--no-deps", "--force-reinstall", str(wheel)], progress)
+        else:
+            progress("creating the environment")
+            shutil.rmtree(home, ignore_errors=True)
+            _run([str(base), "-m", "venv", str(home)], progress)
+            wanted = Path(scratch) / "requirements.txt"
+            wanted.write_text("\n".join(environment_record.requirements(own)) + "\n")
+            progress("downloading and installing packages")
+            _pip(python, ["--requirement", str(wanted)], progress)
+            for build in own.builds:
+                progress(f"building {build.requirement}, which takes about {own.minutes:g} minutes on two cores")
+                _build(python, build, Path(scratch), progress)
+            _pip(python, ["--no-deps", str(wheel)], progress)
+    progress("checking that it can be imported")
+    if missing := _missing_modules(python, own.modules):
+        raise VelodromeError(f"engine {described.name!r} was installed into {home}, but {', '.join(missing)} cannot be "
+                             f"imported there: {python} -c 'import {missing[0]}' shows why")
+    write_text(home / environment_record.FILE, json.dumps(dict(record), indent=1) + "\n")
+
+
+def _interpreter(name: str, own: OwnEnvironment) -> Path:
+    """An interpreter of a version for which the packages exist: the running one, or one on the path."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if running in own.pythons:
+        return Path(sys.executable)
+    for version in own.pythons:
+        if found := shutil.which(f"python{version}"):
+            return Path(found)
+    raise BadRequest(f"engine {name!r} needs Python {' or '.join(own.pythons)}, and none is on the path: install "
+                     f"one (on Debian: apt install python{own.pythons[0]}-venv)")
+
+
+def _pip(python: Path, words: Sequence[str], progress: Progress, variables: Mapping[str, str] | None = None) -> None:
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *words]
+    _run(command, progress, variables)
+
+
+def _build(python: Path, build: SourceBuild, scratch: Path, progress: Progress) -> None:
+    variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", **build.variables}
+    if build.compiler_options:
+        variables["CXX"] = str(_compiler(scratch, build.compiler_options))
+    _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], progress, variables)
+
+
+def _compiler(scratch: Path, replaced: Mapping[str, str]) -> Path:
+    """A C++ compiler that is called with some options replaced by others."""
+    real = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    if real is None:
+        raise BadRequest("a C++ compiler is needed to build this engine: install one (on Debian: apt install g++)")
+    cases = "".join(f"    {old}) word={new} ;;\n" for old, new in replaced.items())
+    path = scratch / "c++"
+    path.write_text(f'#!/bin/sh\nfor word do\n  shift\n  case "$word" in\n{cases}  esac\n  set -- "$@" "$word"\ndone\n'
+                    f'exec {real} "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def _run(words: Sequence[str], progress: Progress, variables: Mapping[str, str] | None = None) -> None:
+    """Run a step; its output becomes progress, and its last lines the reason if it fails."""
+    # Packages of the controller's environment must not be seen by another one.
+    inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    process = subprocess.Popen(
+        words, env={**inherited, **(variables or {})}, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    deadline = time.monotonic() + STEP_SECONDS
+    try:
+        for line in process.stdout:
+            lines = [*lines[-_SHOWN_LINES:], line.rstrip()]
+            if phrase := _phrase(line):
+                progress(phrase)
+            if time.monotonic() > deadline:
+                raise VelodromeError(f"a step took more than {STEP_SECONDS / 60:g} minutes: {' '.join(words[:5])} …")
+        code = process.wait(60)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+        raise
+    if code:
+        shown = "\n".join(lines)
+        raise VelodromeError(f"'{' '.join(words[:5])} …' ended with code {code}:\n{shown}")
+
+
+def _phrase(line: str) -> str:
+    """What a line of pip's output says about its progress; empty if nothing."""
+    found = re.match(r"\s*(Downloading|Building wheel for|Installing collected packages)[: ]*(.*)", line)
+    if found is None:
+        return ""
+    what = found[2].split("/")[-1].split(" (")[0]
+    shown = what if len(what) < 60 else what[:57] + "…"
+    return f"{found[1].lower()} {shown}".replace("installing collected", "installing")

@@ -1,0 +1,52 @@
+"""What an engine's own environment is made of: what it should be, and what was installed.
+
+The record is written when an environment is complete, so one without it was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+from velodrome.cluster.training_wheel import training_side_digest
+from velodrome.files import read_json
+from velodrome.offers.base import Engine, OwnEnvironment
+
+#: The record in the folder of an environment.
+FILE = "velodrome.json"
+_LARGEST = 1 << 16
+
+
+def requirements(own: OwnEnvironment) -> list[str]:
+    """The packages of an environment with their exact versions."""
+    text = resources.files("velodrome.offers").joinpath("environments", own.requirements).read_text()
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def wanted(engine: Engine) -> dict[str, str]:
+    """The record of an environment of this engine and this version of Velodrome."""
+    own = engine.own_environment
+    assert own is not None, "only engines with an environment of their own have a record"
+    packages = "\n".join([*requirements(own), *map(repr, own.builds)])
+    return {
+        "engine": engine.name,
+        "requirements": hashlib.sha256(packages.encode()).hexdigest(),
+        "training_side": training_side_digest(),
+    }
+
+
+def read(home: Path) -> dict[str, str] | None:
+    """The record of an environment; None if it was never completed."""
+    try:
+        found = read_json(home / FILE, _LARGEST)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def outdated(engine: Engine, home: Path) -> str | None:
+    """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
+    if engine.own_environment is None or (found := read(home)) is None or found == wanted(engine):
+        return None
+    return f"its environment was made by another version of Velodrome: velodrome engines install {engine.name}"

@@ -1,0 +1,113 @@
+"""Training on images with labels under MXNet: batches by the epoch's order, evaluation with a confusion matrix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from numpy.typing import NDArray
+
+from velodrome.data.pixels import transform_of
+from velodrome.data.splits import Splits
+from velodrome.engines.mxnet.learner import MxnetLearner, restore
+from velodrome.errors import BadRequest
+from velodrome.models import mxnet_zoo
+from velodrome.offers.models import is_own
+from velodrome.tasks import answers
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.transport.base import Transport
+from velodrome.worker.context import Context
+from velodrome.worker.learner import Part
+
+EVALUATION_BATCH = 512
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
+
+
+class ImageLearner(MxnetLearner):
+    """Trains on the images of this worker's partition."""
+
+    def __init__(self, context: Context, transport: Transport, store: Any) -> None:
+        data, job = context.data, context.job
+        if not isinstance(data, Splits):
+            raise BadRequest(f"--dataset {job.dataset!r}: engine mxnet trains on images of bytes and on text; choose "
+                             "another engine for it")
+        if is_own(job.model):
+            raise BadRequest(f"--model {job.model!r}: engine mxnet trains models of the zoo; choose one of them, or "
+                             "another engine")
+        self._data, self._transform = data, transform_of(job.pixels, data)
+        self.pixels = self._transform.form
+        super().__init__(context, transport, store)
+
+    def _shape(self) -> tuple[int, int, int]:
+        height, width, channels = self._data.input_shape
+        return channels, height, width
+
+    def _build(self) -> Any:
+        job = self._context.job
+        return mxnet_zoo.build(job.model, self._shape(), self._data.classes, job.seed, job.weights_dtype)
+
+    def _load(self, folder: Path) -> Any:
+        return restore(self._build(), folder, self._context.job.weights_dtype)
+
+    def begin_epoch(self, schedule: Schedule) -> None:
+        rank = self._transport.rank if self._synchronous else 0
+        self._partition = schedule.partition(rank)
+        # Augmentation depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
+        self._generator = np.random.default_rng([self._context.job.seed, self.epoch, self._transport.rank])
+
+    def _images(self, part: Any, indices: NDArray[np.int64], *, training: bool) -> Any:
+        """Images (count, channels, height, width) as the network takes them."""
+        dtype = self._context.job.weights_dtype
+        images = np.asarray(self._transform(part.images[indices]), dtype).transpose(0, 3, 1, 2)
+        if training and self._context.job.model in mxnet_zoo.AUGMENTED:
+            images = mxnet_zoo.augment(images, self._generator)
+        return mx.nd.array(np.ascontiguousarray(images), dtype=dtype)
+
+    def _train_step(self, step: int) -> Counts:
+        train, indices = self._data.train, self._partition.step(step)
+        # A worker without examples takes part with a gradient of zero, which one example times zero has.
+        used = indices if len(indices) else np.zeros(1, np.int64)
+        labels = np.asarray(train.labels[used], np.int64)
+        images = self._images(train, used, training=True)
+        with autograd.record():
+            outputs = self._network(images)
+            loss = self._loss(outputs, mx.nd.array(labels)).sum()
+            if not len(indices):
+                loss = loss * 0.0
+            self._backward(loss, float(self._partition.batch[step]))
+        if not len(indices):
+            return Counts()
+        right = int((outputs.asnumpy().argmax(1) == labels).sum())
+        counts = Counts(len(indices), float(loss.asscalar()), {"correct": right})
+        self._counted += counts
+        return counts
+
+    def evaluate(self, part: Part) -> Counts:
+        examples, classes = getattr(self._data, part), self._data.classes
+        mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
+        loss_sum, predicted = 0.0, np.empty(len(mine), np.int64)
+        labels = np.asarray(examples.labels[mine], np.int64)
+        for low in range(0, len(mine), EVALUATION_BATCH):
+            chosen = slice(low, low + EVALUATION_BATCH)
+            outputs = self._network(self._images(examples, mine[chosen], training=False))
+            loss_sum += float(self._loss(outputs, mx.nd.array(labels[chosen])).sum().asscalar())
+            predicted[chosen] = outputs.asnumpy().argmax(1)
+            self._context.status.seen += 1
+        right = predicted == labels
+        whole = np.zeros(len(examples), np.bool_)
+        whole[mine] = right
+        if part == "test":
+            self.answers = answers.from_vector(self._sum_vector(answers.to_vector(whole)), len(examples))
+        if classes <= MAX_CONFUSION_CLASSES:
+            pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
+            self.confusion = self._sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)
+        return self._sum(Counts(len(mine), loss_sum, {"correct": int(right.sum())}))
+
+    def _description(self) -> dict[str, Any]:
+        return {"input_shape": list(self._shape()), "classes": self._data.classes, "dataset": self._data.name,
+                "outputs": "logits", **self._transform.description()}

@@ -1,0 +1,261 @@
+"""The network in training under MXNet: optimizer, store, counts, checkpoints; images and text feed it."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from velodrome import files
+from velodrome.engines.mxnet.optimizer import make_optimizer
+from velodrome.engines.mxnet.weights import load_given
+from velodrome.errors import BadRequest
+from velodrome.models.recipe import DESCRIPTION, README
+from velodrome.tasks.counts import Counts
+from velodrome.transport.base import Transport
+from velodrome.worker.context import Context
+from velodrome.worker.gather import gather
+from velodrome.worker.learner import Learner, State
+
+WEIGHTS = "model.safetensors"
+
+
+class MxnetLearner(Learner):
+    """One worker's copy of the network.
+
+    Under bsp the servers sum the gradients, and every worker makes the same update. Under asp the servers update the
+    weights by each gradient as it comes, and a worker continues with what they are then. A step of asp is one worker's:
+    worker r makes every n-th of the epoch's steps.
+    """
+
+    def __init__(self, context: Context, transport: Transport, store: Any) -> None:
+        self._context, self._transport, self._store = context, transport, store
+        self._alone, self._filled = store is None, False
+        self._synchronous = context.strategy.synchronous
+        job = context.job
+        if job.dtype == "bfloat16":
+            raise BadRequest("--dtype bfloat16: engine mxnet computes in float32 or float64; choose one of them")
+        self._network = self._build() if context.saved_model is None else self._load(context.saved_model)
+        self._named: dict[str, Any] = self._network.parameters_by_name()
+        if job.weights:
+            notes = load_given(self._named, job.weights)
+            for note in notes if context.is_chief else ():
+                context.events.emit("warning", message=note)
+        trained = {name: one for name, one in self._named.items() if one.grad_req != "null"}
+        self._trained = list(trained.values())
+        self.parameters = sum(int(np.prod(one.shape)) for one in self._trained)
+        self._network.hybridize(static_alloc=True)
+        self._loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        self._rate: float | None = None
+        self._next_rates: NDArray[np.float64] | None = None
+        #: Under asp, what this worker counted in the epoch.
+        self._counted = Counts()
+        self._start(updates=0)
+
+    def _start(self, updates: int) -> None:
+        """A new optimizer that has made so many updates; the servers get the weights of worker 0, and under asp the
+        optimizer too."""
+        self._updates = updates
+        self._optimizer = make_optimizer(self._context.job, updates)
+        self._updater = mx.optimizer.get_updater(self._optimizer)
+
+    def _fill_store(self) -> None:
+        """Under asp the servers hold the weights, under bsp the sum of the gradients; all workers begin alike."""
+        if self._alone or self._filled:
+            return
+        self._filled = True
+        with self._context.waiting():
+            for key, one in enumerate(self._trained):
+                self._store.init(key, one.data())
+                self._store.pull(key, out=one.data())
+            if not self._synchronous:
+                if self._transport.rank == 0:
+                    self._optimizer.lr = self._rate
+                self._store.set_optimizer(self._optimizer)
+            mx.nd.waitall()
+            self._transport.barrier()
+
+    # -- what images and text define
+
+    @abstractmethod
+    def _build(self) -> Any:
+        """The job's network with the weights that its seed decides."""
+
+    @abstractmethod
+    def _load(self, folder: Path) -> Any:
+        """The saved network of a folder."""
+
+    @abstractmethod
+    def _train_step(self, step: int) -> Counts:
+        """Compute the gradients of this worker's examples of a step, divided by the whole batch; count them."""
+
+    @abstractmethod
+    def _description(self) -> dict[str, Any]:
+        """What is required, besides the weights, to load the model."""
+
+    # -- training
+
+    def set_rate(self, rate: float) -> None:
+        if not self._synchronous and self._rate not in (None, rate):
+            raise BadRequest("--consistency asp: MXNet's servers keep the learning rate they began with; choose a "
+                             "constant one (--schedule constant, no --decay), or --consistency bsp")
+        self._rate = rate
+        self._optimizer.set_learning_rate(rate)
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._next_rates = rates if (rates != rates[0]).any() else None
+        if self._next_rates is not None and not self._synchronous:
+            self.set_rate(float(rates[-1]))
+        self.set_rate(float(rates[0]))
+
+    def train(self, first: int, last: int) -> Counts:
+        self._fill_store()
+        counts = Counts()
+        for step in range(first, last):
+            if not self._synchronous and step % self._transport.size != self._transport.rank:
+                continue
+            if self._next_rates is not None:
+                self.set_rate(float(self._next_rates[step]))
+            counts += self._train_step(step)
+            self._update()
+        return counts
+
+    def _backward(self, loss: Any, batch: float) -> None:
+        """Gradients of a summed loss, divided by a batch; called inside `autograd.record`."""
+        scaled = loss / batch
+        autograd.backward([scaled])
+
+    def _update(self) -> None:
+        """Update the weights by the gradients of this worker, or of all."""
+        limit, gradients = self._context.job.clip_norm, [one.grad() for one in self._trained]
+        self._updates += 1
+        if not self._synchronous:
+            self._clip(gradients, limit)
+        if not self._alone:
+            with self._context.waiting():
+                for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+                    self._store.push(key, gradient, priority=-key)
+                    self._store.pull(key, out=gradient if self._synchronous else one.data(), priority=-key)
+                mx.nd.waitall()
+        if self._synchronous:
+            self._clip(gradients, limit)
+            for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+                self._updater(key, gradient, one.data())
+
+    @staticmethod
+    def _clip(gradients: list[Any], limit: float | None) -> None:
+        """Shorten the gradient to a norm; by hand, because Gluon's own function fails with float64."""
+        if limit is None:
+            return
+        norm = math.sqrt(sum(float((one * one).sum().asscalar()) for one in gradients))
+        if norm > limit:
+            for one in gradients:
+                one *= limit / norm
+
+    def agree(self, number: int) -> int:
+        agreed = np.array([number], np.int64)
+        with self._context.waiting():
+            self._transport.broadcast(agreed)
+        return int(agreed[0])
+
+    def end_epoch(self) -> Counts:
+        """Under asp, what the other workers counted, in the chief: it reports for all."""
+        mx.nd.waitall()
+        if self._synchronous:
+            return Counts()
+        of_others = self._sum(Counts() if self._context.is_chief else self._counted)
+        self._counted = Counts()
+        return of_others if self._context.is_chief else Counts()
+
+    def average_statistics(self) -> None:
+        """No network of this engine has moving statistics."""
+
+    def total(self, counts: Counts) -> Counts:
+        if self._synchronous:
+            return self._sum(counts)
+        return self._sum(counts if self._context.is_chief else Counts())
+
+    def _sum(self, counts: Counts) -> Counts:
+        names = self._context.task.counted
+        vector = counts.vector(names)
+        self._transport.all_reduce(vector)
+        return Counts.of(vector, names)
+
+    def _sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        self._transport.all_reduce(vector)
+        return vector
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return gather(data, self._transport.rank, self._transport.size, self._sum_vector)
+
+    # -- what is stored
+
+    def _weights(self) -> dict[str, NDArray[Any]]:
+        return {name: one.data().asnumpy() for name, one in self._named.items()}
+
+    def state(self) -> State:
+        """Under asp without the optimizer's state, which MXNet's servers keep to themselves."""
+        slots = {
+            f"optimizer.{key}.{number}": slot.asnumpy()
+            for key, kept in self._updater.states.items() for number, slot in enumerate(_slots(kept))
+        }
+        return {**self._weights(), **slots, "optimizer.updates": np.array(self._updates)}
+
+    def load(self, state: State) -> None:
+        for name, one in self._named.items():
+            one.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
+        self._start(int(state["optimizer.updates"]))
+        if not self._synchronous:
+            return
+        for key, one in enumerate(self._trained):
+            kept = self._optimizer.create_state_multi_precision(key, one.data())
+            for number, slot in enumerate(_slots(kept)):
+                slot[:] = mx.nd.array(state[f"optimizer.{key}.{number}"], dtype=slot.dtype)
+            self._updater.states[key], self._updater.states_synced[key] = kept, True
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        job = self._context.job
+        with files.atomic_path(folder / WEIGHTS) as partial:
+            save_file(self._weights(), partial)
+        about = {"engine": "mxnet", "model": job.model, "dtype": job.dtype, "file": WEIGHTS, **self._description()}
+        files.write_text(folder / README, _readme(about, folder), sync=False)
+        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+
+    def close(self) -> None:
+        self._transport.close()
+        # MXNet's servers end when the stores of all workers are gone.
+        self._store = None
+
+
+def _slots(kept: Any) -> list[Any]:
+    """The arrays of an optimizer's state for one parameter."""
+    if kept is None:
+        return []
+    return list(kept) if isinstance(kept, tuple | list) else [kept]
+
+
+def restore(network: Any, folder: Path, dtype: str) -> Any:
+    """Give a network the weights of a saved model."""
+    stored = load_file(folder / WEIGHTS)
+    for name, one in network.parameters_by_name().items():
+        one.set_data(mx.nd.array(stored[name], dtype=dtype))
+    return network
+
+
+def _readme(about: dict[str, Any], folder: Path) -> str:
+    return "\n".join([
+        f"# Model `{about['model']}`, trained by Velodrome", "",
+        f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that both "
+        "engines can start from them (`--weights`). In the environment of `velodrome engines install mxnet`:", "",
+        "```python", "from pathlib import Path", "", "from velodrome.engines.mxnet.saved import load", "",
+        f"network = load(Path({str(folder.resolve())!r}))", "```", "",
+    ])

@@ -1,0 +1,56 @@
+"""MXNet in a training process: the scheduler and the servers serve, workers build their learner and train."""
+
+from __future__ import annotations
+
+import sys
+
+from velodrome.transport.base import Alone, Transport
+from velodrome.worker.context import Context
+
+
+def train(context: Context) -> None:
+    """Take this process's part in the job of the context."""
+    if context.role == "worker":
+        _work(context)
+    else:
+        _serve(context)
+
+
+def _serve(context: Context) -> None:
+    """The scheduler or a server: importing MXNet in such a role serves until the workers are done, and then exits."""
+    with context.events.phase("connect"), context.waiting():
+        try:
+            import mxnet  # noqa: F401
+        except SystemExit as end:
+            if end.code:
+                raise
+    sys.modules.pop("mxnet", None)
+
+
+def _work(context: Context) -> None:
+    with context.events.phase("import"):
+        import mxnet as mx
+
+        from velodrome.engines.mxnet.images import ImageLearner
+        from velodrome.engines.mxnet.text import TextLearner
+        from velodrome.worker import loop
+
+    with context.events.phase("connect"), context.waiting():
+        transport, store = _connect(context, mx)
+    _ = context.data  # a phase of its own
+    learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
+    with context.events.phase("build"):
+        learner = learner_class(context, transport, store)
+    loop.run(context, learner)
+
+
+def _connect(context: Context, mx: object) -> tuple[Transport, object | None]:
+    """What sums counts between workers, and MXNet's store for their gradients; none for a single process."""
+    if context.job.strategy == "single":
+        return Alone(), None
+    from velodrome.transport.rendezvous import Ranks
+    from velodrome.transport.star import StarTransport
+
+    transport = StarTransport(Ranks.of(context.world), context.job.start_timeout)
+    kind = "dist_sync" if context.strategy.synchronous else "dist_async"
+    return transport, mx.kv.create(kind)  # type: ignore[attr-defined]

@@ -1,0 +1,121 @@
+"""Environments of engines are made, repaired and removed; nothing half-made is ever used."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from velodrome.api.engines import install_engine, list_engines, remove_engine
+from velodrome.cluster import engine_install, environment_record, environments
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.offers import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "servers")]
+import environment as old_environment  # noqa: E402
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where environments are made: that of MXNet gets one small package, from files that were downloaded before."""
+    engine = registry.engine("mxnet")
+    assert engine.own_environment is not None
+    small = replace(engine, own_environment=replace(engine.own_environment, modules=("numpy",)))
+    monkeypatch.setattr(environment_record, "requirements", lambda own: [old_environment.NUMPY])
+    for module in (engine_install, registry):
+        monkeypatch.setattr(module, "engine", lambda name: small if name == "mxnet" else registry_engine(name))
+    registry_engine = registry.engine.__wrapped__ if hasattr(registry.engine, "__wrapped__") else registry.engine
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(old_environment._wheels()))
+    yield tmp_path / "mxnet"
+    environments.forget()
+
+
+needs_packages = pytest.mark.skipif(bool(old_environment.unavailable()), reason=old_environment.unavailable() or "here")
+
+
+@pytest.mark.integration
+@needs_packages
+def test_an_environment_is_made_kept_repaired_and_removed(home: Path) -> None:
+    said: list[str] = []
+    first = install_engine("mxnet", said.append)
+    assert first["changed"] is True
+    assert first["interpreter"] == str(home / "bin" / "python")
+    assert said[0] == "creating the environment"
+    assert said[-1] == "checking that it can be imported"
+    assert install_engine("mxnet")["changed"] is False
+
+    shutil.rmtree(next(home.glob("lib/python3*/site-packages/numpy")))
+    assert install_engine("mxnet")["changed"] is True
+    python = str(environments.interpreter_of("mxnet"))
+    subprocess.run([python, "-c", "import numpy, velodrome.worker.probe"], check=True, timeout=60, cwd="/")
+
+    # Interrupted: without its record it is not used, and made anew.
+    (home / environment_record.FILE).unlink()
+    assert environments.interpreter_of("mxnet") == Path(sys.executable)
+
+    assert remove_engine("mxnet") is True
+    assert not home.exists()
+    assert remove_engine("mxnet") is False
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@needs_packages
+def test_two_commands_at_once_make_one_environment(home: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: install_engine("mxnet"), range(2)))
+    assert sorted(one["changed"] for one in both) == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@needs_packages
+def test_another_version_of_the_training_side_is_refused_until_it_is_updated(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_engine("mxnet")
+    monkeypatch.setattr(environment_record, "training_side_digest", lambda: "another")
+    engine = registry.engine("mxnet")
+    assert environments.missing(engine, engine.strategies[0]) == [
+        "its environment was made by another version of Velodrome: velodrome engines install mxnet"
+    ]
+    said: list[str] = []
+    assert install_engine("mxnet", said.append)["changed"] is True
+    assert said[0] == "updating the training side of Velodrome"
+
+
+@pytest.mark.integration
+@needs_packages
+def test_a_package_that_cannot_be_had_is_named_and_nothing_is_taken_for_installed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_record, "requirements", lambda own: ["there-is-no-such-package==1.0"])
+    with pytest.raises(VelodromeError, match="there-is-no-such-package"):
+        install_engine("mxnet")
+    assert environments.interpreter_of("mxnet") == Path(sys.executable)
+
+
+def test_an_engine_that_shares_our_environment_has_none_to_install() -> None:
+    with pytest.raises(BadRequest, match=r"'torch' trains in the environment of Velodrome itself.*those that do are"):
+        install_engine("torch")
+    with pytest.raises(BadRequest, match="no engine 'caffe'"):
+        remove_engine("caffe")
+
+
+@pytest.mark.integration
+def test_engines_are_listed_with_what_an_installation_takes() -> None:
+    found = {engine["name"]: engine for engine in list_engines()}
+    assert found["torch"]["install"] is None
+    assert found["torch"]["upstream"] == "maintained"
+    assert found["mxnet"]["upstream"] == "retired"
+    assert found["mxnet"]["install"]["command"] == "velodrome engines install mxnet"
+    assert found["mxnet"]["install"]["disk_mb"] > 100
