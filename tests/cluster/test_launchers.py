@@ -25,7 +25,10 @@ from velodrome.spec.resolve import resolve
 _MARKS = {"emulated": [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]}
 
 
-@pytest.mark.parametrize("name", [pytest.param(offer.name, marks=_MARKS.get(offer.name, [])) for offer in LAUNCHERS])
+@pytest.mark.parametrize("name", [
+    pytest.param(offer.name, marks=_MARKS.get(offer.name, [])) for offer in LAUNCHERS
+    if offer.here and not offer.needs_options
+])
 def test_every_launcher_of_the_registry_has_its_name_and_finds_hosts_with_ports(name: str) -> None:
     with open_launcher(name) as launcher:
         made: Launcher = launcher

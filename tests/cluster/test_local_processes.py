@@ -38,7 +38,7 @@ def start(token: str) -> subprocess.Popen[bytes]:
     return started
 
 
-def wait_until(holds: object, seconds: float = 10.0) -> None:
+def wait_until(holds: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < deadline, "waited in vain"

@@ -31,7 +31,9 @@ from samples import blocks  # noqa: E402
 #: Modules of other names than the packages that bring them.
 MODULES = {"PIL": "pillow", "google": "protobuf", "google_crc32c": "google-crc32c", "pydantic_core": "pydantic"}
 #: Loaded only where an engine, a transport or a storage asks for it; each is an extra.
-ON_DEMAND = {"h5py", "pyarrow", "tensorflow", "keras", "torch", "mpi4py", "hdfs_native", "requests", "s3fs"}
+ON_DEMAND = {
+    "h5py", "mxnet", "pyarrow", "tensorflow", "tf2onnx", "keras", "torch", "mpi4py", "hdfs_native", "requests", "s3fs",
+}
 #: Of the controller's packages, none may be loaded by a training process.
 CONTROLLERS = {"yaml", "rich", "typer", "click", "jinja2", "matplotlib", "sklearn", "scipy", "tensorboard", "py_spy"}
 
@@ -131,7 +133,7 @@ def test_a_job_trains_in_an_environment_with_numpy_1_23_and_nothing_of_the_contr
         "os._exit = record\nmain.main(sys.argv[1:])"
     )
     done = subprocess.run(
-        [str(python), "-c", script, *arguments(plan, process, tmp_path)], capture_output=True, text=True, timeout=120,
+        [str(python), "-c", script, *arguments(plan, process, tmp_path)], capture_output=True, text=True, timeout=280,
         cwd=tmp_path, env={**os.environ, **environment(plan, process)},
     )
     assert done.returncode == 0, done.stderr

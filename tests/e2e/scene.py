@@ -19,8 +19,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 #: A job that lasts until somebody ends it.
 LONG = ("--batch-size", 8, "--epochs", 5000, "--no-checkpoints")
-#: Generous: a busy machine needs ten seconds to import a framework.
-START_SECONDS = 90.0
+#: Generous: a busy machine needs a minute to import a framework.
+START_SECONDS = 180.0
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Scene:
             assert time.monotonic() < deadline, f"waited in vain; {len(self.events())} events"
             time.sleep(0.1)
 
-    def until_gone(self, seconds: float = 10.0) -> None:
+    def until_gone(self, seconds: float = 60.0) -> None:
         """Wait until no process of this run is left."""
         marker = f" --run {self.name} --role "
         deadline = time.monotonic() + seconds

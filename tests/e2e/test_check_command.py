@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NETS = '''
 import torch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from scene import Scene, left_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NET = """
 import os
@@ -30,7 +30,7 @@ def debug(scene: Scene, folder: Path, line: str, keys: str = "") -> tuple[subpro
         [sys.executable, "-m", "velodrome", *words], cwd=folder, text=True, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONBREAKPOINT": ""},
     )
-    out, err = process.communicate(keys, timeout=120)
+    out, err = process.communicate(keys, timeout=280)
     return process, out, err
 
 
@@ -41,7 +41,7 @@ def test_debug_gives_the_weights_of_local_and_neither_leaves_temporary_files(sce
     for name in ("local", "debug"):
         scene.name = name
         process = scene.start(*scene.words("torch", "single", "--epochs", 2, "--on", name), TMPDIR=str(temporary))
-        text, _ = process.communicate(timeout=120)
+        text, _ = process.communicate(timeout=280)
         assert process.returncode == 0, text
         result = scene.result()
         assert (result["status"], result["launcher"]) == ("finished", name)

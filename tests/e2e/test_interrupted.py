@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from scene import LONG, Scene, running, training
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def sleeper(tmp_path: Path) -> str:
     return str(path)
 
 
-def check_gone_soon(pids: list[int], program: str, seconds: float = 10.0) -> None:
+def check_gone_soon(pids: list[int], program: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) or running(program):
         assert time.monotonic() < deadline, f"still there: {left or program}"
@@ -66,7 +68,7 @@ def test_an_interrupted_run_ends_everything_and_says_so(
     for number in signals:
         controller.send_signal(number)
         time.sleep(0.02)
-    text, _ = controller.communicate(timeout=20)
+    text, _ = controller.communicate(timeout=280)
     assert controller.returncode == code, text
     assert f"velodrome: {sentence}; nothing is left running" in text
     assert f"`velodrome resume a --runs {scene.runs}` continues this run" in text
@@ -80,19 +82,45 @@ def test_ctrl_c_before_anything_has_started_ends_at_once(scene: Scene) -> None:
     controller = scene.start(*scene.words("torch", "ddp", *LONG))
     scene.until(lambda events: (scene.path / "job.yaml").exists())
     controller.send_signal(signal.SIGINT)
-    text, _ = controller.communicate(timeout=20)
+    text, _ = controller.communicate(timeout=280)
     assert controller.returncode == 130, text
     assert "Traceback" not in text
+
+
+#: Ctrl-C in the middle of `exec` of a string, as dataclasses use it while modules are imported.
+INTERRUPTED_IN_EXEC = """
+import velodrome.cli.main as main
+
+def app(*words, **options):
+    try:
+        exec("import signal; signal.raise_signal(signal.SIGINT)")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+main.app = app
+main.main([])
+"""
+
+
+def test_ctrl_c_has_its_exit_code_wherever_it_interrupts_python(tmp_path: Path) -> None:
+    (tmp_path / "interrupted_in_exec.py").write_text(INTERRUPTED_IN_EXEC)
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted_in_exec"], cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == "velodrome: interrupted by Ctrl-C; nothing is left running\n"
 
 
 def test_what_a_model_forked_ends_with_its_job_in_a_race_of_warm_processes(scene: Scene, tmp_path: Path) -> None:
     model = ("--model", "faulty_nets:build", "--model-arg", f"fork={tmp_path / 'forked'}")
     job = ("--vary", "entry=torch/single", "--epochs", 1, "--steps", 2)
     controller = scene.start("race", *job, *model, "--runs", scene.runs, "--name", "r")
-    text, _ = controller.communicate(timeout=90)
+    text, _ = controller.communicate(timeout=280)
     assert controller.returncode == 0, text
     forked = [int(line) for line in (tmp_path / "forked").read_text().split()]
-    assert len(forked) in (2, 4)  # a run that other programs disturbed is repeated
+    # Each attempt forks twice, and a run that other programs disturbed is repeated.
+    assert forked
+    assert len(forked) % 2 == 0
     check_gone_soon(forked, "nothing-else")
 
 
@@ -119,7 +147,7 @@ def test_a_race_whose_controller_is_ended_leaves_nothing_of_its_warm_processes(
     for number in signals:
         controller.send_signal(number)
         time.sleep(0.1)
-    text, _ = controller.communicate(timeout=20)
+    text, _ = controller.communicate(timeout=280)
     assert controller.returncode == code, text
     assert "Traceback" not in text
     killed = code == -signal.SIGKILL

@@ -8,7 +8,7 @@ import time
 import pytest
 from scene import LONG, Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("warm")]
 
 slow = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def test_a_killed_process_is_named_and_ends_the_run(
     scene.when_training(kill)
     done = velodrome(*scene.words(engine, strategy, *LONG))
     assert done.code == 1, done.text
-    assert time.monotonic() - killed[0] < 30
+    assert time.monotonic() - killed[0] < 120  # and not at the stall timeout
     assert f"velodrome: {role} {rank} on 127.0.0.1 was ended by SIGKILL" in done.err
     result = scene.result()
     assert result["status"] == "failed"

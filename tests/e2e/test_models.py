@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("warm")]
 
 slow = pytest.mark.slow
 
@@ -92,7 +92,8 @@ def test_a_model_that_does_not_fit_the_data_is_a_bad_request(
     done = velodrome(*scene.words(engine, "single", *words(engine, fault, rank=0)), "--json")
     assert done.code == (1 if fault == "nan" else 2), done.text
     assert done.err.count(sentence) == 1
-    assert "Traceback" not in done.err
+    # Where a layer does not fit, the user's own lines show which one.
+    assert done.err.count("Traceback (most recent call last)") == (fault == "shape")
     assert done.json()["status"] == "failed"
     assert done.json()["error"]["cause"] == ("engine" if fault == "nan" else "request")
 

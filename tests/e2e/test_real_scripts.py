@@ -73,7 +73,7 @@ def test_a_torchrun_script_reaches_the_same_weights_and_metric_as_under_torchrun
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
          "--master-port", str(free_port("127.0.0.1")), "examples/script_ddp.py", "--save", "weights-{rank}.npy"],
-        capture_output=True, text=True, timeout=200, cwd=folder,
+        capture_output=True, text=True, timeout=280, cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     assert np.array_equal(np.load(folder / "weights-0.npy"), ours)

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 from scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("warm")]
 
 slow = pytest.mark.slow
 #: Each takes half a second at least in the run that is killed, because its model pauses.

@@ -14,7 +14,7 @@ from scene import HERE, Scene, running, training
 
 from velodrome.api import runs as api
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def words(scene: Scene, fault: str, *more: object, workers: int = 2) -> list[str]:
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_script_and_all_that_it_started(scene: Scene, tmp_path: Pa
     scene.until(training)
     assert running(sleeper)
     controller.send_signal(signal.SIGINT)
-    controller.communicate(timeout=60)
+    controller.communicate(timeout=280)
     assert controller.returncode == 130
     scene.until_gone()
     assert not running(sleeper)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("no_strays")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("no_strays", "warm")]
 
 TEST = 359
 

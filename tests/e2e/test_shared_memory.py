@@ -14,7 +14,7 @@ from velodrome.offers import segments
 
 pytest.importorskip("mpi4py")
 pytestmark = [
-    pytest.mark.e2e, pytest.mark.timeout(240),
+    pytest.mark.e2e, pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which only root may"),
 ]
 
@@ -29,7 +29,7 @@ def train(scene: Scene, options: str, engine: str = "torch") -> subprocess.Compl
     words = scene.words(engine, "allreduce", "--model", "dense-300-100", "--epochs", 1, "--json", workers=WORKERS)
     return subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-m", "velodrome", *words],
-        cwd=HERE, text=True, capture_output=True, timeout=200, check=False,
+        cwd=HERE, text=True, capture_output=True, timeout=280, check=False,
     )
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from scene import LONG, Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 slow = pytest.mark.slow
 #: Seconds without progress. A busy machine takes some to trace a model, in which nothing is said.
-LIMIT = {"torch": 12, "tensorflow": 20}
+LIMIT = {"torch": 20, "tensorflow": 40}
 
 
 def check_named(done, scene: Scene, name: str, seconds: int, option: str = "--stall-timeout") -> dict:
@@ -77,7 +77,7 @@ def test_a_process_that_was_stopped_is_found(
 
     scene.when_training(stop)
     done = velodrome(*scene.words(engine, strategy, *LONG, "--stall-timeout", LIMIT[engine]))
-    assert time.monotonic() - stopped[0] < LIMIT[engine] + 30
+    assert time.monotonic() - stopped[0] < LIMIT[engine] + 120
     error = check_named(done, scene, f"{role} {rank}", LIMIT[engine])
     assert error["message"].endswith("and its heartbeat stopped")
 
@@ -121,7 +121,7 @@ def test_a_process_that_never_comes_is_named(
         "    time.sleep(3600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    limit = 10 if engine == "torch" else 25
+    limit = 30 if engine == "torch" else 60
     done = velodrome(*scene.words(engine, strategy, "--start-timeout", limit))
     error = check_named(done, scene, f"{role} {rank}", limit, "--start-timeout")
     assert "it never reported anything" in error["message"]

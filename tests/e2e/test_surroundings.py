@@ -19,7 +19,7 @@ from velodrome.run.execute import JobFailed, execute
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 slow = pytest.mark.slow
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system, which only root may")
@@ -131,7 +131,7 @@ def test_nothing_is_left_among_temporary_files(scene: Scene, tmp_path: Path, eng
     folder = tmp_path / "temporary"
     folder.mkdir()
     process = scene.start(*scene.words(engine, strategy, "--epochs", 1), TMPDIR=str(folder))
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=280)
     assert process.returncode == 0, said
     assert left_in(folder) == []
 

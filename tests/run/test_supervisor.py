@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from scripted import CONNECT, FINISH, Clock, Script, ScriptedGroup, ScriptedLauncher, beats, heartbeat, line
 
-from velodrome.cluster.launcher import Diagnosis
+from velodrome.cluster.launcher import AllocationEnded, Diagnosis
 from velodrome.cluster.plan import make_plan
 from velodrome.errors import VelodromeError
 from velodrome.events.models import Event, LostEvent, WarningEvent
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.outcome import Failure
 from velodrome.run.store import OpenRun, Store
-from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor
+from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor, event_key
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
@@ -280,3 +280,29 @@ def test_hosts_that_cannot_be_allocated_leave_a_failed_run(tmp_path: Path, monke
     assert (result["status"], result["error"]["cause"]) == ("failed", "start")
 
 
+
+
+def test_events_that_an_earlier_controller_recorded_are_not_recorded_again(run: OpenRun) -> None:
+    scripts: list[Script] = [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]]
+    first = Supervised(run, scripts)
+    launcher = ScriptedLauncher([scripts])
+    again: list[Event] = []
+    known = frozenset(map(event_key, first.events[:4]))
+    failure = Supervisor(run, first.plan, launcher, again.append, clock=launcher.clock, known=known).watch()
+    assert failure is None
+    assert len(known) > 1
+    assert not known & {event_key(event) for event in again}
+    assert again[-1].kind == "result"
+
+
+def test_hosts_that_were_taken_away_interrupt_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken_away(group: ScriptedGroup, seconds: float, deliver: object) -> None:
+        raise AllocationEnded("Slurm job 7 on n1 ended: its time limit was reached (TIMEOUT)")
+
+    monkeypatch.setattr(ScriptedGroup, "wait", taken_away)
+    launcher = ScriptedLauncher([[[], []]])
+    with pytest.raises(JobFailed, match="its time limit was reached") as ended:
+        execute(Job(**JOB), store=Store(tmp_path), launcher=launcher, name="a")
+    assert ended.value.result["status"] == "interrupted"
+    assert ended.value.result["error"]["cause"] == "interrupt"
+    assert launcher.groups[0].calls == ["collect", "stop"]

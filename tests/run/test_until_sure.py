@@ -5,6 +5,7 @@ Jobs do not train here: each writes a result of a known speed, on a clock that r
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -127,7 +128,8 @@ def test_configurations_that_are_out_run_no_more_and_it_ends_when_it_is_sure(run
     assert first.beaten_by is not None
     assert first.lead is not None
     assert first.lead.low is not None
-    assert f"{first.lead.estimate:.2f}× slower than {first.beaten_by} (at least {first.lead.low:.2f}×)" in str(first)
+    least = math.floor(100 * first.lead.low) / 100  # rounded up it would not be true
+    assert f"{first.lead.estimate:.2f}× slower than {first.beaten_by} (at least {least:.2f}×)" in str(first)
     assert str(first).startswith(f"out after {first.after} repetitions: {first.name}, ")
     # Each ran until its repetition and no longer.
     for drop in heard.drops:
@@ -349,3 +351,15 @@ def test_a_race_in_which_nothing_reaches_the_target_ends() -> None:
     results = [*to_target("single", 0.5, 3), *to_target("ddp", 0.5, 3)]
     [task] = standings(results, Criteria(target="accuracy>=0.9"))
     assert (task.hopeless, task.decided, task.outcome) == (True, True, "open")
+
+
+def test_one_that_is_dropped_for_its_accuracy_is_dropped_with_the_numbers() -> None:
+    results = [result(strategy, 2, rate * (1 + 0.01 * (seed % 3)), accuracy, seed=seed)
+               for strategy, rate, accuracy in (("allreduce", 1000.0, 0.95), ("ddp", 2000.0, 0.9))
+               for seed in range(1, 5)]
+    [task] = standings(results, Criteria())
+    assert [drop.name for drop in task.dropped] == ["torch/ddp with 2 workers"]
+    assert str(task.dropped[0]).startswith(
+        "out after 4 repetitions: torch/ddp with 2 workers, accuracy 5.0 points lower than torch/allreduce with 2 "
+        "workers ("
+    )

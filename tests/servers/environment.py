@@ -50,12 +50,12 @@ def prepare() -> None:
 
 def create(folder: Path) -> Path:
     """Create the environment in a folder and install the training side into it; its interpreter."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], timeout=60, check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], timeout=280, check=True)
     python = folder / "bin" / "python"
     ours = training_wheel(folder)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--disable-pip-version-check"]
     offline = ["--no-index", "--find-links", str(_wheels()), "--no-compile"]
-    subprocess.run([*pip, *offline, str(ours), NUMPY], timeout=120, check=True)
+    subprocess.run([*pip, *offline, str(ours), NUMPY], timeout=280, check=True)
     return python
 
 

@@ -55,4 +55,4 @@ def s3(bucket: str) -> Iterator[dict[str, str]]:
 
 def _make_bucket(bucket: str, variables: dict[str, str]) -> None:
     code = f"import boto3; boto3.client('s3').create_bucket(Bucket={bucket!r})"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, timeout=280, check=True)

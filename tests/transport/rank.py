@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -52,21 +53,24 @@ def sums(transport: MpiTransport) -> None:
 
 
 def late(transport: MpiTransport) -> None:
-    """Rank 1 is a second late for the sum; the others' threads keep running meanwhile."""
-    beats = []
-    stop = threading.Event()
+    """Rank 1 joins a sum only when a thread of rank 0 has run for a while, whose main thread waits in that sum."""
+    file = Path(os.environ["BEATS"])
 
     def beat() -> None:
-        while not stop.wait(0.02):
-            beats.append(time.monotonic())
+        for _ in range(20):
+            time.sleep(0.02)
+        file.touch()
 
-    threading.Thread(target=beat).start()
-    if transport.rank == 1:
-        time.sleep(1)
-    start = time.monotonic()
-    transport.all_reduce(np.ones(10))
-    stop.set()
-    say(waited=time.monotonic() - start, beats=sum(beat > start for beat in beats))
+    if transport.rank == 0:
+        threading.Thread(target=beat).start()
+    else:
+        deadline = time.monotonic() + 100
+        while not file.exists():
+            assert time.monotonic() < deadline, "no thread runs beside a sum"
+            time.sleep(0.01)
+    whole = np.ones(1)
+    transport.all_reduce(whole)
+    say(whole=whole[0])
     transport.close()
 
 

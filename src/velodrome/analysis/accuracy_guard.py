@@ -42,7 +42,10 @@ class Guarded:
         if self.aside:
             found.append(f"{len(self.aside)} of {self.total} configurations set aside: {_first_of(self.aside)}")
         if self.unsettled:
-            found.append(f"{self.metric} not settled: {_first_of(self.unsettled)}")
+            name, reason = next(iter(self.unsettled.items()))
+            others = len(self.unsettled) - 1
+            more = f", and so may {others} other{'' if others == 1 else 's'}" if others else ""
+            found.append(f"{self.metric} not settled: {name} may be {reason}{more}")
         if self.nothing_learned:
             found.append(f"no configuration is better than chance in {self.metric}, so they are compared without it")
         return tuple(found)
@@ -88,11 +91,11 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
         pair = (scores[best], scores[name]) if metric.better == "more" else (scores[name], scores[best])
         found = difference(*pair)
         low, high = found.interval(confidence)
-        text = f"{_worse(found, metric)} than {best} ({_range(found, (low, high), metric)})"
         if found.seeds_known and low > allowed:
-            deficits[name] = found.estimate, f"{metric.name} {text}"
+            span = f"{_amount(low, metric)}–{_amount(high, metric)}"
+            deficits[name] = found.estimate, f"{metric.name} {_worse(found, metric)} than {best} ({span})"
         elif high > allowed:
-            open_ones[name] = found.estimate, text
+            open_ones[name] = found.estimate, _at_worst(found, high, metric, best)
     aside = guessing | _worst_first(deficits) | aside
     return Guarded(tuple(row for row in left if row.name not in deficits), len(rows), aside, _worst_first(open_ones),
                    metric.name)
@@ -126,15 +129,14 @@ def _worse(found: Difference, metric: Metric) -> str:
     return f"{amount}{unit} {words[found.estimate < 0]}"
 
 
-def _range(found: Difference, ends: tuple[float, float], metric: Metric) -> str:
-    """The interval, as `0.3–2.1`, or in words where it includes zero or leaves something out."""
-    low, high = ends
-    if not math.isfinite(low):
-        return "one run gives no interval"
-    if metric.fraction and max(-low, high) > _NOTHING:
-        return "too few runs to tell by how much"
-    words = ("lower", "higher") if metric.better == "more" else ("higher", "lower")
-    text = f"{_amount(low, metric)}–{_amount(high, metric)}"
-    if low < 0:
-        text = f"between {_amount(-low, metric)} {words[1]} and {_amount(high, metric)} {words[0]}"
-    return text if found.seeds_known else f"{text}; other seeds not tried"
+def _at_worst(found: Difference, high: float, metric: Metric, best: str) -> str:
+    """`up to 1.2 points lower than torch/single`: how much worse it may be, to follow "may be"."""
+    unit = " points" if metric.fraction else ""
+    worse = "lower" if metric.better == "more" else "higher"
+    if not math.isfinite(high) or (metric.fraction and high > _NOTHING):
+        return f"{worse} than {best}, which {'one run' if not found.seeds_known else 'so few runs'} cannot tell"
+    seen = _amount(found.estimate, metric)
+    notes = [f"{seen} so far"] if found.estimate > 0 and float(seen) > 0 else []
+    notes += [] if found.seeds_known else ["other seeds not tried"]
+    aside = f" ({'; '.join(notes)})" if notes else ""
+    return f"up to {_amount(high, metric)}{unit} {worse} than {best}{aside}"

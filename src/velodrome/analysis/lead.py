@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from velodrome.analysis.decide import Range
 
 Scale = Literal["ratio", "points"]
+#: What a lead is in, which decides how it is called: faster, cheaper or just better.
+Kind = Literal["speed", "cost", "quality"]
 #: From this ratio on, "so many times" reads better than a percentage.
 _TIMES = 2.0
+#: Less than these rounds to nothing in words.
+_TENTH_PERCENT, _TENTH_POINT = 0.001, 0.1
 #: Ranges beyond this say nothing.
 _NOTHING = 10.0
 
@@ -58,19 +62,33 @@ class Lead:
         low, high = (None if end is None else turned(end) for end in (self.high, self.low))
         return Lead(turned(self.estimate), low, high, self.scale)
 
-    @property
-    def words(self) -> str:
-        """`62 % better (at least 38 %)`, `2.4 times better (at least 2.1 times)`; the least only where it is shown."""
-        low = self.low if self.shown else None
+    def than(self, rival: str, kind: Kind) -> str:
+        """`62 % faster (at least 38 %) than torch/ddp`, `2.4 times as fast (at least 2.1 times) as torch/ddp`.
+
+        The least only where the lead is shown, and rounded down, so that it is true.
+        """
         if self.scale == "points":
             unit = "point" if f"{self.estimate:.1f}" == "1.0" else "points"
-            least = f" (at least {low:.1f})" if low is not None else ""
-            return f"{self.estimate:.1f} {unit} better{least}"
+            return f"{self.estimate:.1f} {unit} better{self._least(_tenths)} than {rival}"
+        if kind == "cost":
+            least = self._least(lambda low: _percent_down(_saved(low)))
+            return f"{_percent(_saved(self.estimate))} cheaper{least} than {rival}"
         if self.estimate >= _TIMES:
-            least = f" (at least {_number(low)} times)" if low is not None else ""
-            return f"{_number(self.estimate)} times better{least}"
-        least = f" (at least {_percent(low - 1)})" if low is not None else ""
-        return f"{_percent(self.estimate - 1)} better{least}"
+            least = self._least(lambda low: f"{_number_down(low)} times")
+            return f"{_number(self.estimate)} times as {'fast' if kind == 'speed' else 'good'}{least} as {rival}"
+        least = self._least(lambda low: _percent_down(low - 1))
+        return f"{_percent(self.estimate - 1)} {'faster' if kind == 'speed' else 'better'}{least} than {rival}"
+
+    def _least(self, words: Callable[[float], str]) -> str:
+        """What remains of a lead beyond doubt; empty if that rounds to nothing."""
+        if self.low is None or self.low < self.equal + (_TENTH_POINT if self.scale == "points" else _TENTH_PERCENT):
+            return ""
+        return f" (at least {words(self.low)})"
+
+    @property
+    def at_least(self) -> str:
+        """` (at least 1.38×)`, ` (at least 0.4)` points, to follow a lead; rounded down."""
+        return self._least(_tenths if self.scale == "points" else _times_down)
 
     @property
     def short(self) -> str:
@@ -84,8 +102,8 @@ class Lead:
             return ""
         if self.scale == "points":
             return f"[{self.low:+.1f}, {self.high:+.1f}]"
-        low = f"{self.low:.2f}" if self.low >= 0.01 else "0"
-        return f"[{low}, {self.high:.2f}]" if self.high < 100 else f"[{low}, >100]"
+        low = _near_one(self.low) if self.low >= 0.01 else "0"
+        return f"[{low}, {_near_one(self.high)}]" if self.high < 100 else f"[{low}, >100]"
 
     @property
     def size(self) -> str:
@@ -97,23 +115,29 @@ class Lead:
             return "less than 0.1 %"
         return f"{_number(apart)} times" if apart >= _TIMES else _percent(apart - 1)
 
-    @property
-    def span(self) -> str:
-        """`from 4 % worse to 11 % better`: where a lead that is not shown may lie; empty if nothing is known."""
+    def span(self, kind: Kind) -> str:
+        """`from 4 % slower to 11 % faster`: where a lead that is not shown may lie; empty if nothing is known."""
         if self.low is None or self.high is None:
             return ""
         if self.scale == "ratio" and (self.high > _NOTHING or self.low < 1 / _NOTHING):
             return ""
-        return f"from {self._end(self.low)} to {self._end(self.high)}"
+        return f"from {self._end(self.low, kind)} to {self._end(self.high, kind)}"
 
-    def _end(self, value: float) -> str:
+    def _end(self, value: float, kind: Kind) -> str:
         if self.scale == "points":
             return f"{abs(value):.1f} points {'better' if value >= 0 else 'worse'}"
+        if kind == "cost":
+            if value >= 1:
+                return f"{_percent(_saved(value))} cheaper"
+            if value <= 1 / _TIMES:
+                return f"{_number(1 / value)} times as expensive"
+            return f"{_percent(1 / value - 1)} more expensive"
+        better, worse, as_ = ("faster", "slower", "as fast") if kind == "speed" else ("better", "worse", "as good")
         if value >= _TIMES:
-            return f"{_number(value)} times better"
+            return f"{_number(value)} times {as_}"
         if value <= 1 / _TIMES:
-            return f"{_number(1 / value)} times worse"
-        return f"{_percent(abs(value - 1))} {'better' if value >= 1 else 'worse'}"
+            return f"{_number(1 / value)} times {worse}"
+        return f"{_percent(abs(value - 1))} {better if value >= 1 else worse}"
 
 
 def times(ratio: float) -> str:
@@ -123,16 +147,50 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio < _TIMES else f"{_number(ratio)}×"
 
 
+def _times_down(ratio: float) -> str:
+    digits = 3 if 1 < ratio < 1.01 else 2 if ratio < _TIMES else 0 if ratio >= 10 else 1
+    return times(_down(ratio, digits))
+
+
+def _near_one(ratio: float) -> str:
+    """A ratio with two digits, and a third one where they would hide on which side of 1 it is."""
+    return f"{ratio:.2f}" if f"{ratio:.2f}" != "1.00" or ratio == 1 else f"{ratio:.3f}"
+
+
+def _saved(ratio: float) -> float:
+    """The share that the cheaper of two costs less, if the other costs so many times as much."""
+    return 1 - 1 / ratio
+
+
+def _down(value: float, digits: int) -> float:
+    """Rounded down; what floating point puts a hair below a shown digit stays there."""
+    scale = 10.0**digits
+    return math.floor(value * scale + 1e-9) / scale
+
+
+def _tenths(value: float) -> str:
+    return f"{_down(value, 1):.1f}"
+
+
 def _percent(share: float) -> str:
     """A small share with the digits it needs: `0.4 %`, `3 %`, `62 %`."""
     number = 100 * share
     return f"{number:.1f} %" if abs(number) < 2 else f"{number:.0f} %"
 
 
+def _percent_down(share: float) -> str:
+    number = 100 * share
+    return _percent(_down(number, 1 if number < 2 else 0) / 100)
+
+
 def _number(value: float) -> str:
     if value >= 1000:
         return "over 1000"
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _number_down(value: float) -> str:
+    return _number(_down(value, 0 if value >= 10 else 1))
 
 
 def in_list(names: Sequence[str], most: int = 4) -> str:

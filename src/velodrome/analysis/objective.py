@@ -16,7 +16,7 @@ from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of
 from velodrome.analysis.blocks import error_of_look
 from velodrome.analysis.compare import Row, measure_of
 from velodrome.analysis.decide import Contest, Standing, contest_of, decide
-from velodrome.analysis.lead import Lead, Scale
+from velodrome.analysis.lead import Kind, Lead, Scale
 from velodrome.analysis.margins import TOLERANCE, Margins
 from velodrome.analysis.measures import QUALITIES, Measure, own_qualities
 from velodrome.analysis.paired import logarithms
@@ -29,6 +29,7 @@ from velodrome.tasks.registry import task_of_result
 
 ObjectiveName = Literal["time-to-accuracy", "accuracy", "throughput", "cost"]
 OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
+_KINDS: dict[str, Kind] = {"accuracy": "quality", "cost": "cost"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ class Question:
     success: str = "finished"
     #: How many configurations were set aside because no run of theirs was one.
     never: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        """What a lead is in."""
+        return _KINDS.get(self.objective, "speed")
 
     @property
     def has_target(self) -> bool:

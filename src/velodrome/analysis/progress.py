@@ -17,7 +17,7 @@ from velodrome.analysis.estimate import in_words
 from velodrome.analysis.lead import Lead, times
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.measures import Result
-from velodrome.analysis.objective import Question, ask, objective_of, target_of
+from velodrome.analysis.objective import Question, accurate_enough, ask, objective_of, target_of
 from velodrome.events.endings import ended_early
 from velodrome.spec.job import Target
 
@@ -125,12 +125,13 @@ def _standing(task: str, rows: Sequence[Row], criteria: Criteria) -> TaskStandin
     for drop in standing.drops if standing is not None else ():
         loser, winner = question.candidates[drop.loser], question.candidates[drop.winner]
         lead = question.lead(winner, loser)
-        why = f"{_in_words(lead, criteria.chosen)} than {winner.name}{_at_least(lead)}"
+        why = f"{_in_words(lead, criteria.chosen)} than {winner.name}{lead.at_least}"
         dropped.append(Dropped(loser.name, drop.look, why, winner.name, lead, _runs(loser.row), task))
     named = {candidate.name for candidate in question.candidates}
     aside = [row for row in rows if row.name not in named]
+    reasons = _reasons(rows, criteria) if aside else {}
     for row in aside:
-        if (why := _aside(row, rows, criteria)) and _tries(row) >= FIRST_LOOK and named:
+        if (why := reasons.get(row.name) or _aside(row, rows, criteria)) and _tries(row) >= FIRST_LOOK and named:
             dropped.append(Dropped(row.name, _tries(row), why, runs=_runs(row), task=task))
     out = {one.name for one in dropped}
     survivors = tuple(row.name for row in rows if row.name not in out)
@@ -150,16 +151,17 @@ def _in_words(lead: Lead, objective: str) -> str:
     return f"{times(lead.estimate)} {_WORSE[objective]}"
 
 
-def _at_least(lead: Lead) -> str:
-    if lead.low is None:
-        return ""
-    return f" (at least {lead.low:.1f})" if lead.scale == "points" else f" (at least {times(lead.low)})"
+def _reasons(rows: Sequence[Row], criteria: Criteria) -> Mapping[str, str]:
+    """Why configurations may not win because of their accuracy, by name; none where a target decides about that."""
+    if target_of(criteria.chosen, None, criteria.target) is not None:
+        return {}
+    return accurate_enough(rows, criteria.margins.accuracy).aside
 
 
 def _aside(row: Row, rows: Sequence[Row], criteria: Criteria) -> str:
     """Why a configuration that may not win need not run again; empty if it should."""
     if target_of(criteria.chosen, None, criteria.target) is None:
-        return "set aside for its accuracy"
+        return f"which did not measure what {criteria.chosen} needs"
     longest = max(len(result.get("history") or ()) for result in row.results)
     if row.reached or longest < (criteria.grace or 0) or not _too_slow(row, rows):
         return ""

@@ -207,7 +207,7 @@ def _use(question: Question) -> Recommendation:
         lead = question.lead(chosen, rival)
         return Recommendation(
             question.objective, "do-not-distribute", f"do not distribute this: use {chosen.name}.",
-            f"{_measured(question, chosen)} is {lead.words} than the best distributed one, "
+            f"{_measured(question, chosen)} is {lead.than('the best distributed one', question.kind)}, "
             f"{_measured(question, rival)}.",
             MORE_WORK, chosen.name, rival.name, lead, distribute=False,
         )
@@ -217,13 +217,18 @@ def _use(question: Question) -> Recommendation:
     plain = _best(question, [candidate for candidate in others if not candidate.distributed])
     gain = ""
     if plain is not None and plain is not runner and winner.distributed:
-        gain = f", {question.lead(winner, plain).words} than {plain.name}, and"
+        gain = f", {question.lead(winner, plain).than(plain.name, question.kind)}, and"
     return Recommendation(
         question.objective, "use",
         f"use {winner.name}: the {question.praise} of {len(question.candidates)} configurations.",
-        f"{_measured(question, winner)}{gain or ','} {lead.words} than the next, {_measured(question, runner)}.",
+        f"{_measured(question, winner)}{gain or ','} {lead.than(_next(others), question.kind)}, "
+        f"{_measured(question, runner)}.",
         more_workers(question, winner), winner.name, runner.name, lead, distribute=True if mixed else None,
     )
+
+
+def _next(others: Sequence[Candidate]) -> str:
+    return "the other" if len(others) == 1 else "the next"
 
 
 def _single_instead(question: Question, winner: Candidate) -> Candidate:
@@ -260,7 +265,7 @@ def _level(question: Question) -> Recommendation:
             chosen.name, rival.name, lead, distribute=False,
         )
     return Recommendation(
-        question.objective, "level", f"use {chosen.name}: level with {names}, and nothing is simpler.", why,
+        question.objective, "level", f"use {chosen.name}: level with {names}, and none of them is simpler.", why,
         more_workers(question, chosen), chosen.name, rival.name, lead,
         distribute=True if _is_mixed(question) else None,
     )
@@ -297,7 +302,7 @@ def _open(question: Question) -> Recommendation:
         verdict = f"distributing is not shown to {help_}: by default use {best.name} ({ahead})."
     against = rival if best is leader else best
     why = (f"{_measured(question, leader)} against {_measured(question, against)}: "
-           f"{_unsure(question.lead(leader, against), leader, against)}.")
+           f"{_unsure(question, leader, against)}.")
     other = rival if best is leader else leader
     return Recommendation(
         question.objective, "open", verdict, why, settle.sentence, best.name, other.name, question.lead(best, other),
@@ -315,14 +320,15 @@ def _rest(left: Sequence[Candidate]) -> str:
     return left[1].name if len(left) == 2 else f"{len(left) - 1} others"
 
 
-def _unsure(lead: Lead, leader: Candidate, rival: Candidate) -> str:
+def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
+    lead = question.lead(leader, rival)
     fewest = min(leader.count, rival.count)
     if lead.low is None:
         runs = "one run" if fewest == 1 else f"{fewest} runs"
         return f"{lead.size} apart, but {runs} of each cannot tell whether that is chance"
-    if not lead.span:
+    if not (span := lead.span(question.kind)):
         return f"{lead.size} apart, but the runs differ too much among themselves to tell"
-    return f"{lead.size} apart, but as far as these runs show the first may be anything {lead.span}"
+    return f"{lead.size} apart, but as far as these runs show the first may be anything {span}"
 
 
 def _tolerance(question: Question) -> str:

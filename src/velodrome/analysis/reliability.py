@@ -19,5 +19,7 @@ def misses_note(question: Question, chosen: Candidate, lead: Lead | None) -> str
     unseen = cost_of_unseen(chosen.count, len(question.candidates))
     if lead is not None and lead.low is not None and lead.low > math.exp(unseen):
         return ""
-    return (f"All {chosen.count} runs of {chosen.name} {question.success}, which does not exclude that up to "
-            f"{100 * (1 - math.exp(-unseen)):.0f} % of its runs miss it: what it takes per success is not settled.")
+    takes = "costs" if question.objective == "cost" else "takes"
+    return (f"All {chosen.count} runs of {chosen.name} {question.success}. So few runs cannot show that it always "
+            f"will: up to {100 * (1 - math.exp(-unseen)):.0f} % of its runs may miss it, so what it {takes} per "
+            "success is not settled.")

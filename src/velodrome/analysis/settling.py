@@ -39,7 +39,7 @@ class Settling:
         times = "1 more repetition" if self.repetitions == 1 else f"{self.repetitions} more repetitions"
         whom = "both" if len(self.seconds) == 2 else f"the {len(self.seconds)} that are left"
         return (f"probably {times} of {whom} would settle it: {self.runs} runs, about {in_words(self.total_seconds)}. "
-                f"Run the race again with --repeat {self.so_far + self.repetitions}, or with --until-sure.")
+                f"Run the same race again with --until-sure --max-repeat {self.so_far + self.repetitions}.")
 
     def cost(self, name: str) -> str:
         """`6 more runs, about 4 min`, for one of those that are left."""

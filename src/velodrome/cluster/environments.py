@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from velodrome.cluster import environment_record
 from velodrome.errors import VelodromeError, headline
+from velodrome.offers import registry
 from velodrome.offers.base import Engine, Probe, Strategy
 from velodrome.offers.registry import DEFAULT_ENGINE, engines
 
@@ -36,8 +38,16 @@ def folder() -> Path:
 
 def interpreter_of(engine: str) -> Path:
     """The interpreter that trains with an engine: that of the engine's own environment, or the controller's."""
-    own = folder() / engine / "bin" / "python"
+    home = folder() / engine
+    if registry.engine(engine).own_environment is not None and not (home / environment_record.FILE).exists():
+        return Path(sys.executable)
+    own = home / "bin" / "python"
     return own if own.exists() else Path(sys.executable)
+
+
+def forget() -> None:
+    """Ask every interpreter anew: what is installed has changed."""
+    _answer.cache_clear()
 
 
 def probe(python: Path) -> Probe:
@@ -56,6 +66,8 @@ def has_module(python: Path, module: str) -> bool:
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
     """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
+    if reason := environment_record.outdated(engine, folder() / engine.name):
+        return [reason]
     try:
         return engine.missing(strategy, probe(interpreter_of(engine.name)))
     except BrokenInterpreter as error:

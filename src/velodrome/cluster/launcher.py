@@ -9,9 +9,11 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from velodrome.cluster.placement import Placement
 from velodrome.cluster.plan import Plan, Process
+from velodrome.errors import VelodromeError
 from velodrome.spec.job import Job
 
 #: Receives an output line, without its end, and the process that wrote it.
@@ -24,9 +26,13 @@ class Allocation:
 
     hosts: tuple[str, ...]
     port: Callable[[str], int]
-    #: Whether each process gets a host of its own while there are some, whatever its role. Otherwise each role begins
-    #: at the first host, so that servers are next to workers.
-    spread: bool = False
+    #: How processes are placed on the hosts; by default each role begins at the first one, so that servers are next to
+    #: workers.
+    placement: Placement = field(default_factory=Placement)
+    #: The address at which the others reach a host, where that is not its name.
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    #: Processes that a host takes when they are packed: its cores.
+    capacity: Mapping[str, int] = field(default_factory=dict)
     #: What the result records about the hosts, as plain JSON: `Result.cluster`.
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -68,6 +74,8 @@ class Diagnosis:
     stopped: bool = False
     #: Whether it is in a line of the user's own code.
     in_user_code: bool = False
+    #: Whether its host is known to be out of the others' reach.
+    cut_off: bool = False
 
 
 class Group(Protocol):
@@ -87,6 +95,18 @@ class Group(Protocol):
 
     def stop(self) -> None:
         """End every process and everything it started, for certain."""
+
+
+@runtime_checkable
+class CountsTraffic(Protocol):
+    """A group that knows the network counters of its hosts."""
+
+    def traffic(self) -> Mapping[str, Mapping[str, int]]:
+        """Bytes `in`, `out` and over `loopback` since the processes were started, by host."""
+
+
+class AllocationEnded(VelodromeError):
+    """The hosts of a run were taken away, by a time limit or for another job: it is interrupted, and can be resumed."""
 
 
 class Launcher(Protocol):

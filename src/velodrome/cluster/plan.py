@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from velodrome.cluster.placement import Placement, place
 from velodrome.offers import script
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
@@ -23,6 +24,7 @@ from velodrome.variables import JOB, RANK, ROLE, WORLD
 LOOPBACK = "127.0.0.1"
 #: First port of a plan for hosts whose free ports are not known.
 FIRST_PORT = 29400
+_TURNS = Placement()
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Process:
     slot: int
     slots: int
     environment: dict[str, str] = field(hash=False)
+    #: The name of its host for people, where the others reach it at another address: `member.host`.
+    host_name: str = ""
 
     @property
     def role(self) -> str:
@@ -45,7 +49,8 @@ class Process:
 
     @property
     def host(self) -> str:
-        return self.member.host
+        """Its host, as the user and the launcher call it."""
+        return self.host_name or self.member.host
 
     @property
     def name(self) -> str:
@@ -82,6 +87,16 @@ class Plan:
         return {"run": self.run, "processes": [asdict(process) for process in self.processes]}
 
 
+def plan_from_json(job: Job, fields: Mapping[str, Any], facts: Mapping[str, Any]) -> Plan:
+    """The plan of a job that was stored as `Plan.as_json`."""
+    processes = tuple(
+        Process(Member(**one["member"]), one["slot"], one["slots"], one["environment"], one.get("host_name", ""))
+        for one in fields["processes"]
+    )
+    hosts = tuple(dict.fromkeys(process.host for process in processes))
+    return Plan(fields["run"], job, processes, hosts, facts)
+
+
 def consecutive_ports(first: int = FIRST_PORT) -> Callable[[str], int]:
     """Ports that count up, for hosts whose free ports are not known."""
     ports = itertools.count(first)
@@ -100,28 +115,29 @@ def _unused(port: Callable[[str], int], host: str, taken: Sequence[int]) -> int:
 
 def make_plan(
     run: str, job: Job, hosts: Sequence[str] = (LOOPBACK,), port: Callable[[str], int] | None = None, *,
-    spread: bool = False, facts: Mapping[str, Any] | None = None,
+    placement: Placement = _TURNS, addresses: Mapping[str, str] | None = None,
+    capacity: Mapping[str, int] | None = None, facts: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Place the processes of a resolved job on hosts in turn; `port` finds a free one on a host. With `spread` they
-    take turns all together, else each role begins at the first host."""
-    port = port or consecutive_ports()
+    """Place the processes of a resolved job on hosts; `port` finds a free one on a host. By default each role begins
+    at the first host. The others reach a host at its address, which is its name by default."""
+    port, addresses = port or consecutive_ports(), addresses or {}
     strategy, engine = strategy_of(job), engine_of(job)
-    turns: Counter[str] = Counter()
+    roles = roles_of(job)
+    chosen = place(roles, hosts, placement, capacity)
     placed: list[Member] = []
-    for role, rank in roles_of(job):
-        kind = "" if spread else role
-        host = hosts[turns[kind] % len(hosts)]
-        turns[kind] += 1
+    for (role, rank), host in zip(roles, chosen, strict=True):
         taken = [member.port for member in placed]
-        placed.append(Member(role, rank, host, _unused(port, host, taken) if role in strategy.listens else 0))
+        found = _unused(port, host, taken) if role in strategy.listens else 0
+        placed.append(Member(role, rank, addresses.get(host, host), found))
     members = numbered(placed)
     computing = Counter(member.host for member in members if member.role == "worker")
     processes = []
-    for me in members:
+    for me, host in zip(members, chosen, strict=True):
         slot, slots = (me.local_rank, computing[me.host]) if me.role == "worker" else (0, 0)
         world = World(members, me)
         variables = engine.environment(strategy, world) if job.script is None else script.environment(world)
-        processes.append(Process(me, slot, slots, dict(variables)))
+        name = host if host != me.host else ""
+        processes.append(Process(me, slot, slots, dict(variables), name))
     return Plan(run, job, tuple(processes), tuple(hosts), facts or {})
 
 

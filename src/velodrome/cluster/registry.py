@@ -1,16 +1,29 @@
-"""The launchers by name: where jobs can run. A launcher is imported when it is used."""
+"""The launchers by name, and what `--on` means: a launcher with options behind a colon, or a cluster of clusters.yaml.
+
+The one place that reads it. A launcher is imported when it is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from velodrome.cluster import definitions
+from velodrome.cluster.emulated import leftovers
 from velodrome.cluster.launcher import Launcher
+from velodrome.cluster.options import ClusterOptions, validated
 from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+
+if TYPE_CHECKING:
+    from velodrome.cluster.slurm.launcher import AttachedLauncher
 
 DEFAULT = "local"
+_NO_OPTIONS = "velodrome.cluster.options:NoOptions"
 
 
 @dataclass(frozen=True)
@@ -18,7 +31,7 @@ class LauncherOffer:
     """A launcher that can be chosen with `--on`."""
 
     name: str
-    #: Module and class.
+    #: Module and class: called with its options and the pins of `--place`, unless it takes no options.
     target: str
     description: str
     #: Whether processes run on this machine.
@@ -27,6 +40,15 @@ class LauncherOffer:
     interactive: bool = False
     #: What may follow its name and a colon; empty if nothing may.
     options: str = ""
+    #: Module and class of its options, a `ClusterOptions`.
+    schema: str = _NO_OPTIONS
+    #: Whether it can do nothing without options, so that its bare name is no cluster.
+    needs_options: bool = False
+
+    @property
+    def kind(self) -> type[ClusterOptions]:
+        """The class of its options."""
+        return _imported(self.schema)  # type: ignore[no-any-return]
 
 
 LAUNCHERS = (
@@ -38,30 +60,152 @@ LAUNCHERS = (
     LauncherOffer(
         "emulated", "velodrome.cluster.emulated.launcher:EmulatedLauncher",
         "several hosts on this machine, as network namespaces with limited links (Linux, root)",
-        options="nodes=N,bandwidth=RATE,cpu=CORES,memory=BYTES",
+        options="nodes=N,bandwidth=RATE,latency=TIME,cpu=CORES,memory=BYTES",
+        schema="velodrome.cluster.emulated.options:EmulatedOptions",
+    ),
+    LauncherOffer(
+        "ssh", "velodrome.cluster.ssh.launcher:SshLauncher",
+        "hosts that your OpenSSH client reaches, without a shared disk", here=False, options="HOST,HOST",
+        schema="velodrome.cluster.ssh.options:SshOptions", needs_options=True,
+    ),
+    LauncherOffer(
+        "ray", "velodrome.cluster.ray.launcher:RayLauncher",
+        "the nodes of a Ray cluster: a running one, or one on this machine that ends with the command", here=False,
+        options="ADDRESS", schema="velodrome.cluster.ray.options:RayOptions",
+    ),
+    LauncherOffer(
+        "slurm", "velodrome.cluster.slurm.launcher:SlurmLauncher",
+        "a job of Slurm for each run, submitted from a login node", here=False, options="partition=NAME,time=LIMIT",
+        schema="velodrome.cluster.slurm.options:SlurmOptions",
     ),
 )
 
 
-def launcher_named(name: str) -> LauncherOffer:
-    """The description of a launcher, with or without options behind a colon; `BadRequest` if there is none."""
-    base, colon, _ = name.partition(":")
+@dataclass(frozen=True)
+class Target:
+    """What `--on` and `--place` ask for."""
+
+    #: As the user wrote it.
+    name: str
+    offer: LauncherOffer
+    options: ClusterOptions
+    #: Hosts by role, or role and rank.
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+#: Where a job runs: the text of `--on`, or what it was resolved to.
+Where = str | Target
+
+
+def target_of(where: Where, pins: Mapping[str, str] | None = None) -> Target:
+    """What a text of `--on` stands for; `BadRequest` if nothing, or if its options are wrong."""
+    if isinstance(where, Target):
+        return replace(where, pins={**where.pins, **pins}) if pins else where
+    base, colon, text = where.partition(":")
+    known = [offer for offer in LAUNCHERS if offer.name == base]
+    if not known:
+        if (defined := clusters().get(where)) is None:
+            raise BadRequest(f"--on {where!r}: no such launcher; choose from {', '.join(_choices())}")
+        return defined_target(defined, pins)
+    offer = known[0]
+    if colon and not offer.options:
+        raise BadRequest(f"--on {where!r}: {base!r} takes no options; write --on {base}")
+    if offer.needs_options and not text:
+        raise BadRequest(f"--on {where!r}: name its hosts or options, as --on {base}:{offer.options}")
+    fields = offer.kind.inline(text) if offer.options else {}
+    return Target(where, offer, validated(offer.kind, fields, f"--on {where!r}"), pins or {})
+
+
+def defined_target(defined: definitions.Definition, pins: Mapping[str, str] | None = None) -> Target:
+    """What a cluster of a file stands for."""
+    where = f"cluster {defined.name!r} in {defined.file}"
+    offer = offer_named(defined.launcher, where)
+    return Target(defined.name, offer, validated(offer.kind, defined.fields, where), pins or {})
+
+
+def clusters() -> dict[str, definitions.Definition]:
+    """The user's clusters by name; `BadRequest` if one has the name of a launcher."""
+    found = definitions.load()
     for offer in LAUNCHERS:
-        if offer.name == base:
-            if colon and not offer.options:
-                raise BadRequest(f"--on {name!r}: {base!r} takes no options; write --on {base}")
+        if offer.name in found:
+            raise BadRequest(f"cluster {offer.name!r} in {found[offer.name].file}: that is the name of a launcher; "
+                             "choose another one")
+    return found
+
+
+def offer_named(name: str, where: str) -> LauncherOffer:
+    """The launcher of that name; `where` begins the sentence if there is none."""
+    for offer in LAUNCHERS:
+        if offer.name == name:
             return offer
-    raise BadRequest(f"--on {name!r}: no such launcher; choose from {', '.join(offer.name for offer in LAUNCHERS)}")
+    raise BadRequest(
+        f"{where}: launcher {name!r} is unknown; choose from {', '.join(offer.name for offer in LAUNCHERS)}"
+    )
+
+
+def _choices() -> list[str]:
+    launchers = [f"{one.name}:{one.options}" if one.needs_options else one.name for one in LAUNCHERS]
+    return [*launchers, *clusters()]
+
+
+def launcher_named(where: Where) -> LauncherOffer:
+    """The description of the launcher that `--on` stands for; `BadRequest` if there is none."""
+    return target_of(where).offer
 
 
 @contextmanager
-def open_launcher(name: str = DEFAULT) -> Iterator[Launcher]:
+def open_launcher(where: Where = DEFAULT) -> Iterator[Launcher]:
     """A launcher, closed at the end of the block."""
-    offer = launcher_named(name)
-    module, _, attribute = offer.target.partition(":")
-    options = [name.partition(":")[2]] if offer.options else []
-    launcher: Launcher = getattr(import_module(module), attribute)(*options)
+    target = target_of(where)
+    offer = target.offer
+    leftovers.clean()
+    made = _imported(offer.target)
+    if offer.options:
+        launcher: Launcher = made(target.options, target.pins)
+    elif target.pins:
+        raise BadRequest(f"--place: --on {target.name} has one host; choose a cluster of several hosts")
+    else:
+        launcher = made()
     try:
         yield launcher
     finally:
         launcher.close()
+
+
+@contextmanager
+def open_attached(folder: Path) -> Iterator[AttachedLauncher]:
+    """The launcher of a run whose processes live on without a controller; `BadRequest` if there are none."""
+    from velodrome.cluster.slurm.launcher import AttachedLauncher
+
+    launcher = AttachedLauncher(folder)
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+
+
+def where_of(job: Job, where: Where) -> Where:
+    """Where a job runs: where the command says, or else the job."""
+    return job.on if job.on is not None and str(where) == DEFAULT else where
+
+
+@contextmanager
+def open_launchers() -> Iterator[Callable[[str], Launcher]]:
+    """A function that opens launchers by name, each once; all are closed at the end of the block."""
+    with ExitStack() as stack:
+        opened: dict[str, Launcher] = {}
+
+        def named(where: str) -> Launcher:
+            if where not in opened:
+                opened[where] = stack.enter_context(open_launcher(where))
+            return opened[where]
+
+        yield named
+
+
+def _imported(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)

@@ -53,6 +53,14 @@ def training_wheel(folder: Path) -> Path:
     return path
 
 
+def training_side_digest() -> str:
+    """A checksum of everything that the wheel holds: an environment with another one has another version of it."""
+    digest = hashlib.sha256()
+    for name, source in _files():
+        digest.update(f"{name}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def requirements() -> list[str]:
     """What the training side requires, as the lines of its metadata."""
     required = metadata.requires("velodrome") or []

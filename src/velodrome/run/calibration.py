@@ -81,10 +81,10 @@ def rates(folder: Path) -> list[float]:
     found = []
     try:
         for line in files.read_lines(folder / FILE, _LONGEST_LINE):
-            told: Any = None
+            answer: Any = None
             with suppress(ValueError):
-                told = json.loads(line)
-            rate = told.get("rate") if isinstance(told, dict) else None
+                answer = json.loads(line)
+            rate = answer.get("rate") if isinstance(answer, dict) else None
             if isinstance(rate, int | float) and rate > 0:
                 found.append(float(rate))
     except OSError:

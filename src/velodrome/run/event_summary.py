@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from velodrome.events.fields import HistoryRow
+from velodrome.events.fields import HistoryRow, Network
 from velodrome.events.models import (
     EpochEvent,
     EventBase,
+    FaultEvent,
     HelloEvent,
     Pace,
     PaceEvent,
@@ -19,9 +20,10 @@ from velodrome.events.models import (
     ResultEvent,
     SharesEvent,
     StalenessEvent,
+    TrafficEvent,
     WarningEvent,
 )
-from velodrome.events.result import Host, Node, Seconds, Shares, Staleness, Throughput
+from velodrome.events.result import FaultRecord, Host, Node, Seconds, Shares, Staleness, Throughput
 from velodrome.run.host_cpu import CpuSeries, host_cpu
 from velodrome.tasks.base import Task
 
@@ -107,6 +109,8 @@ class HostSummary:
 
     about: HelloEvent
     processes: dict[Process, CpuSeries] = field(default_factory=dict)
+    #: By the counters of the host itself, where the launcher reads them.
+    network: Network | None = None
 
     def host(self) -> Host:
         event, cpu = self.about, host_cpu(list(self.processes.values()))
@@ -114,7 +118,8 @@ class HostSummary:
             "hostname": event.host, "interpreter": event.interpreter, "python": event.python,
             "versions": event.versions, "cores": event.cores, "memory_bytes": event.memory_bytes, "gpus": event.gpus,
         }
-        return Host.model_validate(fields if cpu is None else {**fields, "cpu": cpu})
+        more = {"cpu": cpu, "network_bytes": self.network}
+        return Host.model_validate(fields | {name: value for name, value in more.items() if value is not None})
 
 
 @dataclass
@@ -141,6 +146,7 @@ class EventSummary:
     _script_time: float = -math.inf
     #: What the run warned of: the keys, in their order.
     warnings: dict[str, None] = field(default_factory=dict)
+    faults: dict[str, FaultRecord] = field(default_factory=dict)
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -169,12 +175,24 @@ class EventSummary:
                 self.updates.append(event)
             case SharesEvent():
                 self.collectives.append(event)
+            case FaultEvent() if not is_earlier:
+                self._add_fault(event)
+            case TrafficEvent() if not is_earlier and event.host in self.hosts:
+                self.hosts[event.host].network = event.network
             case WarningEvent():
                 self.warnings[event.message] = None
             case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
                 # A script that reports an epoch when it is over has trained since it began.
                 with_script = event.time <= self._script_time
                 self.first_step = self.script_began if with_script else event.controller_time
+
+    def _add_fault(self, event: FaultEvent) -> None:
+        seconds = max(0.0, round(event.controller_time - self.started, 4))
+        if event.state == "begin":
+            about = event.model_dump(include={"fault", "action", "target", "host", "factor"}, exclude_none=True)
+            self.faults[event.fault] = FaultRecord.model_validate({**about, "start": seconds, "end": None})
+        elif event.fault in self.faults:
+            self.faults[event.fault] = self.faults[event.fault].model_copy(update={"end": seconds})
 
     @property
     def shares(self) -> Shares | None:

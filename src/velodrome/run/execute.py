@@ -7,14 +7,16 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from velodrome import files
 from velodrome.cluster import environments, preflight
+from velodrome.cluster.faults import check_faults
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.plan import Plan, make_plan
-from velodrome.cluster.registry import open_launcher
+from velodrome.cluster.launcher import AllocationEnded, Launcher
+from velodrome.cluster.plan import Plan, make_plan, plan_from_json
+from velodrome.cluster.registry import open_attached, open_launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
@@ -23,7 +25,7 @@ from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, Status, Store
-from velodrome.run.supervisor import Listener, Supervisor
+from velodrome.run.supervisor import EventKey, Listener, Supervisor, event_key
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name, default_name
@@ -77,6 +79,7 @@ def execute(
         check_name(name)
     preflight.check_job(job)
     launcher.check(job)
+    check_faults(job, launcher)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
     return _carry_out(run, job, launcher, listener, on_start, resume=False)
@@ -101,11 +104,34 @@ def resume(
     return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True)
 
 
+def attach(
+    name: str, *, store: Store, listener: Listener = silent, on_start: OnStart | None = None
+) -> dict[str, Any]:
+    """Supervise a run whose processes live on although their controller is gone; its result, or `JobFailed`."""
+    folder = store.get(name)
+    with open_attached(folder.path) as launcher:
+        job = resolve(folder.job())
+        known = frozenset(map(event_key, folder.events()))
+        plan = plan_from_json(job, json.loads((folder.path / "plan.json").read_text()), launcher.record["facts"])
+        attached = Attached(plan, float(launcher.record["started"]), known)
+        return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True, attached=attached)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What an earlier controller has begun: its plan, when, and the events that it has recorded."""
+
+    plan: Plan
+    started: float
+    known: frozenset[EventKey]
+
+
 def _carry_out(
-    run: OpenRun, job: Job, launcher: Launcher, listener: Listener, on_start: OnStart | None, *, resume: bool
+    run: OpenRun, job: Job, launcher: Launcher, listener: Listener, on_start: OnStart | None, *, resume: bool,
+    attached: Attached | None = None,
 ) -> dict[str, Any]:
     """Allocate, plan, start, supervise and collect; then write the result."""
-    started = time.time()
+    started = time.time() if attached is None else attached.started
     scalars = Scalars(run.path / "tensorboard", task_of(job))
     failure: Failure | None = None
     plan = Plan(run.name, job, ())
@@ -123,15 +149,23 @@ def _carry_out(
             for attempt in range(PORT_TRIES):
                 if failure is not None:
                     take(_retry(run, failure))
-                plan = _plan(run, job, launcher)
-                files.write_text(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
+                if attached is None:
+                    plan = _plan(run, job, launcher)
+                    files.write_text(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
+                else:
+                    plan = attached.plan
                 if attempt == 0 and on_start is not None:
                     on_start(plan, run)
-                failure = Supervisor(run, plan, launcher, take, resume=resume).watch()
-                if failure is None or failure.cause != "port":
+                known = () if attached is None else attached.known
+                failure = Supervisor(run, plan, launcher, take, resume=resume, known=known).watch()
+                if failure is None or failure.cause != "port" or attached is not None:
                     break
         except EndEarly as reason:
             return finish("interrupted", Failure(str(reason), cause=BEATEN))
+        except AllocationEnded as error:
+            failure = Failure(str(error), cause="interrupt")
+            result = finish("interrupted", failure)
+            raise JobFailed(failure, result) from error
         except OSError as error:
             failure = Failure(f"the controller cannot continue: {error.strerror or error} ({run.path})", cause="disk")
         except VelodromeError as error:
@@ -154,7 +188,8 @@ def _carry_out(
 def _plan(run: OpenRun, job: Job, launcher: Launcher) -> Plan:
     allocation = launcher.allocate(job)
     return make_plan(
-        run.name, job, allocation.hosts, allocation.port, spread=allocation.spread, facts=allocation.facts
+        run.name, job, allocation.hosts, allocation.port, placement=allocation.placement,
+        addresses=allocation.addresses, capacity=allocation.capacity, facts=allocation.facts,
     )
 
 

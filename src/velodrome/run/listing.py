@@ -96,23 +96,23 @@ def _kind(path: str) -> Literal["run", "race"] | None:
 
 def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
     """A run as a list shows it; `problem` is what is wrong with its files, or None."""
-    told, problem = glance(path)
-    if told is None:
+    summary, problem = glance(path)
+    if summary is None:
         status: Any = RunFolder(path).status() if problem is None else "unreadable"
-        told = {}
+        summary = {}
     else:
-        status = told["status"]
+        status = summary["status"]
     if problem is None and not os.path.exists(f"{path}/job.yaml"):  # noqa: PTH110
         problem = "it has no job.yaml"
-    test, seconds, pace = (told.get(part) for part in _PARTS)
+    test, seconds, pace = (summary.get(part) for part in _PARTS)
     return {
         "run": path.name if race is None else f"{race}/{path.name}",
         "kind": "run",
         "race": race,
         "status": status,
-        **{name: told.get(name) for name in _FIELDS[1:]},
+        **{name: summary.get(name) for name in _FIELDS[1:]},
         **{metric.name: _number(test, metric.name) for metric in deciding_metrics()},
-        **_quality(told.get("task"), test),
+        **_quality(summary.get("task"), test),
         "examples_per_second": _number(pace, "examples_per_second"),
         "seconds": _number(seconds, "total"),
         "problem": problem,
@@ -176,16 +176,16 @@ def glance(path: Path) -> tuple[dict[str, Any] | None, str | None]:
         return None, None
     except OSError as error:
         return None, f"its result.json cannot be read: {error.strerror}"
-    told = _picked(text)
-    if told is None:
+    summary = _picked(text)
+    if summary is None:
         try:
             whole = from_json(text)
         except ValueError:
             return None, "its result.json is not whole"
-        told = whole if isinstance(whole, dict) else {}
-    if told.get("status") not in get_args(Status):
+        summary = whole if isinstance(whole, dict) else {}
+    if summary.get("status") not in get_args(Status):
         return None, "its result.json does not say how it ended"
-    return told, None
+    return summary, None
 
 
 def _picked(text: bytes) -> dict[str, Any] | None:

@@ -124,6 +124,8 @@ def build_result(
         fields["confusion"], fields["class_names"] = final.confusion, final.class_names
     if (staleness := summary.staleness) is not None:
         fields["staleness"] = staleness
+    if summary.faults:
+        fields["faults"] = list(summary.faults.values())
     if summary.warnings:
         fields["warnings"] = list(summary.warnings)
     if failure is not None:

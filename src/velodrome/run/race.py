@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -104,6 +105,7 @@ class RaceFolder:
         lock = files.FileLock(self.path / LOCK)
         if not lock.acquire(LOCK_SECONDS):
             raise BadRequest(self._running())
+        lock.path.write_text(f"{os.getpid()}\n", encoding="utf-8")
         try:
             yield
         finally:

@@ -4,10 +4,11 @@ are listed with the reason, each reason once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from velodrome.cluster import preflight
+from velodrome.cluster.faults import check_faults
 from velodrome.cluster.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
@@ -71,11 +72,13 @@ def _wrong_data(jobs: Iterable[Job], progress: Progress | None) -> Iterator[str]
 
 
 def check_race(
-    race: Race, launcher: Launcher, finished: Container[str] = (), progress: Progress | None = None
+    race: Race, launcher: Launcher, finished: Container[str] = (), progress: Progress | None = None,
+    others: Callable[[str], Launcher] | None = None,
 ) -> CheckedRace:
     """Check every job of a race and its data before anything starts; `BadRequest` with everything that is wrong.
 
-    What is `finished` needs no packages, no memory and no data any more.
+    What is `finished` needs no packages, no memory and no data any more. `others` are the launchers of jobs that name
+    their own.
     """
     found = combinations(race.model_copy(update={"repeat": race.most}))
     wrong, unavailable = found.wrong, dict[str, list[Entry]]()
@@ -83,16 +86,15 @@ def check_race(
     entries = named(found.entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
     problems: dict[str, BadRequest | None] = {}
     omitted: set[str] = set()
-    notes = dict.fromkeys(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items())
-    notes.update(dict.fromkeys(_baseline_note(entries)))
+    missing: dict[str, None] = {}
     for entry in entries:
         if entry.name in finished:
             continue
         known = entry.configuration in problems
-        error = problems.setdefault(entry.configuration, None if known else _problem(entry.job, launcher))
+        error = problems.setdefault(entry.configuration, None if known else _problem(entry.job, launcher, others))
         if error is not None and entry.baseline:
             omitted.add(entry.name)
-            notes.update({f"no baseline {entry.job.engine}/single: {error}": None})
+            missing[f"no baseline {entry.job.engine}/single: {error}"] = None
         elif isinstance(error, Unavailable):
             for reason in error.reasons:
                 unavailable.setdefault(reason, []).append(entry)
@@ -104,18 +106,23 @@ def check_race(
     checked = CheckedRace(
         tuple(entry for entry in shuffled(entries) if entry.name not in lacking),
         {reason: tuple(held) for reason, held in unavailable.items()},
-        tuple(notes),
+        (
+            *(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items()),
+            *_baseline_note(entry for entry in entries if entry.name not in omitted),
+            *missing,
+        ),
     )
     if wrong:
         raise BadRequest(refusal([*wrong, *checked.reasons]))
     return checked
 
 
-def _problem(job: Job, launcher: Launcher) -> BadRequest | None:
+def _problem(job: Job, launcher: Launcher, others: Callable[[str], Launcher] | None) -> BadRequest | None:
     """Why a job cannot run; repetitions differ in nothing that matters for that."""
     try:
         preflight.check_job(job)
-        launcher.check(job)
+        (others(job.on) if job.on is not None and others is not None else launcher).check(job)
+        check_faults(job, launcher)
     except BadRequest as error:
         return error
     return None

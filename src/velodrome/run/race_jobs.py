@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
+from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
 from velodrome.run.calibration import Calibration
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
@@ -19,7 +19,7 @@ from velodrome.spec.race import Entry
 
 
 def run_entries(
-    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: str = DEFAULT, warm: bool
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: Where = DEFAULT, warm: bool
 ) -> list[Result]:
     """Run what is missing and return every result in the order of the entries.
 
@@ -33,7 +33,7 @@ def run_entries(
 
 
 def run_until_sure(
-    loop: UntilSure, folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: str = DEFAULT,
+    loop: UntilSure, folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: Where = DEFAULT,
     warm: bool,
 ) -> tuple[Ending, dict[str, Result]]:
     """Run repetitions until the race is decided: how it ended, and the results of all runs by name."""
@@ -44,7 +44,7 @@ def run_until_sure(
 
 @contextmanager
 def _opened(
-    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, engines: Sequence[str], *, on: str
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, engines: Sequence[str], *, on: Where
 ) -> Iterator[RaceRuns]:
     """Runs of a race whose folder is held, with a launcher that is prepared for these engines."""
     folder.refuse_running()
@@ -57,11 +57,11 @@ def _opened(
         observer.begin(entry)
         return {"listener": lambda event: observer.event(entry, event)}
 
-    with open_launcher(on) as launcher:
+    with open_launcher(on) as launcher, open_launchers() as others:
         if engines:
             with observer.importing():
                 launcher.prepare(engines)
         with observer.running(), folder.held():
             folder.refuse_resumed(entries)
             calibration = Calibration(folder.path) if launcher_named(on).here else None
-            yield RaceRuns(folder, listen, observer.end, launcher, calibration, observer.note)
+            yield RaceRuns(folder, listen, observer.end, launcher, calibration, observer.note, others)

@@ -38,7 +38,10 @@ class RaceRuns:
     def __init__(
         self, folder: RaceFolder, show: Show, ended: Ended, launcher: Launcher | None = None,
         calibration: Calibration | None = None, note: Callable[[str], None] = lambda text: None,
+        others: Callable[[str], Launcher] | None = None,
     ) -> None:
+        """Jobs run with `launcher`, but those that name their own, with one of `others`."""
+        self._others = others
         self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
         self._calibration, self._note = calibration, note
         self._watch: Watch = lambda entry, listener: listener
@@ -83,7 +86,8 @@ class RaceRuns:
 
     def _attempt(self, entry: Entry) -> None:
         """Run a job in a new run; an earlier attempt is archived."""
-        folder, launcher = self._folder, self._launcher
+        folder, on = self._folder, entry.job.on
+        launcher = self._others(on) if on is not None and self._others is not None else self._launcher
         archive(RunFolder(folder.path / entry.name))
         failure: JobFailed | None = None
         started = time.time()

@@ -35,7 +35,7 @@ def alone(job: Job) -> Job:
     """The same model, data and batch in one process: what trains, without anything about distribution."""
     return resolve(job.model_copy(update={
         "strategy": "single", "workers": 1, "servers": 0, "implementation": "velodrome", "keep_going": False,
-        "batch_scope": None, "sharding": "auto", "target": None,
+        "batch_scope": None, "sharding": "auto", "target": None, "faults": [],
     }))
 
 

@@ -55,11 +55,11 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
     for beside in scan(found.path.parent):
         if beside.kind != "run" or beside.path == found.path or ASIDE in beside.name:
             continue
-        told, problem = glance(beside.path)
+        summary, problem = glance(beside.path)
         if problem is not None:
             skipped(beside.name, problem)
         # Comparing a few fields first avoids reading thousands of other runs in full.
-        if told is None or told["status"] != "finished" or any(told.get(f) != mine.get(f) for f in _ALIKE):
+        if summary is None or summary["status"] != "finished" or any(summary.get(f) != mine.get(f) for f in _ALIKE):
             continue
         try:
             result = read(beside.path)

@@ -4,22 +4,25 @@ connects, and stops everything. Knows processes only through their group."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Group, Launcher
+from velodrome.cluster.launcher import CountsTraffic, Group, Launcher
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
 from velodrome.events.models import Event, ResultEvent
 from velodrome.offers.registry import strategy_of
+from velodrome.run.faults import FaultSchedule
 from velodrome.run.outcome import Failure
 from velodrome.run.process_state import SILENT_SECONDS, ProcessState
 from velodrome.run.root_cause import not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun
 
 Listener = Callable[[Event], None]
+#: What distinguishes the events of a run.
+EventKey = tuple[object, ...]
 
 #: How long one wait for output lasts at most.
 WAIT_SECONDS = 0.2
@@ -29,18 +32,26 @@ LEAVE_SECONDS = 10.0
 MOST_DIAGNOSES = 4
 
 
+def event_key(event: Event) -> EventKey:
+    # A phase may end at the moment at which the next one begins.
+    return event.time, event.kind, event.role, event.rank, *(getattr(event, name, "") for name in ("phase", "state"))
+
+
 class Supervisor:
     """Supervises one attempt at a plan from start to end."""
 
     def __init__(
         self, run: OpenRun, plan: Plan, launcher: Launcher, listener: Listener, *, resume: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, known: Collection[EventKey] = (),
     ) -> None:
+        """`known` are events that an earlier controller has recorded, of processes that may report them again."""
         self._run, self._plan, self._launcher, self._listener = run, plan, launcher, listener
-        self._resume, self._clock = resume, clock
+        self._resume, self._clock, self._known = resume, clock, known
         self._states: dict[Process, ProcessState] = {}
         self._result_time: float | None = None
         self._synchronous = strategy_of(plan.job).synchronous
+        #: A run that continues after a fault is not given the same one again.
+        self._faults = None if resume or not plan.job.faults else FaultSchedule(plan)
 
     def watch(self) -> Failure | None:
         """Run the plan to its end; what ended it early, or None. Whatever happens, nothing is left running."""
@@ -50,9 +61,12 @@ class Supervisor:
             now = self._clock()
             self._states = {process: ProcessState(process, now) for process in self._plan.processes}
             failure = self._loop(group)
+            for event in self._faults.missed() if self._faults is not None and failure is None else ():
+                self._record(event)
         finally:
             with deferred():
                 try:
+                    self._count_traffic(group)
                     uncollected = self._collect(group)
                 finally:
                     group.stop()
@@ -64,7 +78,7 @@ class Supervisor:
             now = self._clock()
             for process, state in self._states.items():
                 if state.alive and (end := group.exit_of(process)) is not None:
-                    state.record_exit(end, now)
+                    state.record_exit(end if self._faults is None else self._faults.explain(process, end), now)
             if self._result_time is not None and self._plan.job.script is None:
                 if self._all_left(now):
                     return None
@@ -73,6 +87,8 @@ class Supervisor:
             going_on = any(state.alive or state.failed for state in self._states.values())
             if self._result_time is not None and not going_on:
                 return None
+            for event in () if self._faults is None else self._faults.advance(group, now):
+                self._record(event)
             self._continue_without_lost()
             if (failure := self._judge(group, now)) is not None:
                 return failure
@@ -96,8 +112,14 @@ class Supervisor:
         if failure is not None and failure.cause == "peer":
             # A process that lost a peer is not the cause; one that lives but does not answer is.
             silent = [state for state in present if state.alive and state.is_silent(SILENT_SECONDS, now)]
+            silent = silent or self._cut_off(group)
             return self._name(group, silent, "did not answer", "stall") if silent else failure
         return failure
+
+    def _cut_off(self, group: Group) -> list[ProcessState]:
+        """The processes whose host is known to be out of the others' reach."""
+        alive = [state for state in self._states.values() if state.alive]
+        return [state for state in alive if group.diagnose(state.process, brief=True).cut_off]
 
     def _deliver(self, process: Process, line: str) -> None:
         event = parse_event(line)
@@ -107,9 +129,12 @@ class Supervisor:
             return
         now = self._clock()
         self._states[process].record(event, now)
+        if self._faults is not None:
+            self._faults.see(event, now)
         if isinstance(event, ResultEvent):
             self._result_time = now
-        self._record(event.model_copy(update={"received": round(time.time(), 4)}))
+        if event_key(event) not in self._known:
+            self._record(event.model_copy(update={"received": round(time.time(), 4)}))
 
     def _record(self, event: Event) -> None:
         self._run.add_event(event)
@@ -140,7 +165,8 @@ class Supervisor:
     def _name(self, group: Group, culprits: list[ProcessState], what: str, cause: str) -> Failure:
         """The failure of those that hold up the others; where events cannot distinguish them, a diagnosis may."""
         alive = [state for state in self._states.values() if state.alive]
-        culprits = [state for state in alive if group.diagnose(state.process, brief=True).stopped] or culprits
+        stopped = [state for state in alive if group.diagnose(state.process, brief=True).stopped]
+        culprits = stopped or self._cut_off(group) or culprits
         found = {state.process: group.diagnose(state.process) for state in culprits[:MOST_DIAGNOSES]}
         for process, diagnosis in found.items():
             with suppress(OSError):
@@ -149,10 +175,18 @@ class Supervisor:
             or culprits
         first = culprits[0]
         names = ", ".join(map(str, culprits))
+        cut = f"{first.process.host} is cut off from the others; " if found[first.process].cut_off else ""
         return Failure(
-            f"{names} {what}: {first.describe_last_event(self._clock())}", first.process.role, first.process.rank,
+            f"{names} {what}: {cut}{first.describe_last_event(self._clock())}", first.process.role, first.process.rank,
             first.process.host, cause=cause, stack=found[first.process].excerpt,
         )
+
+    def _count_traffic(self, group: Group) -> None:
+        """Record what each host exchanged, where the group can tell."""
+        if isinstance(group, CountsTraffic):
+            with suppress(OSError, VelodromeError):
+                for host, network in group.traffic().items():
+                    self._record(make_event("traffic", host=host, network=dict(network)))
 
     def _collect(self, group: Group) -> Failure | None:
         try:

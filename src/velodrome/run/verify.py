@@ -44,10 +44,24 @@ class Verified:
 def verify_run(path: Path, launcher: Launcher) -> Verified:
     """Load the model of a finished run in a process of its own and evaluate it on the run's test set."""
     folder = RunFolder(path)
+    result, job = finished_result(folder, "verify"), job_of_saved_model(folder)
+    model = path / "model"
+    events = rehearse(job, str(model.resolve()), launcher)
+    final = next(event for event in events if isinstance(event, ResultEvent))
+    return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
+
+
+def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
+    """The result of a run that has a model; `purpose` is what is done with it."""
     result = folder.result()
     if result is None or result["status"] != "finished" or not result.get("test"):
-        raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to verify")
-    model = path / "model"
+        raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
+    return result
+
+
+def job_of_saved_model(folder: RunFolder) -> Job:
+    """A job of one process that loads the run's model and data."""
+    model = folder.path / "model"
     if not (model / DESCRIPTION).is_file():
         raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
     stored = resolve(folder.job())
@@ -55,10 +69,7 @@ def verify_run(path: Path, launcher: Launcher) -> Verified:
     share = batch_of_step(stored, strategy) // (stored.workers if strategy.synchronous else 1) // stored.accumulate
     # A model may take no other batch than the one that each process had. What only training uses is left out.
     plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
-    job = alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
-    events = rehearse(job, str(model.resolve()), launcher)
-    final = next(event for event in events if isinstance(event, ResultEvent))
-    return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
+    return alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
 
 
 def compared(

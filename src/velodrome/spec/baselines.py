@@ -13,7 +13,7 @@ from velodrome.spec.resolve import resolve
 
 SINGLE = "single"
 #: Fields of a job that have no meaning for one process.
-_OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going")
+_OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going", "faults")
 #: A race that varies one of these compares ways to distribute.
 _DISTRIBUTION = frozenset({"engine", "strategy", "workers", "servers"})
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from velodrome.offers.registry import DEFAULT_ENGINE
+from velodrome.spec.faults import parse_fault
 from velodrome.spec.optimization import Optimization
 from velodrome.spec.optimization import Positive as Positive
 
@@ -38,6 +39,10 @@ class Job(Optimization):
         "one that has the strategy, else torch, or tensorflow if only that is installed"
     )
     strategy: str = Field("single", description="how the engine distributes training; `velodrome engines` lists them")
+    consistency: Literal["bsp", "asp"] | None = Field(
+        None, description="consistency model, for strategies that have several: workers wait for one another after "
+        "every step (bsp) or never (asp); `velodrome engines` lists them"
+    )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
         "with the framework's own parts only (stock), to see what the difference is worth"
@@ -92,7 +97,14 @@ class Job(Optimization):
     threads: Positive | None = Field(None, description="threads per process; by default cores are divided evenly")
     start_timeout: float = Field(120.0, gt=0, description="seconds within which every process must have connected")
     stall_timeout: float = Field(300.0, gt=0, description="seconds without progress after which a run is stopped")
+    on: str | None = Field(
+        None, description="launcher or cluster that the job runs on, as `--on` takes it; by default that of the command"
+    )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
+    faults: list[str] = Field(
+        default_factory=list, description="what is broken on purpose during training, as `partition node3 20s..30s`, "
+        "`slow node2 4x from 10s`, `pause worker0 5s..8s` or `kill worker1 at 15s`, in seconds since training began"
+    )
     checkpoints: bool = Field(True, description="write a checkpoint after every epoch")
 
     @field_validator("target")
@@ -101,6 +113,13 @@ class Job(Optimization):
         if text is not None:
             Target.parse(text)
         return text
+
+    @field_validator("faults")
+    @classmethod
+    def _faults_parse(cls, texts: list[str]) -> list[str]:
+        for text in texts:
+            parse_fault(text)
+        return texts
 
     @property
     def weights_dtype(self) -> Literal["float32", "float64"]:
@@ -114,8 +133,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "implementation", "workers", "servers", "threads", "keep_going", "start_timeout",
-        "stall_timeout",
+        "engine", "strategy", "consistency", "implementation", "workers", "servers", "threads", "on", "keep_going",
+        "start_timeout", "stall_timeout", "faults",
     ),
     "Optimization": (
         "batch_size", "batch_scope", "accumulate", "optimizer", "learning_rate", "scale_rate", "weight_decay",

@@ -23,7 +23,7 @@ def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"no field {name!r}: choose from {', '.join(Job.model_fields)}"
-    option = f"--{name.replace('_', '-')}"
+    option = "--fault" if name == "faults" else f"--{name.replace('_', '-')}"
     given, reason = repr(error["input"]), reason_of(error)
     if isinstance(error["input"], dict | list):
         given = repr(in_words(error["input"]))

@@ -24,6 +24,10 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     named = f"{engine_of(job).name}/{strategy.name}"
     if job.implementation == "stock" and not strategy.implementation.stock:
         raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
+    for name in engine_of(job).without:
+        if getattr(job, name) != Job.model_fields[name].default:
+            raise BadRequest(f"--{name.replace('_', '-')}: engine {job.engine} cannot do that; leave it out, or choose "
+                             "another engine")
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:

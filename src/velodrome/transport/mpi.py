@@ -153,7 +153,8 @@ def _load_mpi() -> Any:
         mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise RunFailed(f'MPI cannot be loaded ({error}): pip install "velodrome[mpi]"') from error
+        why = next(iter(str(error).splitlines()), type(error).__name__)  # mpi4py adds every path that it tried
+        raise RunFailed(f'MPI cannot be loaded ({why}): pip install "velodrome[mpi]" into {sys.prefix}') from error
     library = MPI.Get_library_version().splitlines()[0]
     if not library.startswith("MPICH"):
         raise RunFailed(

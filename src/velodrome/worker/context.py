@@ -48,6 +48,8 @@ class Context:
     resume: bool = False
     #: The folder of a saved model that is evaluated in place of one that is trained.
     saved_model: Path | None = None
+    #: Where the saved model is written as ONNX instead (`worker/onnx_export.py`).
+    export_to: Path | None = None
     #: What is done with the learner instead of training it (`worker/rehearsal.py`).
     instead: Callable[[Context, Learner], None] | None = None
     status: Status = field(default_factory=Status)

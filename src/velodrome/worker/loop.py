@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -88,7 +88,10 @@ def run(context: Context, learner: Learner) -> None:
                         "seconds": seconds, "evaluate_seconds": evaluate_seconds})
         measured = task.measured(validation)
         reached = target is not None and target.reached(measured)
-        _mention_undefined(context, measured, history)
+        before = history[-2] if len(history) > 1 else {}
+        mentioned = {name for name in measured if before.get(f"validation_{name}", 0) is None}
+        if context.has_validation:
+            _mention_undefined(context, measured, f"validation set is not a number in epoch {epoch}", mentioned)
         states: list[bytes] = []
         if job.checkpoints:
             with context.waiting():
@@ -108,6 +111,7 @@ def run(context: Context, learner: Learner) -> None:
         with context.waiting():
             test = learner.evaluate("test")
         test_seconds = time.perf_counter() - start
+    _mention_undefined(context, task.measured(task.fields(test)), "test set is not a number")
     if learner.collective_seconds is not None:
         events.emit("shares", train_seconds=pace.seconds, collective_seconds=learner.collective_seconds)
     if context.is_chief:
@@ -159,16 +163,12 @@ def _train_epoch(
 
 
 def _mention_undefined(
-    context: Context, measured: Mapping[str, float | None], history: Sequence[Mapping[str, Any]]
+    context: Context, measured: Mapping[str, float | None], what: str, mentioned: Collection[str] = ()
 ) -> None:
-    """Warn of metrics that validation cannot give, when that is first so."""
-    if not context.is_chief or not context.has_validation:
-        return
-    before = history[-2] if len(history) > 1 else {}
-    for name, value in measured.items():
-        if value is None and before.get(f"validation_{name}", 0) is not None:
-            message = (f"{name} of the validation set is not a number in epoch {history[-1]['epoch']}: look at its "
-                       "targets, and at what the model returns")
+    """Warn of metrics that an evaluation cannot give, but of those that were mentioned."""
+    for name, value in measured.items() if context.is_chief else ():
+        if value is None and name not in mentioned:
+            message = f"{name} of the {what}: look at its targets, and at what the model returns"
             context.events.emit("warning", message=message)
 
 

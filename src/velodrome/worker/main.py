@@ -110,6 +110,9 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
             return
         with events.phase("import"):
             engine = import_module(engine_of(job).worker)
+        if context.export_to is not None:
+            import_module("velodrome.worker.onnx_export").run(context, context.export_to)
+            return
         engine.train(context)
 
 

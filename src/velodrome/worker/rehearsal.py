@@ -1,5 +1,6 @@
 """What a training process can do instead of training: two steps for `velodrome check`, or the evaluation of a saved
-model for `velodrome runs verify`. Both use the engine, the task and the data as training does.
+model for `velodrome runs verify`. Both use the engine, the task and the data as training does. A saved model is
+exported in `worker/onnx_export.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from velodrome.models.generators import preserved
 from velodrome.spec.job import Job
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
-from velodrome.variables import CHECK
+from velodrome.variables import CHECK, EXPORT
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
 from velodrome.worker.loop import refuse_nan, schedules
@@ -27,9 +28,12 @@ EVALUATION_SECONDS = 5.0
 
 
 def prepare(context: Context, instead: str) -> None:
-    """Let a process do this instead of training: `check`, or the evaluation of the model saved in that folder."""
+    """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
+    export."""
     if instead == CHECK:
         context.instead = check
+    elif instead.startswith(EXPORT):
+        context.export_to = Path(instead.removeprefix(EXPORT))
     else:
         context.saved_model, context.instead = Path(instead), evaluate_saved
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from velodrome.cluster import preflight
-from velodrome.cluster.emulated.limits import Limits, clean
+from velodrome.cluster.emulated.leftovers import clean
+from velodrome.cluster.emulated.limits import Limits
 from velodrome.cluster.emulated.measure import measure
 from velodrome.cluster.emulated.nodes import Network, missing_tools
-from velodrome.cluster.emulated.request import parse
+from velodrome.cluster.emulated.options import EmulatedOptions
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation, Exit
+from velodrome.cluster.launcher import Allocation, Diagnosis, Exit
 from velodrome.cluster.local.cold import Wrap, start_cold
 from velodrome.cluster.local.group import LocalGroup
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest, Unavailable
+from velodrome.machine import cores
+from velodrome.spec.faults import ACTIONS, Fault, parse_fault
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 
@@ -34,6 +37,58 @@ class EmulatedGroup(LocalGroup):
     """Processes on emulated nodes: one that the kernel ended because its node was out of memory is reported so."""
 
     limits: Limits | None = None
+    network: Network | None = None
+    #: Cores that the processes of each node use together.
+    cores: Mapping[str, float] = field(default_factory=dict)
+    _cut: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._before = self._counters()
+
+    def _counters(self) -> dict[str, dict[str, int]]:
+        nodes = self.network.nodes if self.network is not None else []
+        return {node.name: node.traffic() for node in nodes}
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """What each node exchanged since the processes were started, by its own counters."""
+        return {
+            node: {name: value - self._before[node][name] for name, value in counters.items()}
+            for node, counters in self._counters().items()
+        }
+
+    def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        host = processes[0].host if processes else fault.target
+        if fault.action == "partition" and self.network is not None:
+            self.network.cut(host)
+            self._cut.add(host)
+        elif fault.action == "slow" and self.limits is not None:
+            self.limits.slow(host, fault.factor or 1.0, self.cores.get(host, 1.0))
+        else:
+            super().begin_fault(fault, processes)
+
+    def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        host = processes[0].host if processes else fault.target
+        if fault.action == "partition" and self.network is not None:
+            self.network.mend(host)
+            self._cut.discard(host)
+        elif fault.action == "slow" and self.limits is not None:
+            self.limits.restore(host)
+        else:
+            super().end_fault(fault, processes)
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        return replace(super().diagnose(process, brief=brief), cut_off=process.host in self._cut)
+
+    def stop(self) -> None:
+        super().stop()
+        # The next job of a race finds the nodes whole.
+        if self.network is not None:
+            for host in self._cut:
+                self.network.mend(host)
+        if self.limits is not None:
+            for host in self.cores:
+                self.limits.restore(host)
 
     def exit_of(self, process: Process) -> Exit | None:
         found = super().exit_of(process)
@@ -47,12 +102,20 @@ class EmulatedLauncher:
     """Starts processes on emulated nodes, which exist from the first job until the launcher is closed."""
 
     name = "emulated"
+    #: What can be done to processes and nodes on purpose.
+    faults = ACTIONS
 
-    def __init__(self, options: str = "") -> None:
-        self._cluster = parse(options)
+    def __init__(self, options: EmulatedOptions | None = None, pins: Mapping[str, str] | None = None) -> None:
+        options = options or EmulatedOptions.model_validate({})
+        self._cluster = options.request()
+        self._placement = options.placed(pins or {})
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        return tuple(f"node{number}" for number in range(1, self._cluster.nodes + 1))
 
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot emulate or run."""
@@ -61,8 +124,6 @@ class EmulatedLauncher:
         if missing := missing_tools():
             message = f"--on emulated needs {', '.join(missing)}: install iproute2 and util-linux"
             raise Unavailable(message, [message])
-        if self._cluster.latency is not None:
-            raise BadRequest("--on emulated: latency cannot be emulated yet; leave it out")
         preflight.check_here(job)
         memory, processes = self._cluster.memory, len(roles_of(job))
         per_node = -(-processes // self._cluster.nodes)
@@ -80,7 +141,7 @@ class EmulatedLauncher:
         network = self._created()
         ports = iter(secrets.SystemRandom().sample(PORTS, 2000))
         hosts = tuple(node.name for node in network.nodes)
-        return Allocation(hosts, lambda host: next(ports), spread=True, facts=self._facts)
+        return Allocation(hosts, lambda host: next(ports), placement=self._placement, facts=self._facts)
 
     def _created(self) -> Network:
         if self._network is None:
@@ -88,13 +149,22 @@ class EmulatedLauncher:
             with deferred():
                 self._network = Network(self._cluster)
                 self._limits = Limits(self._cluster, [node.name for node in self._network.nodes])
-            self._facts = measure(self._cluster, self._network)
+            self._facts = measure(self._cluster, self._network, self._limits.limited_by)
         return self._network
 
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> EmulatedGroup:
-        group = EmulatedGroup(secrets.token_hex(12), limits=self._limits)
+        limits = self._limits
+        assert limits is not None, "hosts were allocated"
+        places = _places(plan.processes)
+        for fault in map(parse_fault, plan.job.faults):
+            if fault.action == "slow":
+                for host in _hosts_of(fault, plan.processes):
+                    limits.prepare_slowing(host)
+        group = EmulatedGroup(
+            secrets.token_hex(12), limits=limits, network=self._network, cores=_cores(plan.job, places.values())
+        )
         try:
-            for process, place in _places(plan.processes).items():
+            for process, place in places.items():
                 started = start_cold(plan, place, folder, group.token, resume=resume, wrap=self._inside(process.host))
                 started.process = process  # the supervisor asks for it by the plan's own
                 group.add(started)
@@ -118,6 +188,20 @@ class EmulatedLauncher:
             if self._limits is not None:
                 self._limits.close()
             self._network = self._limits = None
+
+
+def _hosts_of(fault: Fault, processes: Sequence[Process]) -> set[str]:
+    meant = fault.processes([(process.role, process.rank, process.host) for process in processes])
+    return {process.host for process in processes if (process.role, process.rank) in meant}
+
+
+def _cores(job: Job, processes: Iterable[Process]) -> dict[str, float]:
+    """Cores that the processes of each node use: threads of workers, one for each of the others."""
+    found: dict[str, float] = {}
+    for process in processes:
+        used = job.threads or (max(1, cores() // process.slots) if process.slots else 1)
+        found[process.host] = min(float(cores()), found.get(process.host, 0.0) + used)
+    return found
 
 
 def _places(processes: Sequence[Process]) -> dict[Process, Process]:

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from velodrome.cluster.emulated.leftovers import GROUPS, group_name, remove_group
 from velodrome.cluster.emulated.request import EmulatedCluster
 from velodrome.errors import BadRequest
 
-ROOT = Path("/sys/fs/cgroup")
-PREFIX = "velodrome-"
 _PERIOD = 100_000
-_REMOVE_SECONDS = 3.0
+#: The kernel grants no less than this in a period.
+_LEAST_QUOTA = 1000
 
 
 class Limits:
     """The control groups of the nodes of one controller."""
 
-    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[str], root: Path = ROOT) -> None:
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[str], root: Path = GROUPS) -> None:
+        self._cluster, self._root = cluster, root
         self._folders: dict[str, list[Path]] = {node: [] for node in nodes}
         controllers = [name for name, limit in (("cpu", cluster.cpu), ("memory", cluster.memory)) if limit is not None]
         try:
             for node in nodes if controllers else ():
-                self._folders[node] = _create(root, f"{PREFIX}{os.getpid()}-{node}", controllers, cluster)
+                self._folders[node] = _create(root, group_name(node), controllers, cluster)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def limited_by(self) -> str | None:
+        """What limits the nodes; None if nothing does."""
+        if self._cluster.cpu is None and self._cluster.memory is None:
+            return None
+        return "cgroup v2" if _is_v2(self._root) else "cgroup v1"
+
+    def prepare_slowing(self, node: str) -> None:
+        """Give a node a control group by which it can be slowed down; processes that start later belong to it."""
+        if self._cpu_folder(node) is None:
+            self._folders[node] += _create(self._root, group_name(node), ["cpu"], self._cluster)
+
+    def slow(self, node: str, factor: float, cores: float) -> None:
+        """Give a node a fraction of the time of the cores that it has: its own limit, or those that it uses."""
+        folder = self._cpu_folder(node)
+        assert folder is not None, "prepare_slowing was called"
+        _set_quota(folder, (self._cluster.cpu or cores) / factor)
+
+    def restore(self, node: str) -> None:
+        """Give a node the time of its cores that it had at first."""
+        folder = self._cpu_folder(node)
+        if folder is not None:
+            _set_quota(folder, self._cluster.cpu)
+
+    def _cpu_folder(self, node: str) -> Path | None:
+        files = ("cpu.max", "cpu.cfs_quota_us")
+        return next((folder for folder in self._folders[node] if any((folder / file).exists() for file in files)), None)
 
     def enter(self, node: str, words: Sequence[str]) -> list[str]:
         """A command that runs within a node's limits, as the process that starts it."""
@@ -50,7 +77,7 @@ class Limits:
 
     def close(self) -> None:
         for folder in (folder for folders in self._folders.values() for folder in folders):
-            _remove(folder)
+            remove_group(folder)
         self._folders = {node: [] for node in self._folders}
 
 
@@ -64,7 +91,7 @@ def _create(root: Path, name: str, controllers: Sequence[str], cluster: Emulated
             _limit(next(folder for folder in folders if _has(folder, controller)), controller, cluster)
     except OSError as error:
         for folder in folders:
-            _remove(folder)
+            remove_group(folder)
         raise BadRequest(
             f"--on emulated: cpu and memory limits need control groups that can be written ({error}); leave them out"
         ) from error
@@ -73,7 +100,7 @@ def _create(root: Path, name: str, controllers: Sequence[str], cluster: Emulated
 
 def _places(root: Path, name: str, controllers: Sequence[str]) -> list[Path]:
     """One folder for both controllers in version 2, one each in version 1."""
-    if (root / "cgroup.controllers").exists():
+    if _is_v2(root):
         available = (root / "cgroup.controllers").read_text().split()
         if missing := [controller for controller in controllers if controller not in available]:
             raise BadRequest(f"--on emulated: this kernel cannot limit {' and '.join(missing)}; leave it out")
@@ -85,42 +112,27 @@ def _places(root: Path, name: str, controllers: Sequence[str]) -> list[Path]:
     return [root / controller / name for controller in controllers]
 
 
+def _is_v2(root: Path) -> bool:
+    return (root / "cgroup.controllers").exists()
+
+
 def _has(folder: Path, controller: str) -> bool:
     return any(folder.glob(f"{controller}.*"))
 
 
 def _limit(folder: Path, controller: str, cluster: EmulatedCluster) -> None:
     if controller == "cpu":
-        assert cluster.cpu is not None
-        quota = max(1000, int(cluster.cpu * _PERIOD))
-        if (folder / "cpu.max").exists():
-            (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
-        else:
-            (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
-            (folder / "cpu.cfs_quota_us").write_text(str(quota))
+        _set_quota(folder, cluster.cpu)
     else:
         file = folder / "memory.max"
         (file if file.exists() else folder / "memory.limit_in_bytes").write_text(str(cluster.memory))
 
 
-def _remove(folder: Path) -> None:
-    """Remove a control group; its last processes may need a moment to end."""
-    deadline = time.monotonic() + _REMOVE_SECONDS
-    while folder.exists():
-        with suppress(OSError):
-            folder.rmdir()
-            return
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
-
-
-def clean(root: Path = ROOT) -> list[str]:
-    """Remove the groups of controllers that have ended without removing them; what was removed."""
-    removed = []
-    for folder in [*root.glob(f"{PREFIX}*"), *root.glob(f"*/{PREFIX}*")]:
-        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            _remove(folder)
-            removed += [] if folder.exists() else [folder.name]
-    return sorted(set(removed))
+def _set_quota(folder: Path, cpu: float | None) -> None:
+    """Limit a group to the time of so many cores; None for no limit."""
+    quota = None if cpu is None else max(_LEAST_QUOTA, int(cpu * _PERIOD))
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (folder / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))

@@ -11,18 +11,28 @@ from velodrome.cluster.emulated.nodes import Network
 from velodrome.cluster.emulated.request import EmulatedCluster
 
 _PORT = 19999
-_SECONDS = 15.0
-#: Both ends of a connection: the first node receives, the second one measures. Standard library only.
+_LIMIT_SECONDS = 15.0
+#: How long bytes are sent: at least so many seconds, and so many round trips, within which TCP reaches full speed.
+_SECONDS, _ROUND_TRIPS, _MOST_SECONDS = 0.6, 30, 3.0
+#: Both ends of a connection, standard library only. The first node answers and counts bytes; the second one sends.
 _RECEIVE = """
-import socket, sys
+import json, socket, sys, time
 with socket.create_server(("", int(sys.argv[1]))) as listener:
     print("ready", flush=True)
     link, _ = listener.accept()
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(20):
         link.sendall(link.recv(1))
-    while link.recv(1 << 20):
-        pass
+    skip = float(link.recv(16).decode()) / 2
+    began, counted, since, last = None, 0, None, None
+    while data := link.recv(1 << 20):
+        last = time.perf_counter()
+        began = began or last
+        if since is not None:
+            counted += len(data)
+        elif last - began > skip:
+            since = last
+    print(json.dumps(8 * counted / (last - since) if counted else 0.0), flush=True)
 """
 _SEND = """
 import json, socket, sys, time
@@ -34,41 +44,65 @@ for _ in range(20):
     link.sendall(b"x")
     link.recv(1)
     trips.append(time.perf_counter() - began)
-block, sent, end = bytes(1 << 16), 0, time.perf_counter() + float(sys.argv[3])
-skipped = None
-began = time.perf_counter()
-while (now := time.perf_counter()) < end:
-    if skipped is None and now - began > float(sys.argv[3]) / 3:  # buffers are full by now
-        skipped, began_full = sent, now
+trip = sorted(trips)[len(trips) // 2]
+seconds, times, most = map(float, sys.argv[3:])
+seconds = min(most, max(seconds, times * trip))
+link.sendall(f"{seconds:16.6f}".encode())
+block, end = bytes(1 << 16), time.perf_counter() + seconds
+link.sendall(block)
+while time.perf_counter() < end:
     link.sendall(block)
-    sent += len(block)
-rate = 8 * (sent - skipped) / (time.perf_counter() - began_full)
-print(json.dumps({"bandwidth": rate, "round_trip": sorted(trips)[len(trips) // 2]}))
+print(json.dumps(trip))
 """
 
 
-def measure(cluster: EmulatedCluster, network: Network, seconds: float = 0.6) -> dict[str, Any]:
-    """What was asked for and what two nodes measure; the measurement is missing for a single node."""
+def measure(cluster: EmulatedCluster, network: Network, limited_by: str | None = None) -> dict[str, Any]:
+    """What was asked for, what emulates it, what two nodes measure, and the second as a multiple of the first.
+
+    The measurement is missing for a single node.
+    """
     asked = {"nodes": cluster.nodes, "bandwidth": cluster.bandwidth, "latency": cluster.latency,
              "cpu": cluster.cpu, "memory": cluster.memory}
-    if len(network.nodes) < 2:
-        return {"asked": asked, "measured": None}
+    _tune(cluster, network)
+    made_by = {"latency": network.links.delayed_by, "limits": limited_by}
+    measured = _measured(network) if len(network.nodes) > 1 else None
+    accuracy = {
+        name: round(measured[name] / wanted, 3) for name in ("bandwidth", "latency")
+        if measured is not None and isinstance(wanted := asked[name], float)
+    }
+    return {"asked": asked, "made_by": made_by, "measured": measured, "accuracy": accuracy}
+
+
+def _tune(cluster: EmulatedCluster, network: Network) -> None:
+    """Let packets leave as much earlier as the emulation itself takes."""
+    if cluster.latency is None or network.links.delayed_by != "user space" or len(network.nodes) < 2:
+        return
+    if (found := _measured(network, seconds=0.0, round_trips=0)) is not None:
+        network.links.lead(min(cluster.latency, max(0.0, found["latency"] - cluster.latency)))
+
+
+def _measured(
+    network: Network, seconds: float = _SECONDS, round_trips: int = _ROUND_TRIPS
+) -> dict[str, float] | None:
+    """Bits per second, round-trip time and half of it, between the first two nodes; None if that takes too long."""
     first, second = network.nodes[:2]
     python = [sys.executable, "-I", "-S", "-c"]
+    lengths = [str(number) for number in (seconds, round_trips, _MOST_SECONDS)]
     with subprocess.Popen(
         first.enter([*python, _RECEIVE, str(_PORT)]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, text=True,
     ) as receiver:
         try:
             assert receiver.stdout is not None
             receiver.stdout.readline()
-            done = subprocess.run(
-                second.enter([*python, _SEND, first.address, str(_PORT), str(seconds)]), stdin=subprocess.DEVNULL,
-                capture_output=True, text=True, timeout=_SECONDS,
+            sent = subprocess.run(
+                second.enter([*python, _SEND, first.address, str(_PORT), *lengths]), stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=_LIMIT_SECONDS,
             )
-            measured = json.loads(done.stdout) if done.returncode == 0 else None
-        except (subprocess.TimeoutExpired, ValueError):
-            measured = None
+            trip = float(json.loads(sent.stdout))
+            rate = float(json.loads(receiver.communicate(timeout=_LIMIT_SECONDS)[0]))
+        except (subprocess.TimeoutExpired, ValueError, TypeError):
+            return None
         finally:
             receiver.kill()
-    return {"asked": asked, "measured": measured}
+    return {"bandwidth": rate, "round_trip": trip, "latency": trip / 2}

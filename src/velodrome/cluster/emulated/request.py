@@ -30,9 +30,9 @@ class EmulatedCluster:
     memory: int | None = None
 
 
-def parse(text: str) -> EmulatedCluster:
-    """Read what follows `emulated:`; nothing at all is two nodes without limits."""
-    fields: dict[str, float | int] = {}
+def split(text: str) -> dict[str, str]:
+    """The options behind `emulated:` by name, each as a text; `BadRequest` for those that are unknown."""
+    fields: dict[str, str] = {}
     for word in filter(None, (each.strip() for each in text.split(","))):
         name, equals, value = (part.strip() for part in word.partition("="))
         if not equals or name not in _READERS:
@@ -40,7 +40,13 @@ def parse(text: str) -> EmulatedCluster:
             raise BadRequest(f"--on emulated: {word!r} is none of {known}; write {_EXAMPLE}")
         if name in fields:
             raise BadRequest(f"--on emulated: {name!r} is given twice")
-        fields[name] = _READERS[name](name, value)
+        fields[name] = value
+    return fields
+
+
+def parse(text: str) -> EmulatedCluster:
+    """Read what follows `emulated:`; nothing at all is two nodes without limits."""
+    fields = {name: _READERS[name](name, value) for name, value in split(text).items()}
     return EmulatedCluster(**fields)  # type: ignore[arg-type]
 
 

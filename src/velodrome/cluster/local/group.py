@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Protocol
@@ -13,6 +15,7 @@ from velodrome.cluster.local import cleaner
 from velodrome.cluster.local.stacks import is_stopped, most_relevant_thread, shows_users_code, stack_of
 from velodrome.cluster.plan import Process
 from velodrome.offers.segments import pattern_of_run
+from velodrome.spec.faults import Fault
 
 #: How long processes that were killed may take to disappear.
 KILL_SECONDS = 5.0
@@ -104,6 +107,18 @@ class LocalGroup:
             return Diagnosis(stopped=is_stopped(pid))
         stack = stack_of(pid)
         return Diagnosis(stack, most_relevant_thread(stack), is_stopped(pid), shows_users_code(stack))
+
+    def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        """Kill or suspend processes, as a fault asks for."""
+        self._signal(processes, signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+
+    def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        self._signal(processes, signal.SIGCONT)
+
+    def _signal(self, processes: Sequence[Process], number: signal.Signals) -> None:
+        for process in processes:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._members[process].started.pid, number)
 
     def collect(self) -> None:
         """Nothing to do: processes of this machine work in the run's folder itself."""

@@ -13,8 +13,9 @@ from velodrome.cluster.launcher import Allocation
 from velodrome.cluster.local.cold import start_cold
 from velodrome.cluster.local.group import LocalGroup, LocalProcess
 from velodrome.cluster.local.ports import free_port
-from velodrome.cluster.local.warm import Template, start_warm
+from velodrome.cluster.local.warm import Template, TemplateKilled, start_warm
 from velodrome.cluster.plan import LOOPBACK, Plan, Process
+from velodrome.offers.registry import engine as engine_named
 from velodrome.spec.job import Job
 
 
@@ -25,6 +26,8 @@ class LocalLauncher:
     #: A free port of a host.
     port: Callable[[str], int] = free_port
     name: str = "local"
+    #: What can be done to processes on purpose.
+    faults: tuple[str, ...] = ("kill", "pause")
     #: One process per prepared engine that has imported it.
     _templates: dict[str, Template] = field(default_factory=dict)
 
@@ -34,10 +37,14 @@ class LocalLauncher:
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Import the engines once, all at the same time; their processes then start warm."""
-        for engine in engines:
+        forking = [name for name in engines if engine_named(name).forks]
+        for engine in forking:
             self._template(engine)
-        for engine in engines:
-            self._templates[engine].wait_until_ready()
+        for engine in forking:
+            try:
+                self._templates[engine].wait_until_ready()
+            except TemplateKilled:
+                self._template(engine).wait_until_ready()
 
     def _template(self, engine: str) -> Template:
         """The template of an engine; a new one if there is none or it died."""

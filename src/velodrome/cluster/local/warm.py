@@ -30,6 +30,10 @@ TITLE_OPTIONS = {"SPT_NOENV": "1"}
 READY_SECONDS = 120.0
 
 
+class TemplateKilled(VelodromeError):
+    """A template was ended by a signal: from outside, or because the system ran out of memory."""
+
+
 class Template:
     """One engine, imported once."""
 
@@ -79,6 +83,12 @@ class Template:
                 pass
         except (OSError, ValueError) as error:
             reason = self._last_error_line() or error
+            code = self._popen.poll()
+            if code is not None and code < 0:
+                raise TemplateKilled(
+                    f"the process that imports {self._engine} was ended by {signal.Signals(-code).name}: it was killed "
+                    "from outside, or the system ran out of memory"
+                ) from error
             raise VelodromeError(f"the process that imports {self._engine} did not answer: {reason}") from error
         return answer
 

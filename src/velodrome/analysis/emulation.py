@@ -1,0 +1,47 @@
+"""How well an emulated cluster did what was asked for, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Emulation that is off by more than this is worth a remark.
+_FAR_OFF = 0.25
+
+
+def emulation_lines(result: Mapping[str, Any]) -> list[str]:
+    """Bandwidth and latency between two emulated hosts: what was asked for, what was measured, and what limits them;
+    empty for other runs, and where nothing was measured."""
+    cluster = result.get("cluster") or {}
+    asked, measured = cluster.get("asked") or {}, cluster.get("measured") or {}
+    if result.get("launcher") != "emulated" or not measured:
+        return []
+    made_by, accuracy = cluster.get("made_by") or {}, cluster.get("accuracy") or {}
+    lines = [
+        _line("bandwidth", _rate(asked.get("bandwidth")), _rate(measured["bandwidth"]), accuracy.get("bandwidth"), ""),
+        _line("latency", _milliseconds(asked.get("latency")),
+              _milliseconds(measured.get("latency", measured["round_trip"] / 2)), accuracy.get("latency"),
+              f", by {made_by['latency']}" if made_by.get("latency") else ""),
+    ]
+    if made_by.get("limits"):
+        lines.append(f"CPU and memory are limited by {made_by['limits']}")
+    return lines
+
+
+def _line(name: str, asked: str | None, measured: str | None, accuracy: float | None, by: str) -> str:
+    if asked is None:
+        return f"{name} {measured} measured, without a limit"
+    off = f" ({100 * (accuracy - 1):+.0f} %)" if accuracy is not None else ""
+    far = "; far from what was asked for" if accuracy is not None and abs(accuracy - 1) > _FAR_OFF else ""
+    return f"{name} {asked} asked for{by}, {measured} measured{off}{far}"
+
+
+def _rate(value: float | None) -> str | None:
+    if value is None:
+        return None
+    unit, scale = ("Gbit/s", 1e9) if value >= 1e9 else ("Mbit/s", 1e6) if value >= 1e6 else ("kbit/s", 1e3)
+    return f"{value / scale:.3g} {unit}"
+
+
+def _milliseconds(value: float | None) -> str | None:
+    return None if value is None else f"{1e3 * value:.3g} ms"

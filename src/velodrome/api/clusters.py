@@ -1,0 +1,115 @@
+"""Clusters: the places where jobs can run, as `clusters.yaml` defines them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from velodrome.cluster import definitions, environments
+from velodrome.cluster.emulated import leftovers
+from velodrome.cluster.options import validated
+from velodrome.cluster.registry import (
+    LAUNCHERS,
+    Target,
+    clusters,
+    defined_target,
+    offer_named,
+    open_launcher,
+    target_of,
+)
+from velodrome.cluster.remote import environment
+from velodrome.cluster.remote.launcher import RemoteLauncher
+from velodrome.errors import BadRequest
+from velodrome.offers.registry import engines as known_engines
+
+
+def list() -> builtins.list[dict[str, Any]]:
+    """Every launcher that needs no definition, and every cluster of clusters.yaml, with its file and its mistakes."""
+    found = [
+        {"name": offer.name, "launcher": offer.name, "description": offer.description, "options": offer.options,
+         "file": None, "hosts": None, "error": None}
+        for offer in LAUNCHERS
+    ]
+    for name, defined in clusters().items():
+        row: dict[str, Any] = {
+            "name": name, "launcher": defined.launcher, "description": "", "options": "", "file": str(defined.file),
+            "hosts": None, "error": None,
+        }
+        try:
+            target = defined_target(defined)
+            row |= {"description": target.offer.description, "hosts": _hosts(target)}
+        except BadRequest as error:
+            row["error"] = str(error)
+        found.append(row)
+    return found
+
+
+def show(name: str) -> dict[str, Any]:
+    """A cluster with all of its options, defaults included.
+
+    Args:
+        name: a cluster of clusters.yaml, or what ``--on`` takes.
+    """
+    target = target_of(name)
+    defined = clusters().get(name)
+    return {
+        "name": name, "launcher": target.offer.name, "description": target.offer.description,
+        "file": str(defined.file) if defined else None, "options": target.options.model_dump(),
+    }
+
+
+def add(
+    name: str, where: str, options: Mapping[str, Any] | None = None, *, file: str | Path | None = None
+) -> dict[str, Any]:
+    """Add a cluster to a file, by default clusters.yaml of the current folder; refused if it is wrong or exists.
+
+    Args:
+        name: name of the new cluster.
+        where: a launcher, with or without options behind a colon, such as ``ssh:host1,host2``.
+        options: more of its options by name.
+        file: the file to write.
+    """
+    base, _, text = where.partition(":")
+    offer = offer_named(base, f"{where!r}")
+    target = Path(file) if file is not None else definitions.sources()[0]
+    fields = {**(offer.kind.inline(text) if text else {}), **(options or {})}
+    validated(offer.kind, fields, f"cluster {name!r}")
+    if name in [one.name for one in LAUNCHERS]:
+        raise BadRequest(f"cluster {name!r}: that is the name of a launcher; choose another one")
+    definitions.add(name, base, fields, target)
+    return {"name": name, "launcher": base, "file": str(target), "options": fields}
+
+
+def prepare(
+    name: str, *, engines: Sequence[str] | None = None, wheelhouse: str | Path | None = None
+) -> dict[str, Any]:
+    """Make a Python environment on every host of a cluster, with the versions that are installed here.
+
+    Args:
+        name: a cluster whose hosts have agents, such as those of ``ssh``.
+        engines: engines to install, by default all that are installed here; ``["none"]`` for none.
+        wheelhouse: folder with wheels of all packages, for hosts that reach no package index.
+    """
+    known = [engine.name for engine in known_engines()]
+    chosen = [engine for engine in engines if engine != "none"] if engines is not None else [
+        engine.name for engine in known_engines() if not environments.missing(engine, engine.strategies[0])
+    ]
+    if unknown := [engine for engine in chosen if engine not in known]:
+        raise BadRequest(f"--engine {unknown[0]!r} is unknown; choose from {', '.join(known)}")
+    with open_launcher(name) as launcher:
+        if not isinstance(launcher, RemoteLauncher):
+            raise BadRequest(f"cluster {name!r} needs no environment: its processes use this machine's")
+        links = launcher.connect(launcher.hosts())
+        made = environment.prepare_all([*links.values()], chosen, Path(wheelhouse) if wheelhouse else None)
+    return {"name": name, "hosts": made, "pins": environment.pins(chosen)}
+
+
+def clean() -> dict[str, Any]:
+    """Remove what commands that were killed left of emulated clusters: control groups and temporary folders."""
+    return {"removed": leftovers.clean()}
+
+
+def _hosts(target: Target) -> Any:
+    return getattr(target.options, "hosts", None)

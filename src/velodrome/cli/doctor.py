@@ -1,0 +1,54 @@
+"""`velodrome doctor`: examines where a job would run, before it does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, Place, job_from, where, with_job_options
+from velodrome.cli.output import say, say_json
+
+CLASS = JobCommand
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Measure round-trip time and bandwidth between every pair of hosts.")
+]
+
+
+@with_job_options
+def command(
+    file: JobFile = None, on: On = "local", place: Place = None, measure: Measure = False, mirror: JobMirror = None,
+    json: Json = False, *, fields: dict[str, Any],
+) -> None:
+    """Examine this machine or a cluster: everything that would keep a job from running, with the way out.
+
+    On a cluster it checks all hosts at the same time: whether they can be reached, names and addresses, ports between
+    them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding is
+    a sentence with the host, the cause and what to do.
+
+    Example: `velodrome doctor --engine torch --strategy ddp --workers 2 --model dense-128`
+
+    Exit codes: 0 nothing is wrong, 1 something is.
+    """
+    from velodrome.api.doctor import doctor
+
+    found = doctor(job_from(file, fields), on=where(on, place), measure=measure, mirror=mirror)
+    report(found, as_json=json)
+
+
+def report(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print findings, and end with 1 if one of them is an error."""
+    if as_json:
+        say_json(found)
+    else:
+        for finding in found["findings"]:
+            say(f"{finding['level']}: {finding['sentence']}")
+        for pair in found["pairs"]:
+            if pair["round_trip"] is None:
+                say(f"{pair['from']} to {pair['to']}: not connected")
+            else:
+                say(f"{pair['from']} to {pair['to']}: round trip {1e3 * pair['round_trip']:.2f} ms, "
+                    f"{pair['bandwidth'] / 1e6:,.0f} Mbit/s")
+        say(f"{found['cluster']}: " + ("nothing is wrong" if found["ok"] else "jobs cannot run as they should"))
+    if not found["ok"]:
+        raise typer.Exit(1)

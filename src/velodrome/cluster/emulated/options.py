@@ -1,0 +1,33 @@
+"""The options of emulated clusters, in clusters.yaml and behind `emulated:`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from velodrome.cluster.emulated.request import EmulatedCluster, parse, split
+from velodrome.cluster.options import ClusterOptions
+
+
+class EmulatedOptions(ClusterOptions):
+    """Hosts on this machine that are all alike."""
+
+    nodes: int = Field(2, ge=1, description="number of hosts")
+    bandwidth: str | None = Field(
+        None, description="what each host can send and receive, as `1gbit`; unlimited by default"
+    )
+    latency: str | None = Field(None, description="time that a packet takes from host to host, as `0.5ms`")
+    cpu: float | None = Field(None, gt=0, description="cores' time that each host has; unlimited by default")
+    memory: str | None = Field(None, description="memory that each host has, as `2g`; unlimited by default")
+
+    @classmethod
+    def inline(cls, text: str) -> dict[str, Any]:
+        parse(text)  # its sentences show how to write it
+        return dict(split(text))
+
+    def request(self) -> EmulatedCluster:
+        """The same, as numbers."""
+        fields = ("nodes", "bandwidth", "latency", "cpu", "memory")
+        given = {name: getattr(self, name) for name in fields}
+        return parse(",".join(f"{name}={value}" for name, value in given.items() if value is not None))

@@ -1,0 +1,38 @@
+"""What an examination of a cluster finds: one sentence each, with the host, the cause and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from velodrome.errors import Unavailable
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, doubtful or in order with a host, or with all of them."""
+
+    level: Literal["error", "warning", "ok"]
+    #: What was examined: reachable, names, ports, network, versions, clock, disk, memory, data, code.
+    check: str
+    host: str | None
+    #: The cause, without the host.
+    message: str
+    #: What to do about it; empty if nothing is wrong.
+    fix: str = ""
+
+    @property
+    def sentence(self) -> str:
+        where = f"host {self.host!r}: " if self.host else ""
+        return f"{where}{self.message}" + (f"; {self.fix}" if self.fix else "")
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sentence": self.sentence}
+
+
+def refuse(findings: Sequence[Finding]) -> None:
+    """Refuse a job if there is an error: `Unavailable`, with a sentence for each."""
+    wrong = [finding.sentence for finding in findings if finding.level == "error"]
+    if wrong:
+        raise Unavailable("; ".join(wrong), wrong)

@@ -1,0 +1,35 @@
+"""The options of clusters that Ray manages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from velodrome.cluster.remote.options import RemoteOptions
+
+
+class RayOptions(RemoteOptions):
+    """A Ray cluster: one that runs, or one on this machine that exists as long as the command."""
+
+    address: str | None = Field(
+        None, description="address of a running cluster, as `ray.init` takes it (HOST:PORT, or auto); by default a new "
+        "one on this machine"
+    )
+    cpus: float | None = Field(
+        None, gt=0, description="CPUs that are reserved on each node; by default all of them, because other work would "
+        "disturb what is measured"
+    )
+    gpus: float = Field(0.0, ge=0, description="GPUs that are reserved on each node")
+    resources: dict[str, float] = Field(
+        default_factory=dict, description="other resources that are reserved on each node; only nodes that have them "
+        "are used"
+    )
+    runtime_env: dict[str, Any] = Field(
+        default_factory=dict, description="Ray's runtime environment of the processes, such as {pip: [velodrome]}"
+    )
+    reserve_timeout: float = Field(60.0, gt=0, description="seconds to wait until the resources are free")
+
+    @classmethod
+    def inline(cls, text: str) -> dict[str, Any]:
+        return {"address": text} if text else {}

@@ -1,0 +1,207 @@
+"""The processes of a run on several hosts as one group, through the agents of the hosts."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TypeVar
+
+from velodrome.cluster.launcher import Deliver, Diagnosis, Exit
+from velodrome.cluster.local.stacks import most_relevant_thread
+from velodrome.cluster.plan import Process
+from velodrome.cluster.remote.agent.frames import Header
+from velodrome.cluster.remote.link import HostError, HostLost, Link
+from velodrome.errors import VelodromeError
+from velodrome.offers.segments import pattern_of_run
+
+#: How many reports of agents may wait for the supervisor; agents, and then processes, wait when there are more.
+_MOST_WAITING = 10_000
+_STOP_SECONDS = 15.0
+_COLLECT_SECONDS = 900.0
+_DIAGNOSE_SECONDS = 15.0
+_BRIEF_SECONDS = 3.0
+#: What a host may not write into the run's folder: the controller's own files.
+_OWN = ("events.jsonl", "job.yaml", "plan.json", "result.json")
+
+_KEPT_CHECKPOINTS = 2
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class HostRun:
+    """A run on one host."""
+
+    link: Link
+    #: The run's folder on the host.
+    folder: str
+    #: Where the user's code lies on the host.
+    code: str
+    #: The interpreter of the run's engine.
+    python: str
+
+
+@dataclass
+class RemoteGroup:
+    """All processes of a plan, on hosts with agents."""
+
+    token: str
+    folder: Path
+    hosts: Mapping[str, HostRun]
+    #: Whether hosts write into the run's folder itself.
+    shared: bool = False
+    _exits: dict[Process, Exit] = field(default_factory=dict)
+    _names: dict[tuple[str, str], Process] = field(default_factory=dict)
+    _files: dict[Path, IO[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._reports: queue.Queue[tuple[Link, Header, bytes]] = queue.Queue(_MOST_WAITING)
+        self._open = True
+        for host in self.hosts.values():
+            host.link.take = self.take_over
+
+    def take_over(self, link: Link, header: Header, body: bytes) -> None:
+        """Take what an agent reports; called by the thread of a link."""
+        while self._open and link.lost is None:
+            with suppress(queue.Full):
+                self._reports.put((link, header, body), timeout=0.5)
+                return
+
+    def add(self, process: Process) -> None:
+        """Expect the output of a process that is about to start."""
+        self._names[process.host, process.file_name] = process
+
+    def wait(self, seconds: float, deliver: Deliver) -> None:
+        with suppress(queue.Empty):
+            self._handle(self._reports.get(timeout=seconds), deliver)
+            while True:
+                self._handle(self._reports.get_nowait(), deliver)
+        for process in self._names.values():
+            lost = self.hosts[process.host].link.lost
+            if lost is not None and process not in self._exits and self._reports.empty():
+                self._exits[process] = Exit(None, None, f"was lost: host {lost}")
+
+    def _handle(self, report: tuple[Link, Header, bytes], deliver: Deliver | None) -> None:
+        link, header, body = report
+        if header.get("run") != self.token:
+            return
+        if header["is"] == "file":
+            self._write(link.host, header, body)
+            return
+        process = self._names.get((link.host, header.get("id", "")))
+        if process is None:
+            return
+        if header["is"] == "out" and deliver is not None:
+            for line in body.split(b"\n"):
+                deliver(process, line.decode(errors="replace"))
+        elif header["is"] == "exit":
+            self._exits[process] = Exit.from_returncode(header["code"])
+
+    def _write(self, host: str, header: Header, body: bytes) -> None:
+        """Append to a file of the run's folder, which gets its name when it is complete."""
+        name = str(header["name"])
+        path = self.folder / name
+        if name in _OWN or not path.resolve().is_relative_to(self.folder.resolve()):
+            return
+        partial = path.with_name(f"{path.name}.{list(self.hosts).index(host)}.part")
+        if header["at"] == 0 and partial not in self._files:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[partial] = partial.open("wb")
+        self._files[partial].write(body)
+        if header["last"]:
+            self._files.pop(partial).close()
+            self._complete(path, partial)
+
+    def _complete(self, path: Path, partial: Path) -> None:
+        if path.parent.name == "logs" and path.exists():  # the controller writes there too
+            with path.open("ab") as stream:
+                stream.write(partial.read_bytes())
+            partial.unlink()
+            return
+        partial.replace(path)
+        if path.parent == self.folder / "checkpoints":  # hosts keep the newest few only, and so does the run
+            for old in sorted(path.parent.glob("epoch-*.safetensors"))[:-_KEPT_CHECKPOINTS]:
+                old.unlink(missing_ok=True)
+
+    def exit_of(self, process: Process) -> Exit | None:
+        return self._exits.get(process)
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        host = self.hosts[process.host]
+        if host.link.lost is None and host.link.quiet_seconds < 5.0:
+            with suppress(HostError):
+                answer, body = host.link.ask(
+                    "diagnose", token=self.token, id=process.file_name, brief=brief, python=host.python,
+                    seconds=_BRIEF_SECONDS if brief else _DIAGNOSE_SECONDS,
+                )
+                stack = body.decode(errors="replace")
+                return Diagnosis(stack, most_relevant_thread(stack) if stack else "", bool(answer.get("stopped")),
+                                 bool(host.code) and host.code in stack)
+        said = host.link.lost or f"{process.host!r} has not answered for {host.link.quiet_seconds:.0f} s"
+        return Diagnosis(f"(no stack: host {said})", f"(no stack: host {said})", cut_off=True)
+
+    def collect(self) -> None:
+        if self.shared:
+            return
+        asked, missing = [], []
+        for host in self.hosts.values():
+            if host.link.lost is None:
+                asked.append((host, host.link.send("collect", token=self.token, folder=host.folder)))
+            else:
+                missing.append(host.link.lost)
+        with ThreadPoolExecutor(max(1, len(asked))) as pool:
+            waiting = [pool.submit(host.link.wait, number, "collect", _COLLECT_SECONDS) for host, number in asked]
+            while not all(one.done() for one in waiting) or not self._reports.empty():
+                with suppress(queue.Empty):
+                    self._handle(self._reports.get(timeout=0.1), None)
+        for one in waiting:
+            error = one.exception()
+            if isinstance(error, HostError):
+                missing.append(str(error))
+            elif error is not None:
+                raise error
+        if missing:
+            raise VelodromeError("; ".join(missing))
+
+    def stop(self) -> None:
+        self._open = False
+        segments = pattern_of_run(self.token)
+        asked = [
+            (host.link, host.link.send("stop", token=self.token, segments=segments,
+                                       folder="" if self.shared else host.folder))
+            for host in self.hosts.values() if host.link.lost is None
+        ]
+        deadline = time.monotonic() + _STOP_SECONDS
+        for link, number in asked:
+            try:
+                answer, _ = link.wait(number, "stop", max(0.5, deadline - time.monotonic()))
+                unfinished = bool(answer.get("left"))
+            except HostError:
+                unfinished = True
+            if unfinished:  # what an agent cannot end, the end of its session does
+                link.close()
+        for stream in self._files.values():
+            stream.close()
+        for partial in self.folder.glob("**/*.part"):
+            partial.unlink(missing_ok=True)
+        for host in self.hosts.values():
+            host.link.take = None
+
+
+def in_parallel(links: Iterable[Link], work: Callable[[Link], Found]) -> dict[str, Found]:
+    """Do the same on all hosts at the same time; results by host, or the first error with all sentences in it."""
+    links = list(links)
+    with ThreadPoolExecutor(max(1, len(links))) as pool:
+        futures = {link.host: pool.submit(work, link) for link in links}
+    errors = [future.exception() for future in futures.values()]
+    for error in errors:
+        if error is not None and not isinstance(error, VelodromeError):
+            raise error
+    if any(errors):
+        kind = HostLost if any(isinstance(error, HostLost) for error in errors) else HostError
+        raise kind("; ".join(str(error) for error in errors if error is not None))
+    return {host: future.result() for host, future in futures.items()}

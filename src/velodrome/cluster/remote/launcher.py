@@ -1,0 +1,207 @@
+"""A launcher for hosts without a common disk: everything but how the stream to a host's agent comes about."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from velodrome.cluster import preflight
+from velodrome.cluster.findings import Finding, refuse
+from velodrome.cluster.interrupts import deferred
+from velodrome.cluster.launcher import Allocation
+from velodrome.cluster.local.ports import PORTS
+from velodrome.cluster.placement import place
+from velodrome.cluster.plan import Plan
+from velodrome.cluster.remote import bootstrap, checks, environment, starting, thorough
+from velodrome.cluster.remote.code import code_of
+from velodrome.cluster.remote.group import RemoteGroup, in_parallel
+from velodrome.cluster.remote.link import READY_SECONDS, Channel, HostError, Link
+from velodrome.cluster.remote.options import RemoteOptions
+from velodrome.errors import VelodromeError
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import roles_of
+
+_PORTS_AT_ONCE = 16
+
+
+class RemoteLauncher(ABC):
+    """Starts processes through an agent on each host, which lives until the launcher is closed."""
+
+    name: str
+
+    def __init__(self, options: RemoteOptions, pins: Mapping[str, str] | None = None) -> None:
+        self.options = options
+        self._placement = options.placed(pins or {})
+        self.links: dict[str, Link] = {}
+        #: What a host was found to lack, by the job's engine and strategy: asked once.
+        self._checked: dict[tuple[str, ...], list[Finding]] = {}
+
+    @abstractmethod
+    def hosts(self) -> list[str]:
+        """The names of the hosts, in the order in which processes are placed on them."""
+
+    @abstractmethod
+    def open_channel(self, host: str, session: str) -> Channel:
+        """Start an agent on a host (`bootstrap.command`), whose session has that name; the stream to it."""
+
+    def address(self, link: Link) -> str:
+        """The address at which other hosts reach a host."""
+        return self.options.addresses.get(link.host, link.host)
+
+    def python(self, link: Link, engine: str) -> str:
+        """The interpreter on a host that trains with an engine."""
+        chosen = self.options.interpreters.get(engine) or self.options.python
+        return _at_home(chosen, link) if chosen else str(link.facts["interpreter"])
+
+    def connect(self, hosts: Sequence[str]) -> dict[str, Link]:
+        """The links to these hosts, opened at the same time; `HostError` with a sentence for each that fails."""
+        if errors := self.try_to_connect(hosts):
+            raise HostError("; ".join(errors.values()))
+        return {host: self.links[host] for host in hosts}
+
+    def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
+        """Open the links to these hosts that are not open yet; a sentence for each host that cannot be reached."""
+        source = bootstrap.source()
+
+        def open_one(host: str) -> Link:
+            link = Link(host, self.open_channel(host, secrets.token_hex(12)), self.options.silence, source)
+            try:
+                link.wait_until_ready(READY_SECONDS)
+                link.ask("facts")
+            except BaseException:
+                link.close()
+                raise
+            return link
+
+        missing = [host for host in dict.fromkeys(hosts) if host not in self.links or self.links[host].lost is not None]
+        with ThreadPoolExecutor(max(1, len(missing))) as pool:
+            futures = {host: pool.submit(open_one, host) for host in missing}
+        errors = {}
+        for host, future in futures.items():
+            error = future.exception()
+            if error is None:
+                self.links[host] = future.result()
+            elif isinstance(error, VelodromeError | OSError):
+                errors[host] = str(error)
+            else:
+                raise error
+        return errors
+
+    def used_hosts(self, job: Job) -> list[str]:
+        """The hosts that a job will run on: the others need not be there."""
+        hosts = self.hosts()
+        if self._placement.policy == "pack" and self._placement.slots is None:
+            return hosts
+        return [host for host in hosts if host in set(place(roles_of(job), hosts, self._placement))]
+
+    def check(self, job: Job) -> None:
+        """Refuse a job whose hosts cannot be reached, or that they cannot run."""
+        code_of(job, self.options.code, self.options.code_limit)
+        hosts = self.used_hosts(job)
+        refuse(self._unreachable(hosts))
+        links = self.connect(hosts)
+        key = (job.engine, job.strategy, *hosts)
+        if key not in self._checked:
+            placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
+            each = preflight.needed_memory(job) // len(roles_of(job))
+            self._checked[key] = checks.cheap([*links.values()], job, self.python, placed, each)
+        refuse(self._checked[key])
+
+    def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
+        return [
+            Finding("error", "reachable", None, f"host {sentence}") for sentence in self.try_to_connect(hosts).values()
+        ]
+
+    def examine(self, job: Job, *, measure: bool = False) -> tuple[list[Finding], list[dict[str, Any]]]:
+        """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
+        found = self._unreachable(self.hosts())
+        links = [link for link in self.links.values() if link.lost is None]
+        if not links:
+            return found, []
+        placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
+        each = preflight.needed_memory(job) // len(roles_of(job))
+        addresses = {link.host: self.address(link) for link in links}
+        code = code_of(job, self.options.code, self.options.code_limit)
+        request = starting.Request(
+            Plan("doctor", job, ()), Path(), secrets.token_hex(12), code, self.options,
+            {link.host: self.python(link, job.engine) for link in links}, False,
+        )
+        groups, pairs = thorough.examine(
+            {
+                "versions": lambda: checks.cheap(links, job, self.python, placed, each),
+                "names": lambda: thorough.names(links, addresses),
+                "network": lambda: thorough.ports(links, addresses),
+                "job": lambda: thorough.code_and_data(links, request),
+                "environment": lambda: environment.verify(links),
+            },
+            (lambda: thorough.measure(links, addresses)) if measure else None,
+        )
+        return found + groups, pairs
+
+    def prepare(self, engines: Sequence[str]) -> None:
+        """Connect to all hosts: the connections serve all jobs."""
+        self.connect(self.hosts())
+
+    def _capacity(self) -> dict[str, int]:
+        return {host: int(link.facts["cores"]) for host, link in self.links.items()}
+
+    def allocate(self, job: Job) -> Allocation:
+        links = self.connect(self.used_hosts(job))
+        free: dict[str, list[int]] = {host: [] for host in links}
+
+        def port(host: str) -> int:
+            if not free[host]:
+                tried = secrets.SystemRandom().sample(PORTS, 200)
+                answer, _ = links[host].ask("ports", ports=tried, count=_PORTS_AT_ONCE)
+                free[host] = list(answer["ports"])
+            if not free[host]:
+                raise HostError(f"{host!r} has no free port between {PORTS.start} and {PORTS.stop}")
+            return free[host].pop()
+
+        facts = {"hosts": {host: _described(self, link) for host, link in links.items()}}
+        return Allocation(
+            tuple(links), port, placement=self._placement, capacity=self._capacity(), facts=facts,
+            addresses={host: self.address(link) for host, link in links.items()},
+        )
+
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> RemoteGroup:
+        token = secrets.token_hex(12)
+        links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
+        code = code_of(plan.job, self.options.code, self.options.code_limit)
+        pythons = {link.host: self.python(link, plan.job.engine) for link in links}
+        request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
+        hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
+        group = RemoteGroup(token, folder, hosts, shared=self.options.shared_dir is not None)
+        try:
+            for process in plan.processes:
+                group.add(process)
+            starting.start_all(request, group.hosts)
+        except BaseException:
+            with deferred():
+                group.stop()
+            raise
+        return group
+
+    def close(self) -> None:
+        with deferred(), ThreadPoolExecutor(max(1, len(self.links))) as pool:
+            for link in self.links.values():
+                pool.submit(link.close)
+        self.links.clear()
+
+
+def _at_home(path: str, link: Link) -> str:
+    """A path with the host's home in place of `~`."""
+    home = str(link.facts.get("home", ""))
+    return os.path.join(home, path[2:]) if path.startswith("~/") and home else path  # noqa: PTH118
+
+
+def _described(launcher: RemoteLauncher, link: Link) -> dict[str, object]:
+    """What a result records about a host."""
+    return {"address": launcher.address(link), "name": link.facts["host"], "cores": link.facts["cores"],
+            "clock_offset": round(link.clock_offset, 3)}

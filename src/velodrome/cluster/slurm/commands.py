@@ -1,0 +1,133 @@
+"""The commands of Slurm: submitting, cancelling, and what became of a job."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from velodrome.errors import BadRequest, Unavailable, VelodromeError, headline
+
+_SECONDS = 30.0
+_TOOLS = ("sbatch", "scancel", "scontrol")
+_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_ALIVE = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+#: Ends that are nobody's mistake: the run can continue.
+_INTERRUPTED = {
+    "TIMEOUT": "its time limit was reached", "DEADLINE": "its deadline was reached",
+    "PREEMPTED": "it was pre-empted by another job", "CANCELLED": "it was cancelled", "REVOKED": "it was revoked",
+}
+_FAILED = {
+    "NODE_FAIL": "a node failed", "OUT_OF_MEMORY": "it used more memory than it was given",
+    "BOOT_FAIL": "a node did not boot", "FAILED": "its script failed",
+}
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What Slurm says about a job."""
+
+    name: str
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.name in _WAITING
+
+    @property
+    def is_over(self) -> bool:
+        return not self.is_waiting and self.name not in _ALIVE
+
+    @property
+    def was_interrupted(self) -> bool:
+        return self.name in _INTERRUPTED
+
+    def __str__(self) -> str:
+        """Why it ended, as the end of a sentence."""
+        words = _INTERRUPTED.get(self.name) or _FAILED.get(self.name)
+        return f"{words} ({self.name})" if words else self.name
+
+
+def missing_tools() -> list[str]:
+    return [tool for tool in _TOOLS if shutil.which(tool) is None]
+
+
+def require_tools() -> None:
+    """Refuse a machine from which no job can be submitted."""
+    if missing := missing_tools():
+        raise Unavailable(
+            f"--on slurm needs {', '.join(missing)}: run this command on a login node of the cluster", missing
+        )
+
+
+def check_submission(options: Sequence[str]) -> None:
+    """Refuse options that Slurm would refuse."""
+    done = _run(["sbatch", "--test-only", *options, "--wrap", "true"])
+    if done.returncode:
+        raise BadRequest(f"--on slurm: sbatch refuses the job: {_reason(done.stderr)}")
+
+
+def submit(options: Sequence[str], script: str) -> int:
+    """Submit a batch script; the number of the job."""
+    done = _run(["sbatch", "--parsable", *options, script])
+    number = done.stdout.strip().partition(";")[0]
+    if done.returncode or not number.isdigit():
+        raise VelodromeError(f"--on slurm: sbatch refuses the job: {_reason(done.stderr)}")
+    return int(number)
+
+
+def cancel(job: int) -> None:
+    """Cancel a job, whatever its state."""
+    _run(["scancel", "--full", "--quiet", str(job)])
+
+
+def state_of(job: int) -> JobState:
+    """The state of a job; UNKNOWN if Slurm has forgotten it."""
+    done = _run(["scontrol", "--oneliner", "show", "job", str(job)])
+    if done.returncode == 0:
+        return parse_state(done.stdout)
+    if shutil.which("sacct") is not None:
+        done = _run(["sacct", "-n", "-X", "-P", "-j", str(job), "-o", "State,NodeList"])
+        if done.returncode == 0 and (line := done.stdout.strip().partition("\n")[0]):
+            name, _, nodes = line.partition("|")
+            return JobState(name.split()[0], "", nodes)
+    return JobState("UNKNOWN")
+
+
+def parse_state(text: str) -> JobState:
+    """Read a line of `scontrol --oneliner show job`."""
+    fields = dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", text))
+    nodes = fields.get("NodeList", "")
+    return JobState(fields.get("JobState", "UNKNOWN"), fields.get("Reason", ""), "" if nodes == "(null)" else nodes)
+
+
+def node_names(nodes: str) -> list[str]:
+    """The names of a list such as `n[1-2]`, in the order of the allocation."""
+    done = _run(["scontrol", "show", "hostnames", nodes])
+    if done.returncode:
+        raise VelodromeError(f"--on slurm: the nodes {nodes!r} cannot be read: {_reason(done.stderr)}")
+    return done.stdout.split()
+
+
+def node_address(node: str) -> str:
+    """The address at which Slurm reaches a node; its name if that is not known."""
+    done = _run(["scontrol", "--oneliner", "show", "node", node])
+    match = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+    return match[1] if match else node
+
+
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS,
+                              start_new_session=True)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 1, "", f"{words[0]} did not answer within {_SECONDS:g} s")
+
+
+def _reason(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if line.strip()]
+    words = (re.sub(r"^(sbatch|scontrol|scancel): (error: )?", "", line.strip()) for line in lines)
+    return headline("; ".join(dict.fromkeys(words))) or "it gives no reason"

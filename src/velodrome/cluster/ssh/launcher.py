@@ -1,0 +1,55 @@
+"""The launcher of hosts that the user's OpenSSH client reaches."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from velodrome.cluster.remote import bootstrap
+from velodrome.cluster.remote.launcher import RemoteLauncher
+from velodrome.cluster.remote.link import Link
+from velodrome.cluster.ssh.connection import SshChannel, client, control_folder, remote_words
+from velodrome.cluster.ssh.options import SshOptions
+from velodrome.errors import Unavailable
+from velodrome.spec.job import Job
+
+
+class SshLauncher(RemoteLauncher):
+    """Starts processes on hosts through one SSH connection to each."""
+
+    name = "ssh"
+    options: SshOptions
+
+    def __init__(self, options: SshOptions, pins: Mapping[str, str] | None = None) -> None:
+        super().__init__(options, pins)
+        self._control: Path | None = None
+
+    def hosts(self) -> list[str]:
+        return list(self.options.hosts)
+
+    def check(self, job: Job) -> None:
+        if shutil.which("ssh") is None:
+            raise Unavailable("--on ssh needs the OpenSSH client: install openssh-client", ["no ssh"])
+        super().check(job)
+
+    def open_channel(self, host: str, session: str) -> SshChannel:
+        options = self.options
+        if self._control is None:
+            self._control = control_folder()
+        words = bootstrap.command("", session, options.silence, options.root)[1:]
+        prepared = f"{options.root}/environment/bin/python"
+        pythons = [options.python] if options.python else [prepared, "python3", "python"]
+        return SshChannel(host, [*client(options, host, self._control), remote_words(words, pythons)])
+
+    def address(self, link: Link) -> str:
+        """As configured, else the address at which the host's sshd took our connection: private networks included."""
+        connection = str(link.facts["connection"]).split()
+        seen = connection[2] if len(connection) == 4 else link.host.rpartition("@")[2]
+        return self.options.addresses.get(link.host, seen)
+
+    def close(self) -> None:
+        super().close()
+        if self._control is not None:
+            shutil.rmtree(self._control, ignore_errors=True)
+            self._control = None

@@ -1,0 +1,168 @@
+"""A transport for small buffers over plain TCP: everything goes through rank 0. Standard library and NumPy only.
+
+For engines whose framework cannot sum counts between processes, and whose environment has no MPI. Gradients are for
+MPI.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import PeerLost, PortTaken
+from velodrome.transport.base import Transport
+from velodrome.transport.rendezvous import Ranks
+
+_LENGTH = struct.Struct(">Q")
+_RANK = struct.Struct(">I")
+#: What a connection begins with, so that a stranger is not taken for a peer.
+_GREETING = b"velodrome-star-1"
+_RETRY_SECONDS = 0.05
+_GREETING_SECONDS = 5.0
+_NO_ONE_THERE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
+
+
+class StarTransport(Transport):
+    """Rank 0 listens at its address of the plan; the others send to it and receive from it."""
+
+    def __init__(self, ranks: Ranks, seconds: float) -> None:
+        """Connect all ranks within that time, or `PeerLost` that names who is missing."""
+        self.rank, self.size, self._ranks = ranks.rank, ranks.size, ranks
+        deadline = time.monotonic() + seconds
+        #: By rank: all others in rank 0, rank 0 in the others.
+        self._peers: dict[int, socket.socket] = {}
+        try:
+            if self.rank == 0:
+                self._accept(deadline, seconds)
+            else:
+                self._peers[0] = self._connect(deadline, seconds)
+        except BaseException:
+            self._close_all()
+            raise
+
+    def _accept(self, deadline: float, seconds: float) -> None:
+        ranks = self._ranks
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((ranks.host, ranks.port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise PortTaken(f"port {ranks.port} of {ranks.host} is in use") from error
+                raise
+            listener.listen(self.size)
+            while len(self._peers) < self.size - 1:
+                listener.settimeout(max(deadline - time.monotonic(), 0.001))
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    missing = [ranks.named(rank) for rank in range(1, self.size) if rank not in self._peers]
+                    raise PeerLost(f"{', '.join(missing)} did not connect within {seconds:g} s") from None
+                rank = self._greeted(connection)
+                if rank is None:
+                    connection.close()
+                else:
+                    self._peers[rank] = connection
+        for connection in self._peers.values():
+            connection.sendall(_GREETING)
+
+    def _greeted(self, connection: socket.socket) -> int | None:
+        """The rank at the other end; None if that is no peer."""
+        connection.settimeout(_GREETING_SECONDS)
+        try:
+            if _received(connection, len(_GREETING)) != _GREETING:
+                return None
+            (rank,) = _RANK.unpack(_received(connection, _RANK.size))
+        except OSError:
+            return None
+        _prepare(connection)
+        return rank if 0 < rank < self.size and rank not in self._peers else None
+
+    def _connect(self, deadline: float, seconds: float) -> socket.socket:
+        ranks = self._ranks
+        while True:
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                connection.connect((ranks.host, ranks.port))
+                connection.sendall(_GREETING + _RANK.pack(self.rank))
+                if _received(connection, len(_GREETING)) == _GREETING:  # all are here
+                    _prepare(connection)
+                    return connection
+                connection.close()
+            except OSError as error:
+                connection.close()
+                if error.errno not in _NO_ONE_THERE and not isinstance(error, TimeoutError | ConnectionError):
+                    raise
+            if time.monotonic() >= deadline:
+                raise PeerLost(f"{ranks.named(0)} could not be reached within {seconds:g} s, or waits for another rank")
+            time.sleep(_RETRY_SECONDS)
+
+    def all_reduce(self, buffer: NDArray[Any]) -> None:
+        if self.rank:
+            self._send(0, buffer.tobytes())
+            self._fill(buffer, self._receive(0))
+            return
+        for rank in range(1, self.size):  # in their order, so that sums are the same every time
+            buffer += np.frombuffer(self._receive(rank), buffer.dtype).reshape(buffer.shape)
+        for rank in range(1, self.size):
+            self._send(rank, buffer.tobytes())
+
+    def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
+        if root != 0:
+            raise ValueError("a star broadcasts from its centre, rank 0")
+        if self.rank:
+            self._fill(buffer, self._receive(0))
+        else:
+            for rank in range(1, self.size):
+                self._send(rank, buffer.tobytes())
+
+    def barrier(self) -> None:
+        self.all_reduce(np.zeros(1))
+
+    def close(self) -> None:
+        self.barrier()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for connection in self._peers.values():
+            connection.close()
+
+    @staticmethod
+    def _fill(buffer: NDArray[Any], data: bytes) -> None:
+        buffer[...] = np.frombuffer(data, buffer.dtype).reshape(buffer.shape)
+
+    def _send(self, rank: int, data: bytes) -> None:
+        try:
+            self._peers[rank].sendall(_LENGTH.pack(len(data)) + data)
+        except OSError as error:
+            raise PeerLost(f"{self._ranks.named(rank)} is gone: {error.strerror or error}") from error
+
+    def _receive(self, rank: int) -> bytes:
+        try:
+            (length,) = _LENGTH.unpack(_received(self._peers[rank], _LENGTH.size))
+            return _received(self._peers[rank], length)
+        except OSError as error:
+            raise PeerLost(f"{self._ranks.named(rank)} is gone: {error.strerror or error}") from error
+
+
+def _prepare(connection: socket.socket) -> None:
+    # Without a limit: the supervisor notices ranks that stop, and knows which one it is.
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,168 @@
+"""Writes a saved model as ONNX, with what a server must know to feed it, instead of training.
+
+The engine's own outputs on some examples of the test set are written beside it: the controller compares them with what
+ONNX Runtime computes before it keeps the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.arrays import Arrays
+from velodrome.data.splits import Splits
+from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
+from velodrome.models.recipe import DESCRIPTION
+from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served, ServedInput, ServedState
+from velodrome.offers.registry import engine_of
+from velodrome.tasks.counts import Counts
+from velodrome.worker.context import Context
+from velodrome.worker.pace import Pace
+
+Named = dict[str, NDArray[Any]]
+#: Words of a row of a language model that carries a state, and of any other one at most.
+_WORDS = 20
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an engine wrote: its own outputs for the examples, and what only it knows about the graph."""
+
+    #: Of a language model, the scores of the word after the last one.
+    expected: NDArray[Any]
+    state: tuple[ServedState, ...] = ()
+    only_batch: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+class Exporter(Protocol):
+    """The module `onnx_export` of an engine."""
+
+    #: Packages that it needs besides the framework.
+    NEEDS: tuple[str, ...]
+
+    def export(self, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
+        """Write the model of a folder to a file. Its graph takes inputs as the data set stores them."""
+
+
+def run(context: Context, folder: Path) -> None:
+    """Export the model of the folder above `folder` into it."""
+    saved = folder.parent
+    about = json.loads((saved / DESCRIPTION).read_text(encoding="utf-8"))
+    engine = engine_of(context.job)
+    module = cast(Exporter, import_module(f"{engine.worker.rpartition('.')[0]}.onnx_export"))
+    _refuse_without(module.NEEDS, engine.name)
+    inputs, targets = _examples(context)
+    with context.events.phase("build"):
+        try:
+            exported = module.export(saved, about, folder / ONNX, inputs)
+        except (VelodromeError, OSError):
+            raise
+        except Exception as error:  # converters raise what they like
+            raise RunFailed(f"model {about['model']!r} cannot be written as ONNX: {headline(str(error))}") from error
+    for note in exported.notes:
+        context.events.emit("warning", message=note)
+    with (folder / EXAMPLES).open("wb") as stream:
+        np.savez_compressed(stream, expected=exported.expected, **_prefixed("in", inputs), **_prefixed("y", targets))
+    describe(context, about, exported).write(folder / SERVED)
+    context.events.emit(
+        "result", test=context.task.fields(Counts()), history=[], parameters=0, steps=0,
+        metrics=context.task.definitions(), pace=Pace(0).fields(),
+    )
+
+
+def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
+    from importlib.util import find_spec
+
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise BadRequest(
+            f"exporting a model of {engine} needs {' and '.join(missing)} in the interpreter that trains with it: "
+            f"python -m pip install {' '.join(missing)}"
+        )
+
+
+def _examples(context: Context) -> tuple[Named, Named]:
+    """Examples spread over the test set: inputs and targets as the data set stores them."""
+    data = context.data
+    if isinstance(data, Splits):
+        places = _spread(len(data.test))
+        return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
+    if isinstance(data, Arrays):
+        inputs, targets = data.test.gather(_spread(len(data.test)))
+        return dict(inputs), dict(targets)
+    length = min(context.job.unroll or _WORDS, _WORDS)
+    starts = _spread(len(data.test) - length)
+    words = np.asarray(data.test)[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    return {"words": words[:, :-1]}, {"y": words[:, -1]}
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    if count < 1:
+        raise BadRequest("the data set has no test examples that the exported model could be compared on")
+    return np.linspace(0, count - 1, min(count, CHECKED_EXAMPLES)).astype(np.int64)
+
+
+def _prefixed(prefix: str, arrays: Named) -> dict[str, Any]:
+    return {f"{prefix}:{name}": array for name, array in arrays.items()}
+
+
+def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> Served:
+    """What the server must know: from the data set, which names classes, and from the saved model."""
+    data, job = context.data, context.job
+    common: dict[str, Any] = {
+        "task": context.task.name, "model": job.model, "engine": job.engine or about["engine"],
+        "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
+    }
+    if isinstance(data, Splits):
+        shape = tuple(data.input_shape)
+        return Served(
+            kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
+            classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
+        )
+    if isinstance(data, Arrays):
+        inputs = tuple(
+            ServedInput(name=one.name, shape=one.shape, dtype=_fed(one.dtype, one.is_whole, one.name in data.images),
+                        image=one.name in data.images)
+            for one in data.inputs
+        )
+        columns = dict(data.columns)
+        return Served(
+            kind="arrays", inputs=inputs, classes=_outputs_of(data, common["task"], columns),
+            brightest=1 / data.scale, pixels=_pixels(about), columns=columns, **common,
+        )
+    stateful = bool(exported.state)
+    return Served(
+        kind="text", inputs=(ServedInput(name="words", shape=(1,) if stateful else (-1,), dtype="int64"),),
+        vocabulary=tuple(data.vocabulary), context=1 if stateful else about["context"], state=exported.state, **common,
+    )
+
+
+def _fed(dtype: str, whole: bool, image: bool) -> str:
+    """The format in which the graph takes an input."""
+    if image and dtype == "uint8":
+        return "uint8"
+    return "int64" if whole and dtype != "bool" else "float32"
+
+
+def _pixels(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: about[name] for name in ("pixels", "scale", "offset") if name in about}
+
+
+def _names(names: tuple[str, ...], classes: int | None) -> tuple[str, ...]:
+    return tuple(names) or tuple(str(number) for number in range(classes or 0))
+
+
+def _outputs_of(data: Arrays, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
+    if task in ("classification", "multi-label"):
+        return _names(data.class_names, data.classes)
+    if task == "binary":
+        return _names(data.class_names, 2)
+    targets = tuple(column["name"] for column in columns.get("targets", ()))
+    return targets or tuple(data.class_names) or tuple(one.name for one in data.targets)

@@ -1,0 +1,65 @@
+"""`velodrome clusters` and `--vary on`: what a user types, and what comes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.cluster.registry import where_of
+from velodrome.spec.job import Job
+from velodrome.spec.race import combinations, parse_race, parse_vary
+from velodrome.spec.race_names import named
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def test_a_cluster_is_added_listed_and_shown(velodrome: Any, tmp_path: Path) -> None:
+    added = velodrome("clusters", "add", "lab", "ssh:a,b", "--option", "silence=20", "--json")
+    assert added.json()["launcher"] == "ssh"
+    assert (tmp_path / "clusters.yaml").exists()
+    listed = velodrome("clusters", "list", "--json").json()
+    assert [one["name"] for one in listed][-1] == "lab"
+    assert "lab: hosts that your OpenSSH client reaches" in velodrome("clusters", "list").out
+    assert velodrome("clusters", "show", "lab", "--json").json()["options"]["silence"] == 20
+    assert "hosts: ['a', 'b']" in velodrome("clusters", "show", "lab").out
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("show", "moon"), "--on 'moon': no such launcher; choose from local"),
+    (("add", "lab", "moon:a"), "'moon:a': launcher 'moon' is unknown"),
+    (("add", "lab", "ssh:a", "--option", "silence"), "--option 'silence': write it as FIELD=VALUE"),
+    (("add", "lab", "ssh:a", "--option", "silence=[1"), "--option 'silence=[1': the value cannot be read"),
+    (("add", "lab", "ssh:a", "--option", "colour=red"), "no field 'colour'"),
+    (("prepare", "local"), "cluster 'local' needs no environment"),
+])
+def test_what_cannot_be_is_refused(velodrome: Any, words: tuple[str, ...], sentence: str) -> None:
+    done = velodrome("clusters", *words)
+    assert done.code == 2
+    assert sentence in done.text
+
+
+def test_pins_need_several_hosts(velodrome: Any) -> None:
+    done = velodrome("train", "--place", "worker=a")
+    assert done.code == 2
+    assert "--place: --on local has one host" in done.text
+
+
+def test_a_race_can_vary_where_it_runs() -> None:
+    vary = parse_vary(['on=local,lab,"emulated:nodes=2,bandwidth=1gbit"'])
+    race = parse_race({"job": {"engine": "torch"}, "vary": vary})
+    entries = named(combinations(race).entries, race.model_copy(update={"named_by": ["on"]}))
+    assert [entry.job.on for entry in entries] == ["local", "lab", "emulated:nodes=2,bandwidth=1gbit"]
+    assert len({entry.name for entry in entries}) == 3
+
+
+def test_the_command_wins_over_the_job() -> None:
+    job = Job.model_validate({"on": "lab"})
+    assert where_of(job, "local") == "lab"
+    assert where_of(job, "debug") == "debug"
+    assert where_of(Job.model_validate({}), "local") == "local"

@@ -1,0 +1,100 @@
+"""Clusters are read from files, by name, and everything that is wrong with them is a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from velodrome.api import clusters
+from velodrome.cluster.registry import target_of
+from velodrome.cluster.ssh.options import SshOptions
+from velodrome.errors import BadRequest
+
+LAB = "lab:\n  launcher: ssh\n  hosts: [a, b]\n  python: /opt/python\n"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("VELODROME_CLUSTERS", raising=False)
+    return tmp_path
+
+
+def test_the_projects_file_wins_over_the_users_and_a_variable_over_both(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = elsewhere / "config" / "velodrome" / "clusters.yaml"
+    users.parent.mkdir(parents=True)
+    users.write_text("lab: {launcher: ssh, hosts: [x]}\nhome: {launcher: ssh, hosts: [y]}\n")
+    (elsewhere / "clusters.yaml").write_text(LAB)
+    options = target_of("lab").options
+    assert isinstance(options, SshOptions)
+    assert options.hosts == ["a", "b"]
+    assert options.python == "/opt/python"
+    assert target_of("home").offer.name == "ssh"
+    only = elsewhere / "only.yaml"
+    only.write_text("other: {launcher: local}\n")
+    monkeypatch.setenv("VELODROME_CLUSTERS", str(only))
+    assert target_of("other").offer.name == "local"
+    with pytest.raises(BadRequest, match=r"--on 'lab': no such launcher; choose from local, debug, .*, other"):
+        target_of("lab")
+
+
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("lab: [", "'clusters.yaml' is not YAML"),
+    ("- lab", "must hold clusters by name, such as"),
+    ("lab: {hosts: [a]}", "cluster 'lab' in clusters.yaml: its launcher is missing"),
+    ("lab: {launcher: moon}", "cluster 'lab' in clusters.yaml: launcher 'moon' is unknown; choose from local"),
+    ("lab: {launcher: ssh}", "cluster 'lab' in clusters.yaml: the field 'hosts' is missing"),
+    ("lab: {launcher: ssh, hosts: []}", "hosts"),
+    ("lab: {launcher: ssh, hosts: [a], pyhton: x}", "no field 'pyhton': choose from placement, .*, hosts"),
+    ("lab: {launcher: ssh, hosts: [a], silence: soon}", "silence 'soon': must be a valid number"),
+    ("lab: {launcher: ssh, hosts: [a, a]}", "'a' is named twice"),
+    ("lab: {launcher: ssh, hosts: ['-oProxyCommand=x']}", "'-oProxyCommand=x' is no name of a host"),
+    ("'a b': {launcher: local}", "a name begins with a letter"),
+])
+def test_what_is_wrong_with_a_file_is_said_with_the_value_and_the_file(
+    elsewhere: Path, text: str, sentence: str
+) -> None:
+    (elsewhere / "clusters.yaml").write_text(text)
+    with pytest.raises(BadRequest, match=sentence):
+        target_of("lab")
+
+
+def test_a_cluster_cannot_have_the_name_of_a_launcher(elsewhere: Path) -> None:
+    (elsewhere / "clusters.yaml").write_text("ssh: {launcher: ssh, hosts: [a]}\nlab: {launcher: local}\n")
+    with pytest.raises(BadRequest, match=r"cluster 'ssh' in clusters.yaml: that is the name of a launcher"):
+        target_of("lab")
+
+
+def test_a_variable_that_names_no_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VELODROME_CLUSTERS", "/no/such.yaml")
+    with pytest.raises(BadRequest, match=r"VELODROME_CLUSTERS='/no/such.yaml': there is no such file"):
+        target_of("lab")
+
+
+def test_inline_forms_have_typed_options() -> None:
+    ssh = target_of("ssh:host1, me@host2").options
+    assert isinstance(ssh, SshOptions)
+    assert ssh.hosts == ["host1", "me@host2"]
+    assert target_of("emulated:nodes=3,bandwidth=1gbit").options.model_dump()["nodes"] == 3
+    with pytest.raises(BadRequest, match="--on 'ssh': name its hosts or options, as --on ssh:HOST,HOST"):
+        target_of("ssh")
+
+
+def test_a_cluster_that_is_added_is_listed_and_shown(elsewhere: Path) -> None:
+    clusters.add("lab", "ssh:a,b", {"silence": 20})
+    clusters.add("four", "emulated:nodes=4,bandwidth=1gbit")
+    listed = {one["name"]: one for one in clusters.list()}
+    assert listed["lab"]["hosts"] == ["a", "b"]
+    assert listed["four"]["launcher"] == "emulated"
+    shown = json.loads(json.dumps(clusters.show("lab")))
+    assert shown["options"]["silence"] == 20
+    assert shown["file"] == "clusters.yaml"
+    with pytest.raises(BadRequest, match=r"cluster 'lab' is in clusters.yaml already"):
+        clusters.add("lab", "ssh:c")
+    with pytest.raises(BadRequest, match="cluster 'debug': that is the name of a launcher"):
+        clusters.add("debug", "ssh:c")

@@ -1,0 +1,109 @@
+"""What is sent of the user's code: the modules that a job names, what these import, or a folder, within a limit."""
+
+from __future__ import annotations
+
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from velodrome.cluster.remote.code import Code, code_of, modules_of
+from velodrome.cluster.remote.environment import pins, wheels_in
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+
+pytestmark = pytest.mark.integration  # git lists the files of a folder
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    files = {
+        "nets.py": "import json\nimport numpy\nimport helper\nfrom blocks.conv import Conv\n\ndef net(s, c): ...\n",
+        "helper.py": "import os\n", "unused.py": "", "blocks/__init__.py": "", "blocks/conv.py": "from . import norm\n",
+        "blocks/norm.py": "import losses\n", "blocks/table.json": "{}", "losses.py": "",
+        "train.py": "import losses\nimport sys\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def job(**fields: object) -> Job:
+    return Job.model_validate(fields)
+
+
+def test_a_module_brings_the_local_modules_that_it_imports_and_nothing_else() -> None:
+    made = code_of(job(model="nets:net"))
+    assert sorted(made.files) == [
+        "blocks/__init__.py", "blocks/conv.py", "blocks/norm.py", "blocks/table.json", "helper.py", "losses.py",
+        "nets.py",
+    ]
+
+
+def test_a_script_brings_the_modules_beside_it() -> None:
+    assert sorted(code_of(job(script="train.py")).files) == ["losses.py", "train.py"]
+    with pytest.raises(BadRequest, match=r"--script '../train.py' does not lie below the current folder"):
+        code_of(job(script="../train.py"))
+
+
+def test_a_job_of_the_zoo_sends_nothing() -> None:
+    assert code_of(job()).files == {}
+    assert modules_of(job(model="nets:net", task="losses:Task", dataset="helper:rows")) == ["nets", "losses", "helper"]
+
+
+def test_a_folder_is_sent_without_what_git_ignores(project: Path) -> None:
+    (project / ".gitignore").write_text("*.bin\nruns/\n!keep.bin\n")
+    for name in ("big.bin", "keep.bin", "runs/a.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("x")
+    sent = code_of(job(), str(project)).files
+    assert "keep.bin" in sent
+    assert "nets.py" in sent
+    assert not {"big.bin", "runs/a.txt"} & set(sent)
+
+
+def test_the_same_files_are_the_same_bytes_and_others_are_not(project: Path) -> None:
+    first = code_of(job(model="nets:net"))
+    (project / "nets.py").touch()
+    again = code_of(job(model="nets:net"))
+    assert first.checksum == again.checksum
+    with tarfile.open(fileobj=BytesIO(first.archive)) as archive:
+        assert "blocks/conv.py" in archive.getnames()
+    (project / "helper.py").write_text("changed = True\n")
+    assert code_of(job(model="nets:net")).checksum != first.checksum
+
+
+def test_too_much_is_refused_with_the_largest_files(project: Path) -> None:
+    (project / "blocks" / "weights.dat").write_bytes(bytes(3 << 20))
+    with pytest.raises(BadRequest, match=r"the 1 MiB of code_limit; the largest files are blocks/weights.dat"):
+        code_of(job(model="nets:net"), limit=1)
+
+
+def test_the_listing_has_names_and_sizes(project: Path) -> None:
+    listed = Code({"helper.py": project / "helper.py"}).listing()
+    assert listed == [{"name": "helper.py", "bytes": 10}]
+
+
+def test_environments_get_the_versions_of_this_machine_with_all_that_they_require() -> None:
+    import numpy
+
+    found = pins([])
+    assert found["numpy"] == numpy.__version__
+    assert {"pydantic", "pydantic-core", "py-spy"} <= set(found)
+    assert "torch" not in found
+    assert "torch" in pins(["torch"])
+
+
+def test_a_wheelhouse_that_lacks_a_wheel_is_refused_with_the_command_that_fetches_it(tmp_path: Path) -> None:
+    house = tmp_path / "house"
+    house.mkdir()
+    (house / "numpy-2.0.0-py3-none-any.whl").write_bytes(b"")
+    assert [path.name for path in wheels_in(house, {"numpy": "2.0.0"})] == ["numpy-2.0.0-py3-none-any.whl"]
+    with pytest.raises(BadRequest, match=r"has no wheel for psutil==7.0.0: fetch them with `pip download"):
+        wheels_in(house, {"numpy": "2.0.0", "psutil": "7.0.0"})
+    with pytest.raises(BadRequest, match="is no folder"):
+        wheels_in(tmp_path / "nowhere", {})

@@ -1,0 +1,165 @@
+"""What is asked of Slurm: nodes, steps and options; and what its answers mean."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.cluster.placement import Placement
+from velodrome.cluster.registry import target_of
+from velodrome.cluster.slurm import commands
+from velodrome.cluster.slurm.launcher import AttachedLauncher
+from velodrome.cluster.slurm.mail import FileChannel
+from velodrome.cluster.slurm.options import SlurmOptions
+from velodrome.cluster.slurm.script import Step, agent_script, batch_script, nodes_of, sbatch_options, steps_of
+from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+SERVERS = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=3, servers=2))
+DDP = resolve(Job(engine="torch", strategy="ddp", workers=4))
+
+
+def options(**fields: Any) -> SlurmOptions:
+    return SlurmOptions.model_validate(fields)
+
+
+def test_options_are_read_from_the_command_line() -> None:
+    target = target_of("slurm:partition=gpu,account=lab,time=2:00:00,nodes=4,gpus=a100:2,cpus=8")
+    found = target.options.model_dump()
+    assert found["partition"] == "gpu"
+    assert found["time"] == "2:00:00"
+    assert (found["nodes"], found["cpus"], found["gpus"]) == (4, 8, "a100:2")
+    assert target_of("slurm").options == options()
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("slurm:partion=x", "'partion=x' is none of partition, account"), ("slurm:main", "'main' is none of"),
+     ("slurm:nodes=0", "nodes"), ("slurm:nodes=many", "nodes 'many'")],
+)
+def test_options_that_are_none_are_refused(text: str, part: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        target_of(text)
+    assert part in str(refused.value)
+
+
+def test_a_time_that_yaml_reads_as_seconds_is_a_time() -> None:
+    assert options(time=30).time == "30"
+    assert options(time=7200).time == "0-2:0:0"
+    assert options(gpus=2).gpus == "2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "job", "nodes"),
+    [({}, DDP, 4), ({}, SERVERS, 6), ({"nodes": 2}, SERVERS, 2), ({"placement": "pack", "slots": 3}, DDP, 2),
+     ({"placement": "pack", "cpus": 4}, DDP, 1)],
+)
+def test_a_job_gets_a_node_for_each_process_by_default(fields: dict[str, Any], job: Job, nodes: int) -> None:
+    assert nodes_of(job, options(**fields)) == nodes
+
+
+def test_each_group_of_roles_is_one_step() -> None:
+    spread = options().placed({})
+    assert steps_of(DDP, 4, spread) == [Step("worker", 0, 4)]
+    assert steps_of(SERVERS, 6, spread) == [Step("server", 0, 2), Step("worker", 2, 3), Step("chief", 5, 1)]
+    assert steps_of(SERVERS, 8, spread)[-1] == Step("chief", 5, 1)  # two nodes stay empty
+    together = steps_of(SERVERS, 1, spread)
+    assert together == [Step("server+worker+chief", 0, 1)]
+    with pytest.raises(BadRequest, match="not known before it starts"):
+        steps_of(DDP, 4, Placement("spread", pins={"worker": "n1"}))
+
+
+def test_sbatch_is_asked_for_what_the_cluster_says() -> None:
+    wanted = options(partition="gpu", account="lab", qos="high", time="30", cpus=8, gpus="2", memory="16G",
+                     sbatch=["--constraint=ib"])
+    assert sbatch_options(wanted, 3, "velodrome-x", Path("/l")) == [
+        "--job-name=velodrome-x", "--nodes=3", "--ntasks-per-node=1", "--partition=gpu", "--account=lab", "--qos=high",
+        "--time=30", "--cpus-per-task=8", "--gpus-per-node=2", "--mem=16G", "--output=/l", "--open-mode=append",
+        "--no-requeue", "--constraint=ib",
+    ]
+    with pytest.raises(ValueError, match="'rm -rf' is no option"):
+        options(sbatch=["rm -rf"])
+
+
+def test_the_script_has_one_srun_for_each_step(tmp_path: Path) -> None:
+    mail = tmp_path / "a folder's mail"
+    wanted = options(cpus=2, container="docker://x/y:1", shared_dir=str(tmp_path), srun=["--mpi=none"])
+    script = batch_script([Step("server", 0, 1), Step("worker", 1, 2)], wanted, mail)
+    lines = script.splitlines()
+    assert [line for line in lines if line.startswith("srun")] == lines[2:4]
+    assert "--job-name=worker --relative=1 --nodes=2 --ntasks=2 --ntasks-per-node=1" in lines[3]
+    assert f"--container-image=docker://x/y:1 --container-mounts={tmp_path}:{tmp_path} --mpi=none" in lines[3]
+    assert lines[-1] == "wait"
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "config.json").write_text("{}")
+    assert f"--container={bundle} " in batch_script([Step("worker", 0, 1)], options(container=str(bundle)), mail)
+    agent = agent_script(wanted, mail, "/py", "abc")
+    assert '"abc$node"' in agent
+    assert '"$node"/in' in agent
+    assert "\nexec /py -I -S -c " in agent
+
+
+def state(text: str) -> commands.JobState:
+    return commands.parse_state(f"JobId=7 JobName=x JobState={text} Dependency=(null) NodeList=n[1-2] BatchHost=n1")
+
+
+@pytest.mark.parametrize(
+    ("text", "waiting", "over", "interrupted", "words"),
+    [
+        ("PENDING Reason=Resources", True, False, False, "PENDING"),
+        ("RUNNING Reason=None", False, False, False, "RUNNING"),
+        ("COMPLETING Reason=None", False, False, False, "COMPLETING"),
+        ("TIMEOUT Reason=TimeLimit", False, True, True, "its time limit was reached (TIMEOUT)"),
+        ("PREEMPTED Reason=None", False, True, True, "it was pre-empted by another job (PREEMPTED)"),
+        ("CANCELLED Reason=None", False, True, True, "it was cancelled (CANCELLED)"),
+        ("NODE_FAIL Reason=NodeDown", False, True, False, "a node failed (NODE_FAIL)"),
+        ("COMPLETED Reason=None", False, True, False, "COMPLETED"),
+    ],
+)
+def test_states_are_read(text: str, waiting: bool, over: bool, interrupted: bool, words: str) -> None:
+    found = state(text)
+    assert (found.is_waiting, found.is_over, found.was_interrupted, str(found)) == (waiting, over, interrupted, words)
+    assert found.nodes == "n[1-2]"
+
+
+def test_without_slurm_the_way_out_is_a_login_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(BadRequest, match="--on slurm needs sbatch, scancel, scontrol: run this command on a"):
+        commands.require_tools()
+
+
+def test_a_run_without_a_job_cannot_be_attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "missing_tools", list)
+    with pytest.raises(BadRequest, match="has no job of Slurm to attach to"):
+        AttachedLauncher(tmp_path)
+
+
+def test_mail_is_read_to_its_end_after_the_job_is_over(tmp_path: Path) -> None:
+    over: list[str] = []
+    channel = FileChannel(tmp_path / "n1", lambda: over[0] if over else None)
+    channel.write(b"ping")
+    assert (tmp_path / "n1" / "in").read_bytes() == b"ping"
+
+    def answer() -> None:
+        time.sleep(0.2)
+        (tmp_path / "n1" / "out").write_bytes(b"pong")
+        over.append("Slurm job 7 ended: COMPLETED")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert channel.read() == b"pong"
+    assert channel.read() == b""
+    assert channel.end_reason() == "is released: Slurm job 7 ended: COMPLETED"
+    thread.join()
+    channel.close()
+    with pytest.raises(OSError, match="closed"):
+        channel.write(b"x")
+    assert {path.name for path in (tmp_path / "n1").iterdir()} == {"in", "out"}
