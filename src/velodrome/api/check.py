@@ -7,7 +7,7 @@ from typing import Any
 
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.cluster.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import VelodromeError
@@ -23,7 +23,7 @@ from velodrome.variables import CHECK
 
 
 def check(
-    job: Job, *, on: str = DEFAULT, mirror: str | None = None, on_download: Progress | None = None
+    job: Job, *, on: Where = DEFAULT, mirror: str | None = None, on_download: Progress | None = None
 ) -> dict[str, Any]:
     """Try a job: two training steps in one process, then its ``layers``, ``memory``, the expected ``strategies`` with
     their traffic per step, and what each of them would refuse.

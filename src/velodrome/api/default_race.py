@@ -8,7 +8,7 @@ from typing import Any
 
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import open_launcher
+from velodrome.cluster.registry import Where, open_launcher
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
 from velodrome.offers.base import Engine, Strategy
@@ -24,7 +24,7 @@ from velodrome.spec.resolve import resolve
 BUDGET = 900.0
 
 
-def complete_race(asked: Race, name: str, runs: Path, on: str) -> tuple[Race, tuple[str, ...]]:
+def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, tuple[str, ...]]:
     """What a race that varies nothing stands for, and a sentence for each strategy that is left out.
 
     A race that is stored under this name is meant as it is; otherwise every strategy takes part. Fields that were given

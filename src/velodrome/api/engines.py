@@ -1,11 +1,12 @@
-"""`list_engines`: the engines and their strategies, and whether each can run here."""
+"""`list_engines`: the engines and their strategies, and whether each can run here; environments of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.cluster import environments
+from velodrome.cluster import engine_install, environment_record, environments
 from velodrome.offers.base import Engine
 from velodrome.offers.registry import engines
 
@@ -30,6 +31,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
             "roles": list(strategy.roles),
             "synchronous": strategy.synchronous,
             "consistency": strategy.consistency,
+            "consistencies": list(strategy.consistencies or (strategy.consistency,)),
             "implementation": {side: list(parts) for side, parts in asdict(strategy.implementation).items()},
             "available": not missing,
             "missing": missing,
@@ -37,7 +39,33 @@ def _engine(engine: Engine) -> dict[str, Any]:
     return {
         "name": engine.name,
         "description": engine.description,
+        "upstream": engine.upstream,
+        "install": _installation(engine),
         "interpreter": str(python),
         "versions": {package: versions[package] for package in engine.packages if package in versions},
         "strategies": strategies,
     }
+
+
+def _installation(engine: Engine) -> dict[str, Any] | None:
+    """What the engine's own environment takes, and whether it is there; None if it needs none."""
+    own = engine.own_environment
+    if own is None:
+        return None
+    return {
+        "command": f"velodrome engines install {engine.name}",
+        "installed": environment_record.read(environments.folder() / engine.name) is not None,
+        "download_mb": own.download_mb, "disk_mb": own.disk_mb, "minutes": own.minutes,
+    }
+
+
+def install_engine(name: str, progress: Callable[[str], None] = lambda phrase: None) -> dict[str, Any]:
+    """Create or repair the environment of an engine that cannot share ours; `progress` gets phrases."""
+    installed = engine_install.install(name, progress)
+    return {"engine": name, "interpreter": str(installed.interpreter), "changed": installed.changed,
+            "seconds": round(installed.seconds, 1)}
+
+
+def remove_engine(name: str) -> bool:
+    """Remove the environment of an engine; whether there was one."""
+    return engine_install.remove(name)

@@ -11,8 +11,9 @@ from typing import Any
 
 from velodrome.cluster.environments import default_engine
 from velodrome.errors import BadRequest
-from velodrome.offers.registry import NAMES
 
+#: Engines that have starter files.
+ENGINES = ("tensorflow", "torch")
 #: Where a starter file has the command that trains it, the name of its own module, and its own name.
 _COMMAND, _MODULE, _FILE = "COMMAND", "MODULE", "FILE"
 
@@ -26,8 +27,10 @@ class Starter:
 
 
 STARTERS = {
-    "model": Starter("my_model.py", "--model {module}:build --epochs 3"),
-    "task": Starter("my_task.py", "--model {module}:build --task {module}:Task --dataset digits --epochs 3"),
+    "model": Starter("my_model.py", "--model {module}:build --batch-size 32 --epochs 5"),
+    "task": Starter(
+        "my_task.py", "--model {module}:build --task {module}:Task --dataset digits --batch-size 32 --epochs 5"
+    ),
     "data": Starter("my_data.py", "--dataset {module}:load --model dense-128 --batch-size 32 --epochs 3"),
     "script": Starter("my_script.py", "--script {file} --workers 2"),
 }
@@ -44,8 +47,8 @@ def new(kind: str, file: str | Path | None = None, *, engine: str | None = None)
     if kind not in STARTERS:
         raise BadRequest(f"no starter file for {kind!r}: choose {', '.join(STARTERS)}")
     chosen = engine or default_engine()
-    if chosen not in NAMES:
-        raise BadRequest(f"--engine {chosen!r}: choose {' or '.join(NAMES)}")
+    if chosen not in ENGINES:
+        raise BadRequest(f"--engine {chosen!r}: choose {' or '.join(ENGINES)}")
     starter = STARTERS[kind]
     path = Path(file or starter.file)
     _check_name(kind, path)

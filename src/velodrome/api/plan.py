@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from velodrome.cluster.environments import default_engine
+from velodrome.cluster.manifests import FORMATS, host_names
+from velodrome.cluster.placement import Placement
 from velodrome.cluster.plan import consecutive_ports, make_plan, manual_command
 from velodrome.cluster.preflight import check_job
 from velodrome.errors import BadRequest
@@ -23,6 +25,8 @@ def plan(
     python: str = "python",
     name: str | None = None,
     runs: str | Path = "runs",
+    format: str | None = None,
+    place: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The command of every process of a job; the object that ``velodrome plan --json`` prints. Starts nothing.
 
@@ -33,14 +37,26 @@ def plan(
         python: interpreter on the machines that has velodrome.
         name: name of the run; by default made from the job and the time.
         runs: folder on the machines that holds the runs.
+        format: ``slurm``, ``skypilot`` or ``compose``: ``file`` is then a file that starts the job there; as many
+            hosts are asked for as ``hosts`` has, and their names do not matter.
+        place: hosts of roles, or of processes such as ``worker:1``, by name.
     """
+    if format is not None and format not in FORMATS:
+        raise BadRequest(f"--format {format!r} is unknown; choose from {', '.join(FORMATS)}")
     job = resolve(job, default_engine())
     check_job(job)
     if not hosts:
         raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")
     if not 1 <= port <= 65000:
         raise BadRequest(f"--port {port}: choose one from 1 to 65000")
-    made = make_plan(check_name(name) if name else default_name(job), job, list(hosts), consecutive_ports(port))
+    named = host_names(len(hosts)) if format is not None else list(hosts)
+    own = dict(zip(hosts, named, strict=True))
+    pins = {who: ",".join(own.get(one.strip(), one.strip()) for one in where.split(",")) for who, where in
+            (place or {}).items()}
+    made = make_plan(check_name(name) if name else default_name(job), job, named, consecutive_ports(port),
+                     placement=Placement(pins=pins))
+    if format is not None:
+        return {"run": made.run, "format": format, "file": FORMATS[format](made, Path(runs), python)}
     return {
         "run": made.run,
         "processes": [

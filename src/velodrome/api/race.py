@@ -11,7 +11,7 @@ from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.progress import Saving, saving
 from velodrome.analysis.recommend import verdict
 from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
-from velodrome.cluster.registry import DEFAULT
+from velodrome.cluster.registry import DEFAULT, Where
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
@@ -41,7 +41,7 @@ def race(
     naming: str | None = None,
     name: str | None = None,
     runs: str | Path = "runs",
-    on: str = DEFAULT,
+    on: Where = DEFAULT,
     warm: bool = True,
     dry_run: bool = False,
     skip_unavailable: bool = False,

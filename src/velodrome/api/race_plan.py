@@ -15,7 +15,7 @@ from velodrome.analysis.estimate import Estimate, estimate
 from velodrome.analysis.objective import OBJECTIVES
 from velodrome.api.default_race import complete_race
 from velodrome.cluster.preflight import crowded
-from velodrome.cluster.registry import DEFAULT, launcher_named, open_launcher
+from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest
@@ -45,7 +45,7 @@ class PlannedRace:
     #: Whether the race on disk may have fewer jobs than this one.
     may_grow: bool = False
     #: The launcher.
-    on: str = DEFAULT
+    on: Where = DEFAULT
     #: Why jobs are left out, by name, and the same in a line for each reason.
     skipped: Mapping[str, str] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
 
 
 def plan_race(
-    race: Race, name: str, runs: str | Path, *, on: str = DEFAULT, warm: bool, complete: bool = False,
+    race: Race, name: str, runs: str | Path, *, on: Where = DEFAULT, warm: bool, complete: bool = False,
     leave_out: Callable[[CheckedRace], bool] = lambda checked: False, on_download: Progress | None = None,
 ) -> PlannedRace:
     """Check every job of a race and estimate how long it will take; starts nothing and writes nothing to `runs`.
@@ -131,8 +131,8 @@ def plan_race(
     if race.baseline is None and folder.written() is None and varies_distribution(race.vary):
         race = race.model_copy(update={"baseline": True})
     race = folder.stamped(race)
-    with open_launcher(on) as launcher:
-        checked = check_race(race, launcher, folder.finished(), on_download)
+    with open_launcher(on) as launcher, open_launchers() as others:
+        checked = check_race(race, launcher, folder.finished(), on_download, others)
     if checked.unavailable and not (checked.entries and leave_out(checked)):
         checked.refuse_unavailable()
     planned = plan_entries(folder, race, checked.entries, on=on, warm=warm)
@@ -143,7 +143,7 @@ def plan_race(
 
 
 def plan_entries(
-    folder: RaceFolder, race: Race, entries: Sequence[Entry], *, on: str = DEFAULT, warm: bool,
+    folder: RaceFolder, race: Race, entries: Sequence[Entry], *, on: Where = DEFAULT, warm: bool,
     may_grow: bool = False,
 ) -> PlannedRace:
     """A plan for jobs that were checked already; refused if the folder holds another race."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from velodrome import files
 from velodrome.analysis.pair import Pair, compare_pair
-from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.cluster.registry import DEFAULT, Where, open_launcher
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.run.check import check_run
@@ -93,7 +93,7 @@ def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
     return {"ok": not any(one.problems for one in checked), "runs": [one.as_json() for one in checked]}
 
 
-def verify(name: str, runs: str | Path = "runs", *, on: str = DEFAULT, mirror: str | None = None) -> dict[str, Any]:
+def verify(name: str, runs: str | Path = "runs", *, on: Where = DEFAULT, mirror: str | None = None) -> dict[str, Any]:
     """Load a run's saved model in a fresh process and evaluate it again: ``ok``, what was ``reported`` and what is
     ``measured``, the ``tolerance`` of what is not a count, and the ``problems``.
 
@@ -103,11 +103,17 @@ def verify(name: str, runs: str | Path = "runs", *, on: str = DEFAULT, mirror: s
         on: the launcher: ``local``, or ``debug`` to evaluate inside this program.
         mirror: folder or URL with the publisher's files of a data set.
     """
-    found = _anywhere(Path(runs), name)
+    path = locate_run(Path(runs), name)
+    with using_mirror(mirror), open_launcher(on) as launcher:
+        return verify_run(path, launcher).as_json()
+
+
+def locate_run(runs: Path, name: str) -> Path:
+    """The folder of a run of the store, or of any run by its path."""
+    found = _anywhere(runs, name)
     if found.kind == "race":
         raise BadRequest(f"{name!r} is a race: name one of its runs, as {name}/RUN")
-    with using_mirror(mirror), open_launcher(on) as launcher:
-        return verify_run(found.path, launcher).as_json()
+    return found.path
 
 
 def _anywhere(runs: Path, name: str) -> Found:

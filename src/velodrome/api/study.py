@@ -12,7 +12,7 @@ from typing import Any
 from velodrome.analysis.compare import compare
 from velodrome.api.race import run_missing
 from velodrome.api.race_plan import PlannedRace, plan_entries
-from velodrome.cluster.registry import DEFAULT, launcher_named
+from velodrome.cluster.registry import DEFAULT, Where, launcher_named
 from velodrome.data.base import BadData, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
@@ -60,7 +60,7 @@ def run(
     data_url: str | None = None,
     bad_data: BadData = "fail",
     naming: str | None = None,
-    on: str = DEFAULT,
+    on: Where = DEFAULT,
     dry_run: bool = False,
     mirror: str | None = None,
 ) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def prepare(
     race_name: str | None,
     *,
     dry_run: bool,
-    on: str = DEFAULT,
+    on: Where = DEFAULT,
     on_plan: Callable[[StudyPlan], None] | None = None,
     on_download: Progress | None = None,
 ) -> PlannedStudy:

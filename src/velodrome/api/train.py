@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.cluster.plan import Plan
-from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.cluster.registry import DEFAULT, Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.run import execute
@@ -31,7 +31,7 @@ def train(
     *,
     name: str | None = None,
     runs: str | Path = "runs",
-    on: str = DEFAULT,
+    on: Where = DEFAULT,
     mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
@@ -53,7 +53,7 @@ def train(
         BadRequest: the job cannot run as requested; nothing was started.
         RunFailed: the run ended early; its folder records what happened.
     """
-    with using_mirror(mirror), open_launcher(on) as launcher:
+    with using_mirror(mirror), open_launcher(where_of(job, on)) as launcher:
         return execute.execute(
             job, store=Store(Path(runs)), launcher=launcher, name=name, listener=_listener(on_event),
             on_start=on_start, progress=on_download,
@@ -64,7 +64,7 @@ def resume(
     name: str,
     *,
     runs: str | Path = "runs",
-    on: str = DEFAULT,
+    on: Where = DEFAULT,
     mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
@@ -79,7 +79,22 @@ def resume(
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
     """
-    with using_mirror(mirror), open_launcher(on) as launcher:
+    store = Store(Path(runs))
+    with using_mirror(mirror), open_launcher(where_of(store.get(name).job(), on)) as launcher:
         return execute.resume(
-            name, store=Store(Path(runs)), launcher=launcher, listener=_listener(on_event), on_start=on_start
+            name, store=store, launcher=launcher, listener=_listener(on_event), on_start=on_start
         )
+
+
+def attach(
+    name: str, *, runs: str | Path = "runs", on_event: OnEvent | None = None, on_start: OnStart | None = None
+) -> dict[str, Any]:
+    """Supervise a run whose command was killed while its processes run on, as those of a Slurm job do; its result.
+
+    Args:
+        name: name of the run.
+        runs: folder that holds the runs.
+        on_event: called with every event that was not recorded yet.
+        on_start: called with the plan and the run's folder.
+    """
+    return execute.attach(name, store=Store(Path(runs)), listener=_listener(on_event), on_start=on_start)

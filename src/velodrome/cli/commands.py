@@ -14,15 +14,22 @@ COMMANDS = {
     "check": "Try a job before it is trained: two steps in one process, and what they take.",
     "train": "Train one model with one strategy, and measure it.",
     "resume": "Continue an interrupted or failed run from its newest checkpoint.",
+    "attach": "Take over a run on Slurm whose command was killed: its job goes on meanwhile.",
     "race": "Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.",
     "report": "Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.",
     "recommend": 'Recommend a configuration of a race, with the reason and what to try next; "do not distribute this" '
     "is a possible answer.",
     "plan": "Print the exact command and environment that starts each process of a job, host by host.",
-    "engines": "List engines and strategies, and whether each can run here.",
+    "clusters": "List, show, add, check, prepare and clean up clusters: the places where jobs can run.",
+    "doctor": "Examine this machine or a cluster: everything that would keep a job from running, with the way out.",
+    "engines": "List engines and strategies, and whether each can run here; install those that cannot.",
     "data": "List, fetch, show, verify and shard data sets.",
     "runs": "List, show, compare, check, verify, remove and export stored runs and races.",
+    "export": "Write the model of a run as ONNX, compared with the engine's own output before it is kept.",
+    "predict": "Ask a trained model about files: pictures, tables or texts.",
+    "serve": "Open a page on which trained models can be used, and answer the same over HTTP.",
     "study": "Reproduce published studies and compare the results.",
+    "ui": "Watch races, look into runs and compare them in a browser, live.",
     "examples": "List and copy the example files of the documentation.",
 }
 

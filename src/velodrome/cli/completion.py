@@ -151,9 +151,9 @@ def _studies(ctx: typer.Context) -> list[str]:
 
 
 def _launchers(ctx: typer.Context) -> list[str]:
-    from velodrome.cluster.registry import LAUNCHERS
+    from velodrome.cluster.registry import LAUNCHERS, clusters
 
-    return [launcher.name for launcher in LAUNCHERS]
+    return [*(launcher.name for launcher in LAUNCHERS), *clusters()]
 
 
 def _statuses(ctx: typer.Context) -> Iterable[str]:

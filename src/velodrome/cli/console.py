@@ -26,9 +26,9 @@ from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
 from velodrome.cluster.plan import LOOPBACK, Plan
 from velodrome.cluster.preflight import crowded
-from velodrome.cluster.registry import launcher_named
+from velodrome.cluster.registry import Where, launcher_named
 from velodrome.events.lines import to_event
-from velodrome.events.models import EpochEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
+from velodrome.events.models import EpochEvent, FaultEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
 from velodrome.printable import shown
@@ -123,6 +123,9 @@ class JobProgress:
             self._take_epoch(event)
         elif isinstance(event, WarningEvent | LostEvent):
             error_console.print(f"{event.kind}: {event.message}", soft_wrap=True, markup=False)
+        elif isinstance(event, FaultEvent):
+            over = " is over" if event.state == "end" else ""
+            error_console.print(f"fault: {shown(event.fault)}{over} ({event.host})", soft_wrap=True, markup=False)
 
     def _epoch(self, number: int) -> str:
         """`epoch 2 of 5`; how many epochs a script trains is not known."""
@@ -159,18 +162,20 @@ def data_progress() -> Iterator[JobProgress]:
 def _announce(plan: Plan, run: OpenRun) -> str:
     """The configuration of a run, defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
-    form = f"{strategy.consistency}, stock" if job.implementation == "stock" else strategy.consistency
+    words = [*([] if strategy.consistency == "none" else [strategy.consistency]),
+             *(["stock"] if job.implementation == "stock" else [])]
+    form = f" ({', '.join(words)})" if words else ""
     who = _counted(job.workers, "worker") + (f", {_counted(job.servers, 'server')}" if job.servers else "")
-    threads = f"{job.threads} per process" if job.threads else "cores divided evenly"
+    threads = f"{_counted(job.threads, 'thread')} per process" if job.threads else "cores divided evenly"
     scope = f"{job.batch_scope}, {batch_of_step(job, strategy)} examples a step"
     target = f", until {job.target}" if job.target else ""
     if job.script is not None:
         return (f"[bold]{run.name}[/bold]\n  {escape(f'{job.script} {job.script_args}'.strip())}\n"
-                f"  {job.engine}, {who}, threads {threads}, seed {job.seed}")
+                f"  {job.engine}, {who}, {threads}, seed {job.seed}")
     learns = f", task {escape(job.task)}" if job.task else ""
     return (
         f"[bold]{run.name}[/bold]\n"
-        f"  {job.engine}/{job.strategy} ({form}), {who}, threads {threads}\n"
+        f"  {job.engine}/{job.strategy}{form}, {who}, {threads}\n"
         f"  {escape(job.model)} on {escape(job.dataset)}{learns}, validation {job.validation:g}, "
         f"batch {job.batch_size} ({scope})\n"
         f"  {_optimization(job, strategy)}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
@@ -223,7 +228,7 @@ def mention_interrupted(store: Store) -> None:
         )
 
 
-def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: str, as_json: bool) -> None:
+def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:
     """Run a job with progress on stderr and its result on stdout."""
     interactive = launcher_named(on).interactive
     mention_interrupted(Store(runs))

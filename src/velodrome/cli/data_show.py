@@ -99,7 +99,7 @@ def _print_counts(found: dict[str, Any]) -> None:
         table.add_row(shown(rows[place]["class"]), *(f"{rows[place][part]:,}" for part in parts))
     if smaller := [rows[place] for place in by_size[_MOST_ROWS:]]:
         sums = (sum(row[part] for row in smaller) for part in parts)
-        table.add_row(f"{len(smaller):,} smaller classes, which --json lists", *(f"{count:,}" for count in sums))
+        table.add_row(f"{len(smaller):,} more classes, listed by --json", *(f"{count:,}" for count in sums))
     table.add_section()
     table.add_row(f"{len(rows):,} classes", *(f"{found[part]:,}" for part in parts))
     console = SafeConsole(markup=False)

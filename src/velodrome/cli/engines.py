@@ -1,9 +1,26 @@
-"""`velodrome engines`: the engines and their strategies, and whether each can run here."""
+"""`velodrome engines`: the engines and their strategies, whether each can run here, and how to install others."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import typer
+
+from velodrome.cli import engines_install
 from velodrome.cli.options import Json
 from velodrome.cli.output import say_json
+
+app = typer.Typer(help="List engines and strategies, and whether each can run here; install those that cannot.")
+app.command("install")(engines_install.install)
+app.command("remove")(engines_install.remove)
+
+
+def _cost(engine: dict[str, Any]) -> str:
+    """What the environment of an engine takes."""
+    cost = engine["install"]
+    installed = "installed" if cost["installed"] else cost["command"]
+    return (f"environment of its own: {installed} ({cost['download_mb']} MB to download, {cost['disk_mb']} MB on disk, "
+            f"about {cost['minutes']:g} minutes)")
 
 
 def _own_parts(implementation: dict[str, list[str]]) -> str:
@@ -12,13 +29,20 @@ def _own_parts(implementation: dict[str, list[str]]) -> str:
     return f"\nVelodrome's own: {own}" if own else ""
 
 
-def command(json: Json = False) -> None:
+@app.callback(invoke_without_command=True)
+def list_engines(context: typer.Context, json: Json = False) -> None:
     """List engines and strategies, and whether each can run here.
 
-    `--implementation stock` of train and race runs a strategy without the parts that are Velodrome's own.
+    `--implementation stock` of train and race runs a strategy without the parts that are Velodrome's own. `velodrome
+    engines install NAME` adds an engine that needs an environment of its own.
 
     Example: `velodrome engines --json`
     """
+    if context.invoked_subcommand is None:
+        _list(json)
+
+
+def _list(json: bool) -> None:
     from velodrome.api.engines import list_engines
 
     found = list_engines()
@@ -34,7 +58,8 @@ def command(json: Json = False) -> None:
 
     console = SafeConsole()
     for engine in found:
-        console.print(f"[bold]{engine['name']}[/bold]: {engine['description']}", soft_wrap=True)
+        upstream = "" if engine["upstream"] == "maintained" else f" (upstream: {engine['upstream']})"
+        console.print(f"[bold]{engine['name']}[/bold]: {engine['description']}{upstream}", soft_wrap=True)
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, leading=1)
         for heading in ("strategy", "here", "consistency", "roles"):
             table.add_column(heading, no_wrap=heading != "roles")
@@ -47,6 +72,8 @@ def command(json: Json = False) -> None:
                 strategy["description"] + missing + escape(_own_parts(strategy["implementation"])),
             )
         print_table(console, table)
+        if engine["install"]:
+            console.print(f"[dim]{escape(_cost(engine))}[/dim]", soft_wrap=True)
         versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())
         console.print(f"[dim]{escape(versions or 'nothing installed')} in {escape(engine['interpreter'])}[/dim]\n",
                       soft_wrap=True)

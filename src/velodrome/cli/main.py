@@ -94,6 +94,9 @@ def main(words: list[str] | None = None) -> None:
             # Python restores default handlers when it ends: a signal at that moment would change our exit code.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
+            # Where Ctrl-C interrupted `exec` of a string, as dataclasses use it, Python notes that nobody handled it,
+            # and would end by the signal instead of our exit code. Every later `exec` clears that note.
+            exec("")
             complain(f"{_ENDING[end.code]}; nothing is left running")
         raise
     except BrokenPipeError:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -16,6 +16,9 @@ from typer.models import OptionInfo
 from velodrome.cli import completion
 from velodrome.errors import BadRequest
 from velodrome.spec.job import GROUPS, Job
+
+if TYPE_CHECKING:
+    from velodrome.cluster.registry import Target
 
 #: The panel of `--help` for options that belong to no field of a job.
 OUTPUT = "Output"
@@ -30,8 +33,17 @@ On = Annotated[
     str,
     typer.Option(
         "--on", metavar="NAME", autocompletion=completion.launchers, show_default=True, rich_help_panel="Distribution",
-        help="Where processes run: local (this machine), debug (one process inside this command, for breakpoints), or "
-        "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine).",
+        help="Where processes run: local (this machine), debug (one process inside this command, for breakpoints), "
+        "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine), ssh:HOST,HOST, or a cluster of "
+        "clusters.yaml (`velodrome clusters list`).",
+    ),
+]
+Place = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--place", metavar="ROLE=HOST", rich_help_panel="Distribution", show_default=False,
+        help="Host of a role, or of one process as worker:1=HOST; several hosts are separated by commas. Repeat it for "
+        "more.",
     ),
 ]
 _MIRROR: dict[str, Any] = {
@@ -79,6 +91,8 @@ def _parameters() -> list[inspect.Parameter]:
     found = []
     order = [name for names in GROUPS.values() for name in names]
     for name, field in sorted(Job.model_fields.items(), key=lambda item: order.index(item[0])):
+        if name == "on":  # an option of its own for those commands that start processes
+            continue
         about = field.description or name
         about = about if about.startswith("sgd") else f"{about[0].upper()}{about[1:]}"
         more: dict[str, Any] = {}
@@ -89,6 +103,13 @@ def _parameters() -> list[inspect.Parameter]:
             kind, flag = list[str], "--read"
             about = "Regular expression whose named groups are figures in what the script prints; repeat it for more"
             more = {"metavar": "PATTERN"}
+        elif name == "faults":
+            kind, flag = list[str], "--fault"
+            about = (
+                "What is broken on purpose during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
+                "'pause worker0 5s..8s' or 'kill worker1 at 15s', in seconds since training began; repeat it for more"
+            )
+            more = {"metavar": "FAULT"}
         else:
             kind, flag = _plain_type(field.annotation), _FLAGS.get(name, f"--{name.replace('_', '-')}")
             if field.default is not None and "by default" not in about.lower():
@@ -180,6 +201,14 @@ def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     return make_job({**base, **fields})
+
+
+def where(on: str, place: list[str] | None) -> Target:
+    """What `--on` and `--place` ask for."""
+    from velodrome.cluster.placement import parse_pins
+    from velodrome.cluster.registry import target_of
+
+    return target_of(on, parse_pins(place or []))
 
 
 def command_on(name: str, path: Path) -> str:

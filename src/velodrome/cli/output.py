@@ -12,9 +12,9 @@ from typing import Any
 from velodrome.printable import LONGEST_LINE, printable
 
 
-def say(text: object = "", *, longest: int | None = LONGEST_LINE) -> None:
+def say(text: object = "", *, longest: int | None = LONGEST_LINE, flush: bool = False) -> None:
     """Print text to stdout; a line longer than `longest` is shortened."""
-    print(printable(text, longest))
+    print(printable(text, longest), flush=flush)
 
 
 def complain(text: object) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from velodrome.cli.options import JobCommand, JobFile, Json, Name, Runs, job_from, with_job_options
+from velodrome.cli import completion
+from velodrome.cli.options import JobCommand, JobFile, Json, Name, Place, Runs, job_from, with_job_options
 from velodrome.cli.output import say, say_json
 
 _PANEL = "Hosts"
@@ -17,6 +18,12 @@ Hosts = Annotated[
 Port = Annotated[int, typer.Option("--port", help="First port to use; the next ones follow.", rich_help_panel=_PANEL)]
 Python = Annotated[
     str, typer.Option("--python", help="Interpreter on the machines that has velodrome.", rich_help_panel=_PANEL)
+]
+
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Print a file that starts the job: slurm (sbatch), skypilot or compose (Docker).",
+                 rich_help_panel=_PANEL, autocompletion=completion.one_of("slurm", "skypilot", "compose")),
 ]
 
 CLASS = JobCommand
@@ -30,6 +37,8 @@ def command(
     python: Python = "python",
     name: Name = None,
     runs: Runs = Path("runs"),
+    format: Format = None,
+    place: Place = None,
     json: Json = False,
     *,
     fields: dict[str, Any],
@@ -38,17 +47,24 @@ def command(
 
     Paste each line into a shell on its host, in any order; training begins when all processes have connected.
 
+    With --format it prints a file for Slurm, SkyPilot or Docker Compose instead; only the number of hosts matters then.
+
     Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
     """  # noqa: E501
     from velodrome.api.plan import plan
+    from velodrome.cluster.placement import parse_pins
     from velodrome.errors import BadRequest
 
     names = [host.strip() for host in hosts.split(",") if host.strip()]
     if not names:
         raise BadRequest(f"--hosts {hosts!r}: name at least one host, for example --hosts 10.0.0.1,10.0.0.2")
-    made = plan(job_from(file, fields), names, port=port, python=python, name=name, runs=runs)
+    made = plan(job_from(file, fields), names, port=port, python=python, name=name, runs=runs, format=format,
+                place=parse_pins(place or []))
     if json:
         say_json(made)
+        return
+    if format is not None:
+        say(made["file"].rstrip("\n"), longest=None)
         return
     for host in names:
         say(f"# on {host}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import JobCommand, JobMirror, Json, On, Runs, command_on, with_job_options
+from velodrome.cli.options import JobCommand, JobMirror, Json, On, Place, Runs, command_on, where, with_job_options
 from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def command(
     budget: Budget = None, max_repeat: MaxRepeat = None, objective: Objective = None, tolerance: Tolerance = None,
     accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
     runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
-    skip_unavailable: SkipUnavailable = False, on: On = "local", warm: Warm = True, mirror: JobMirror = None,
-    json: Json = False, *, fields: dict[str, Any],
+    skip_unavailable: SkipUnavailable = False, on: On = "local", place: Place = None, warm: Warm = True,
+    mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -135,10 +135,10 @@ def command(
     from velodrome.cli.board import Board
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
-    from velodrome.cluster.registry import launcher_named
     from velodrome.data.cache.fetch import using_mirror
     from velodrome.spec.race import parse_vary
 
+    target = where(on, place)
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = merge(file, fields, parse_vary(vary or []), {
@@ -148,7 +148,7 @@ def command(
     })
     with using_mirror(mirror), data_progress() as progress:
         planned = plan_race(
-            asked, name or default_name(file, asked), runs, on=on, warm=warm, complete=file is None,
+            asked, name or default_name(file, asked), runs, on=target, warm=warm, complete=file is None,
             on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
         )
@@ -157,7 +157,7 @@ def command(
         if json:
             say_json(planned.as_json())
         return
-    board = Board(error_console, planned.entries, planned.seconds, live=not launcher_named(on).interactive,
+    board = Board(error_console, planned.entries, planned.seconds, live=not target.offer.interactive,
                   until_sure=planned.race.until_sure)
     with using_mirror(mirror), board.counting():
         finished = run_planned(planned, board, warm=warm)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, On, Runs
+from velodrome.cli.options import Json, Mirror, On, Place, Runs, where
 
 
 def command(
@@ -19,6 +19,7 @@ def command(
     ],
     runs: Runs = Path("runs"),
     on: On = "local",
+    place: Place = None,
     mirror: Mirror = None,
     json: Json = False,
 ) -> None:
@@ -31,6 +32,7 @@ def command(
     from velodrome.api.train import resume
     from velodrome.cli.console import run_visibly
 
+    target = where(on, place)
     run_visibly(lambda progress: resume(
-        run, runs=runs, on=on, mirror=mirror, on_event=progress.event, on_start=progress.begin
-    ), runs, on=on, as_json=json)
+        run, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin
+    ), runs, on=target, as_json=json)

@@ -9,7 +9,7 @@ import typer
 
 from velodrome.cli import completion
 from velodrome.cli.data_show import BadDataOption, checked
-from velodrome.cli.options import Json, Mirror, On, Runs, command_on
+from velodrome.cli.options import Json, Mirror, On, Place, Runs, command_on, where
 from velodrome.cli.output import say, say_json
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
     on: On = "local",
+    place: Place = None,
     mirror: Mirror = None,
     json: Json = False,
 ) -> None:
@@ -126,7 +127,6 @@ def run(
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.race import plan_text
     from velodrome.cli.study_tables import plan_lines
-    from velodrome.cluster.registry import launcher_named
     from velodrome.data.cache.fetch import using_mirror
     from velodrome.studies.plan import Choice
 
@@ -134,16 +134,18 @@ def run(
         for line in plan_lines(plan):
             error_console.print(line, soft_wrap=True, markup=False)
 
+    target = where(on, place)
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
     with using_mirror(mirror), data_progress() as progress:
         planned = prepare(
-            name, scale, choice, runs, race_name, dry_run=dry_run, on=on, on_plan=show_plan, on_download=progress.data
+            name, scale, choice, runs, race_name, dry_run=dry_run, on=target, on_plan=show_plan,
+            on_download=progress.data,
         )
     error_console.print(plan_text(planned.race), soft_wrap=True)
     failures: dict[str, str] | None = None
     if not dry_run:
         board = Board(error_console, planned.race.entries, planned.race.seconds,
-                      live=not launcher_named(on).interactive)
+                      live=not target.offer.interactive)
         with using_mirror(mirror), board.counting():
             failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from velodrome.analysis.emulation import emulation_lines
 from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
@@ -65,11 +66,20 @@ def summary(result: dict[str, Any]) -> Table:
                 f"memory {memory['max'] / 2**20:,.0f} MiB, network in {network['in'] / 2**20:.1f} / out "
                 f"{network['out'] / 2**20:.1f} / loopback {network['loopback'] / 2**20:.1f} MiB"
             )
+    if emulation := emulation_lines(result):
+        table.add_row("emulation", "\n".join(emulation))
+    if faults := result.get("faults"):
+        table.add_row("faults", "\n".join(_fault_line(fault) for fault in faults))
     if note := foreign_note([result]):
         table.add_row(Text("other programs", style="yellow"), note.removeprefix("other programs "))
     if hosts := host_lines(result):
         table.add_row("hosts", "\n".join(hosts))
     return table
+
+
+def _fault_line(fault: dict[str, Any]) -> str:
+    end = f" to {fault['end']:.1f}" if fault.get("end") is not None else ""
+    return f"{shown(fault['fault'])}: {fault['host']}, second {fault['start']:.1f}{end} of the run"
 
 
 def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -> str | None:

@@ -5,15 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, Name, On, Runs, job_from, with_job_options
+from velodrome.cli.options import (
+    JobCommand,
+    JobFile,
+    JobMirror,
+    Json,
+    Name,
+    On,
+    Place,
+    Runs,
+    job_from,
+    where,
+    with_job_options,
+)
 
 CLASS = JobCommand
 
 
 @with_job_options
 def command(
-    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = "local", mirror: JobMirror = None,
-    json: Json = False, *, fields: dict[str, Any],
+    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = "local", place: Place = None,
+    mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Train one model with one strategy, and measure it.
 
@@ -34,8 +46,8 @@ def command(
     from velodrome.api.train import train
     from velodrome.cli.console import run_visibly
 
-    job = job_from(file, fields)
+    job, target = job_from(file, fields), where(on, place)
     run_visibly(lambda progress: train(
-        job, name=name, runs=runs, on=on, mirror=mirror, on_event=progress.event, on_start=progress.begin,
+        job, name=name, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin,
         on_download=progress.data,
-    ), runs, on=on, as_json=json)
+    ), runs, on=target, as_json=json)

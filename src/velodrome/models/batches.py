@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
-from velodrome.errors import BadRequest
+from velodrome.errors import UsersCodeFailed
 from velodrome.models.own import reason_of
 from velodrome.spec.job import Job
 
 
-def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str) -> BadRequest:
+def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str) -> UsersCodeFailed:
     """The refusal of a model that trains on most batches of the job, and not on those of one size."""
-    return BadRequest(
+    return UsersCodeFailed(
         f"model {model!r} trains on batches of {full} and not on one of {size}, which the end of an epoch has: "
         f"{reason_of(error)}; {way_out}, or let the model take any batch"
     )

@@ -68,6 +68,14 @@ def check_outputs(
     return scores
 
 
+def probabilities_note(name: str) -> str:
+    """The sentence about a model that returns probabilities of which the logits are unknown."""
+    return (
+        f"model {name!r} returns probabilities whose logits cannot be recovered: the loss is computed from their "
+        "logarithms, and one that rounds to zero gets no gradient; return logits instead"
+    )
+
+
 def auxiliary_note(model: str) -> str:
     """What the user of a model with auxiliary classifiers should know."""
     return (

@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 
 from velodrome.data.own.standard_library import refuse_standard, refuse_standard_function
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({_PACKAGE, str(Path(np.__file__).resolve().parents[1]), str(Path(re.__file__).resolve().parents[1])})
 _QUOTED_FILE = re.compile(r'\s+File "([^"]+)"')
 _SHAPE_WORDS = re.compile(r"shape|size|dimension|negative|rank \d|incompatible|expected input", re.IGNORECASE)
+#: How frameworks put it that a layer for floats was given integers.
+_WANTED_FLOATS = re.compile(r"(got|found) Long|expected to be an? int\d+ tensor but is an? (float|double|half)")
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}")
 #: The engine of each framework's models, by the package that their classes are from.
-_ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}
-_MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module"}
+_ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet"}
+_MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module", "mxnet": "a Gluon block"}
 
 
 def split_name(name: str, option: str = "--model") -> tuple[str, str]:
@@ -158,7 +160,12 @@ def reason_of(error: BaseException) -> str:
     """What a framework has to say, in one line: without its titles, its colours and the names of its graph nodes."""
     lines = [_NOISE.sub("", line).strip() for line in str(error).splitlines()]
     plain = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
-    return (plain[0].rstrip(".") if plain else type(error).__name__) + _users_line(error)
+    kind = type(error).__name__
+    reason = plain[0].rstrip(".") if plain else kind
+    if isinstance(error, KeyError) and plain:  # its message is the key alone
+        reason = f"{kind}: {reason}"
+    wanted = "; whole numbers of the data are fed as integers: make floats of those that are no indices"
+    return reason + _users_line(error) + (wanted if _WANTED_FLOATS.search(str(error)) else "")
 
 
 def _other_engine(error: BaseException, engine: str) -> str | None:
@@ -211,7 +218,6 @@ def fits_data(
             raise
         together = "" if batch is None else f" in a batch of {batch}"
         cannot = "cannot be trained on" if training else "cannot take"
-        # Without the traceback, which would end in this very sentence: the user's line is in the reason.
         what = "images" if isinstance(shape, tuple) and len(shape) == 3 else "inputs"
         refusal = f"model {model!r} {cannot} {what} of shape {shape}{together}: {reason_of(error)}"
-        raise BadRequest(refusal) from error
+        raise UsersCodeFailed(refusal) from error

@@ -1,4 +1,4 @@
-"""What of a model is outside the promise that N synchronous workers end with the weights of one. No framework here."""
+"""What in a model voids the guarantee that N synchronous workers end with the weights of one. No framework here."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 
 #: Each reason why workers and one process differ, as a run states it.
-BATCH_NORMALISATION = "batch normalisation, because each worker normalises by its own part of a batch"
-RANDOM_NUMBERS = "random numbers drawn in the forward pass (dropout, augmentation), because each worker draws its own"
-STATISTICS = "statistics that the forward pass changes, which are averaged over the workers before evaluation"
+BATCH_NORMALISATION = "batch normalisation, and each worker normalises its own part of a batch"
+RANDOM_NUMBERS = "random numbers in its forward pass (dropout, augmentation), and each worker draws its own"
+STATISTICS = "statistics that its forward pass changes, and they are averaged over the workers before evaluation"
 
 
 def promised(job: Job) -> bool:
@@ -23,6 +23,6 @@ def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:
     if not reasons:
         return ()
     return (
-        f"model {model!r} has {'; and '.join(reasons)}: it is outside the promise that synchronous workers end with "
-        "the weights of one",
+        f"model {model!r} has {'; and '.join(reasons)}: the guarantee that several synchronous workers end with the "
+        "same weights as one does not hold for it",
     )

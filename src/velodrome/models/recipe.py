@@ -112,11 +112,12 @@ def _keras_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
         return ["import keras", *_imports(about), "", f"model = keras.saving.load_model({path}, {', '.join(options)})"]
     zeros = {name: f"np.zeros({shape}, {form!r})" for name, (shape, form) in first_inputs(about).items()}
     several = ", ".join(f"{name!r}: {value}" for name, value in zeros.items())
+    policy = about.get("policy", about["dtype"])  # Keras derives it from the float type only before the first layer
     first = f"{{{several}}}" if len(zeros) > 1 else next(iter(zeros.values()))
     return [
         "import keras", "import numpy as np", *_imports(about), "",
         *([] if about["dtype"] == "float32" else [f"keras.config.set_floatx({about['dtype']!r})"]),
-        *([f"keras.config.set_dtype_policy({about['policy']!r})"] if "policy" in about else []),
+        *([] if policy == "float32" else [f"keras.config.set_dtype_policy({policy!r})"]),
         f"model = {_call(about)}",
         f"model({first})  # creates the weights",
         f"model.load_weights({path})",

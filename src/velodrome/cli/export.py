@@ -1,0 +1,42 @@
+"""`velodrome export`: a trained model as ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from velodrome.cli import completion
+from velodrome.cli.options import Json, Mirror, Runs
+
+
+def command(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
+                       autocompletion=completion.stored),
+    ],
+    form: Annotated[str, typer.Option("--format", help="The format: onnx.")] = "onnx",
+    runs: Runs = Path("runs"),
+    mirror: Mirror = None,
+    again: Annotated[bool, typer.Option("--again", help="Export anew, even if there is an export.")] = False,
+    json: Json = False,
+) -> None:
+    """Write the model of a run as ONNX, compared with the engine's own output before it is kept.
+
+    The file and what is needed to feed it (`serving.json`) are stored beside the run's model. It is kept only if its
+    outputs on 100 test examples differ from the engine's by at most 1e-4. Needs `pip install "velodrome[serve]"`.
+
+    Example: `velodrome export my-run --format onnx`
+    """
+    from velodrome.api.serving import export
+    from velodrome.cli.options import relative
+    from velodrome.cli.output import say, say_json
+
+    written = export(run, runs, format=form, again=again, mirror=mirror)
+    if json:
+        say_json(written)
+    else:
+        say(f"{relative(written['file'])}: differs from the engine's own output by at most "
+            f"{written['difference']:.1g} on {written['checked']} test examples")

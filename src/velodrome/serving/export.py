@@ -1,0 +1,86 @@
+"""Exports the model of a run to ONNX, and keeps the file only if ONNX Runtime computes what the engine computes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from velodrome.cluster.launcher import Launcher
+from velodrome.errors import RunFailed
+from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE
+from velodrome.run.rehearse import rehearse
+from velodrome.run.store import RunFolder
+from velodrome.run.verify import finished_result, job_of_saved_model
+from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
+from velodrome.variables import EXPORT
+
+
+def export_run(path: Path, launcher: Launcher, *, again: bool = False) -> dict[str, Any]:
+    """Write `model.onnx` and its description beside a run's saved model; what was written and how exact it is."""
+    runtime()
+    folder = RunFolder(path)
+    model = path.resolve() / "model"
+    if again or not is_exported(model):
+        finished_result(folder, "export")
+        job = job_of_saved_model(folder)
+        with tempfile.TemporaryDirectory(prefix=".onnx-", dir=model) as name:
+            made = Path(name)
+            rehearse(job, f"{EXPORT}{made}", launcher)
+            _compare(made, folder.name)
+            for file in sorted(made.iterdir(), key=lambda one: one.name == SERVED):  # the description last
+                shutil.move(file, model / file.name)
+    about = LoadedModel(model, folder.name).about
+    return {
+        "run": folder.name, "format": "onnx", "file": str(model / ONNX), "bytes": (model / ONNX).stat().st_size,
+        "task": about.task, "difference": about.difference, "checked": about.checked, "tolerance": TOLERANCE,
+    }
+
+
+def _compare(folder: Path, run: str) -> None:
+    """Refuse a graph that differs from the engine's own model on examples of the test set; record by how much."""
+    with np.load(folder / EXAMPLES, allow_pickle=False) as stored:
+        expected = stored["expected"]
+        inputs = {name.removeprefix("in:"): stored[name] for name in stored.files if name.startswith("in:")}
+    model = LoadedModel(folder, run)
+    count = len(expected)
+
+    def part(first: int, last: int) -> Array:
+        return _outputs(model, {name: array[first:last] for name, array in inputs.items()})
+
+    try:
+        # One alone and the others together: a graph that was made for one size of batch would not take both.
+        found = np.concatenate([part(0, 1), *([part(1, count)] if count > 1 else [])])
+    except Exception as error:
+        raise _different(run, f"it cannot run: {str(error).splitlines()[0]}") from None
+    if found.shape != expected.shape:
+        raise _different(run, f"it returns {found.shape}, and the engine {expected.shape}")
+    largest = float(np.abs(found - expected).max()) if np.isfinite(found).all() else float("inf")
+    scale = max(1.0, float(np.abs(expected).max()))
+    if not largest <= TOLERANCE * scale:
+        raise _different(run, f"its outputs differ by {largest:.2g} from the engine's, more than {TOLERANCE:g}")
+    model.about.model_copy(update={"difference": largest / scale, "checked": count, "run": run}).write(folder / SERVED)
+
+
+def _different(run: str, why: str) -> RunFailed:
+    return RunFailed(f"the model of run {run!r} was written as ONNX and is not kept: {why}")
+
+
+def _outputs(model: LoadedModel, inputs: dict[str, Array]) -> Array:
+    if model.about.kind != "text":
+        return model.scores(inputs)
+    if not model.about.state:
+        return model.run(inputs)[0][:, -1]
+    words, rows = inputs["words"], len(inputs["words"])
+    state = {one.name: np.zeros([rows if axis < 0 else axis for axis in one.shape], np.float32)
+             for one in model.about.state}
+    scores: Array = np.zeros(0)
+    for column in range(words.shape[1]):
+        scores, *after = model.run({"words": words[:, column : column + 1], **state})
+        state = dict(zip(state, after, strict=True))
+    return scores[:, -1]
+
+

@@ -1,0 +1,127 @@
+"""An exported model in ONNX Runtime: named arrays in, scores out. No training framework is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.models.served import EXAMPLES, ONNX, SERVED, Served
+
+Array = NDArray[Any]
+#: Examples of a call: more would need more memory and be no faster.
+LARGEST_BATCH = 64
+
+
+class BadInput(VelodromeError):
+    """What was sent cannot be fed to the model; the sentence says why, the status is that of HTTP."""
+
+    def __init__(self, message: str, status: int = 422) -> None:
+        super().__init__(message)
+        self.status = status
+
+    exit_code = 2
+
+
+def runtime() -> Any:
+    """ONNX Runtime, imported when it is first needed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BadRequest(
+            'exported models run in ONNX Runtime, which is not installed: python -m pip install "velodrome[serve]"'
+        ) from None
+    return onnxruntime
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a model folder has a model that can be served, newer than what it was made of."""
+    description = folder / SERVED
+    try:
+        made = description.stat().st_mtime_ns
+        return (folder / ONNX).is_file() and made >= (folder / "model.json").stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+class LoadedModel:
+    """A model that answers."""
+
+    def __init__(self, folder: Path, name: str, *, threads: int | None = None) -> None:
+        self.name, self.folder = name, folder
+        try:
+            self.about = Served.read(folder / SERVED)
+        except (OSError, ValueError) as error:
+            raise BadRequest(f"model of {name!r} cannot be read: {str(folder / SERVED)!r}: {error}") from None
+        self._session = _session(folder / ONNX, threads)
+        self._types = {one.name: _TYPES.get(one.type, "float32") for one in self._session.get_inputs()}
+
+    def scores(self, inputs: Mapping[str, Array]) -> Array:
+        """What the graph returns for some examples."""
+        fed = {name: np.ascontiguousarray(array, self._types[name]) for name, array in inputs.items()}
+        count, only = len(next(iter(fed.values()))), self.about.only_batch
+        if only is None and count <= LARGEST_BATCH:
+            found: Array = self._session.run(None, fed)[0]
+            return found
+        size = only or LARGEST_BATCH
+        parts = [self._part(fed, first, size, padded=only is not None) for first in range(0, count, size)]
+        return np.concatenate(parts)[:count]
+
+    def _part(self, fed: Mapping[str, Array], first: int, size: int, *, padded: bool) -> Array:
+        part = {name: array[first : first + size] for name, array in fed.items()}
+        if padded:
+            part = {name: array[np.arange(size) % len(array)] for name, array in part.items()}
+        found: Array = self._session.run(None, part)[0]
+        return found
+
+    def run(self, fed: Mapping[str, Array]) -> list[Array]:
+        """Everything that the graph returns."""
+        found: list[Array] = self._session.run(
+            None, {name: np.ascontiguousarray(array, self._types[name]) for name, array in fed.items()}
+        )
+        return found
+
+    @cached_property
+    def examples(self) -> dict[str, Array]:
+        """Examples of the test set: inputs as `in:NAME`, targets as `y:NAME`; none if the file is gone."""
+        try:
+            with np.load(self.folder / EXAMPLES, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files if name != "expected"}
+        except (OSError, ValueError, KeyError):
+            return {}
+
+    @property
+    def image_input(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of a model that takes one image."""
+        one = self.about.inputs[0]
+        if len(self.about.inputs) != 1 or not one.image:
+            return None
+        height, width, channels = one.shape
+        return height, width, channels
+
+
+_TYPES = {
+    "tensor(uint8)": "uint8", "tensor(float)": "float32", "tensor(double)": "float64", "tensor(int64)": "int64",
+    "tensor(int32)": "int32", "tensor(bool)": "bool",
+}
+
+
+def _session(file: Path, threads: int | None) -> Any:
+    ort = runtime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # a failure is raised; the rest is for developers
+    # Threads that spin between requests would take the cores from whoever decodes the next one.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common class
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise VelodromeError(f"ONNX Runtime cannot load {str(file)!r}: {first}") from None

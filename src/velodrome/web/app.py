@@ -1,0 +1,150 @@
+"""The application that every page of ours is part of: routes, static files, errors as pages, and the guard before them.
+
+`velodrome ui` and `velodrome serve` build theirs with `make_app`, and draw pages with `page`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.printable import printable
+from velodrome.web.security import Guard, Security, csrf_of
+
+#: Kinds of static files; nothing else is served.
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain",
+          ".webmanifest": "application/manifest+json"}
+Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
+
+
+def make_app(
+    routes: Sequence[BaseRoute], security: Security, *, navigation: Sequence[tuple[str, str]] = (),
+    lifespan: Lifespan | None = None, state: Mapping[str, Any] | None = None,
+) -> Starlette:
+    """An application with these routes, our static files and error pages, behind the guard.
+
+    `navigation` has the addresses and names of the links on top of every page. `state` becomes `request.app.state`.
+    """
+    app = Starlette(
+        routes=[*routes, Route("/static/{path:path}", static), Route("/favicon.ico", favicon)],
+        middleware=[Middleware(Guard, security=security)],
+        exception_handlers={
+            HTTPException: _http_error, VelodromeError: _velodrome_error, Exception: _unexpected,
+        },
+        lifespan=lifespan,
+    )
+    app.state.security, app.state.navigation = security, tuple(navigation)
+    #: Set when the server begins to end: live answers end then, too.
+    app.state.closing = asyncio.Event()
+    for name, value in (state or {}).items():
+        setattr(app.state, name, value)
+    return app
+
+
+def page(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    """A page from a template of `velodrome/web/templates`; every text in it is escaped."""
+    return HTMLResponse(
+        _environment().get_template(template).render(
+            request=request, csrf=csrf_of(request), navigation=request.app.state.navigation,
+            read_only=request.app.state.security.read_only, here=request.url.path, version=_version(), **context,
+        ),
+        status,
+    )
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    folder = files("velodrome.web") / "templates"
+    environment = Environment(
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # of `Markup` nothing is changed
+    )
+    environment.globals["static"] = static_address
+    from velodrome.web import wording
+
+    environment.filters.update(wording.FILTERS)
+    return environment
+
+
+@cache
+def _version() -> str:
+    return version("velodrome")
+
+
+@cache
+def _static_files() -> dict[str, bytes]:
+    """Every static file of ours by its path: what is not in here is not served, whatever the request looks like."""
+    home = files("velodrome.web") / "static"
+    folders = {"": home, "vendor/": home / "vendor"}
+    return {
+        f"{prefix}{file.name}": file.read_bytes() for prefix, folder in folders.items() for file in folder.iterdir()
+        if file.is_file() and "." + file.name.rpartition(".")[2] in _KINDS
+    }
+
+
+@cache
+def static_address(path: str) -> str:
+    """The address of a static file, which changes with its content, so that browsers may keep it."""
+    return f"/static/{path}?v={hashlib.sha256(_static_files()[path]).hexdigest()[:12]}"
+
+
+async def static(request: Request) -> Response:
+    path = request.path_params["path"]
+    content = _static_files().get(path)
+    if content is None:
+        raise HTTPException(404, "There is no such file.")
+    # Modules that import each other have no version in their addresses: those are asked for again.
+    kept = "public, max-age=31536000, immutable" if "v" in request.query_params else "no-cache"
+    tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+    headers = {"Cache-Control": kept, "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_KINDS["." + path.rpartition(".")[2]], headers=headers)
+
+
+async def favicon(request: Request) -> Response:
+    return Response(_static_files()["icon.svg"], media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+
+def wants_json(request: Request) -> bool:
+    return request.url.path.startswith("/api/") or request.url.path == "/openapi.json"
+
+
+def failure(request: Request, status: int, text: str, **more: Any) -> Response:
+    """An error as a page with a sentence, or as JSON for what a program asked."""
+    if wants_json(request):
+        return JSONResponse({"error": printable(text), **more}, status)
+    return page(request, "error.html", status=status, code=status, text=text)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = error.detail if error.status_code != 404 or error.detail != "Not Found" else "There is no such page."
+    response = failure(request, error.status_code, text)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _velodrome_error(request: Request, error: Exception) -> Response:
+    return failure(request, 400 if isinstance(error, BadRequest) else 500, str(error))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return failure(request, 500, "Something unexpected happened: the terminal of the server has the details.")

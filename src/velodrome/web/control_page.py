@@ -1,0 +1,124 @@
+"""Starts, stops and resumes: the form of a new race, and the requests of its button and of those on other pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from velodrome.cluster.registry import DEFAULT
+from velodrome.run.listing import runs_of
+from velodrome.run.store import RunFolder
+from velodrome.web import form
+from velodrome.web.app import failure, page
+from velodrome.web.control import Control
+from velodrome.web.finding import race_of, run_of
+
+
+async def show(request: Request) -> Response:
+    if request.app.state.security.read_only:
+        raise HTTPException(403, "This server was started with --read-only: it shows, and starts nothing.")
+    known = {field.name for group in form.groups() for field in group.fields}
+    given = {name: value for name, value in request.query_params.items() if name in known}
+    return page(request, "new.html", groups=form.groups(), given=given, folder=str(request.app.state.runs))
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "Send the fields as application/json.")
+    try:
+        given = json.loads(await request.body())
+    except (ValueError, RecursionError, ClientDisconnect):
+        raise HTTPException(400, "The fields are not JSON.") from None
+    if not isinstance(given, dict):
+        raise HTTPException(400, "Send the fields as one JSON object.")
+    return given
+
+
+async def check(request: Request) -> Response:
+    """What a form stands for, while it is filled in. Starts nothing."""
+    given = await _fields(request)
+    return JSONResponse((await run_in_threadpool(form.check, given, request.app.state.runs)).as_json())
+
+
+async def start(request: Request) -> Response:
+    given = await _fields(request)
+    runs: Path = request.app.state.runs
+    checked = await run_in_threadpool(form.check, given, runs)
+    if checked.errors or checked.name is None:
+        return JSONResponse({**checked.as_json(), "error": "The race was not started."}, 422)
+    control: Control = request.app.state.control
+    if RunFolder(runs / checked.name).is_locked():
+        errors = {"name": f"The race {checked.name!r} is running already."}
+        return JSONResponse({**checked.as_json(), "errors": errors, "error": "The race was not started."}, 409)
+    # In this thread: a process dies with the thread that started it if it asks for that.
+    command = control.start(checked.words)
+    if not await control.begun(command, runs / checked.name):
+        complaint = command.complaint()
+        return JSONResponse(
+            {**checked.as_json(), "errors": form.errors_of(complaint), "error": "The race was not started."}, 422,
+        )
+    return JSONResponse({**checked.as_json(), "address": f"/races/{checked.name}"}, 202)
+
+
+async def stop_race(request: Request) -> Response:
+    found = await run_in_threadpool(race_of, request)
+    return await _stop(request, found.path)
+
+
+async def stop_run(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    return await _stop(request, found.path)
+
+
+async def _stop(request: Request, path: Path) -> Response:
+    await run_in_threadpool(request.app.state.control.stop, path)
+    return JSONResponse({"stopping": path.name}, 202)
+
+
+def _elsewhere(path: Path) -> str | None:
+    """The launcher of runs that did not run simply on this machine; None if all did."""
+    folders = [path] if (path / "job.yaml").exists() else [one.path for one in runs_of(path)]
+    launchers = {str((RunFolder(folder).result() or {}).get("launcher") or DEFAULT) for folder in folders}
+    return next((name for name in sorted(launchers) if name != DEFAULT), None)
+
+
+async def resume_race(request: Request) -> Response:
+    found = await run_in_threadpool(race_of, request)
+    words = ["race", str(found.path / "race.yaml"), f"--name={found.name}", f"--runs={request.app.state.runs}"]
+    return await _resume(request, found.path, words)
+
+
+async def resume_run(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    return await _resume(request, found.path, ["resume", found.name, f"--runs={found.path.parent}"])
+
+
+async def _resume(request: Request, path: Path, words: list[str]) -> Response:
+    control: Control = request.app.state.control
+    if (elsewhere := await run_in_threadpool(_elsewhere, path)) is not None:
+        return failure(request, 409, f"{path.name!r} ran on {elsewhere!r}, and where exactly is not stored: resume it "
+                       "with the command that started it.")
+    if RunFolder(path).is_locked():
+        return failure(request, 409, f"{path.name!r} is running already.")
+    command = control.start(words)
+    if not await control.begun(command, path):
+        return failure(request, 422, command.complaint())
+    return JSONResponse({"resumed": path.name}, 202)
+
+
+ROUTES = (
+    Route("/new", show), Route("/api/check", check, methods=["POST"]), Route("/api/races", start, methods=["POST"]),
+    Route("/api/races/{race}/stop", stop_race, methods=["POST"]),
+    Route("/api/races/{race}/resume", resume_race, methods=["POST"]),
+    Route("/api/runs/{run}/stop", stop_run, methods=["POST"]),
+    Route("/api/runs/{run}/resume", resume_run, methods=["POST"]),
+    Route("/api/runs/{race}/{run}/stop", stop_run, methods=["POST"]),
+    Route("/api/runs/{race}/{run}/resume", resume_run, methods=["POST"]),
+)

@@ -1,0 +1,95 @@
+"""The list of races and runs: the page, its rows alone for when it changes, and the same as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from velodrome.run.listing import STATUSES
+from velodrome.web.app import page
+from velodrome.web.index import Listed, RunIndex
+
+#: Rows of a page; the others are found by searching or on the next page.
+ROWS = 1000
+#: Seconds that a page waits for rows which were never read; the others follow as soon as they are.
+_FIRST_SECONDS = 0.3
+#: Seconds between two looks at the folder for a list that is open.
+_TICK_SECONDS = 2.0
+
+
+async def _listed(
+    request: Request, kind: str = "", seconds: float | None = None
+) -> tuple[Listed, dict[str, Any]]:
+    index: RunIndex = request.app.state.index
+    query = request.query_params
+    asked: dict[str, Any] = {
+        "text": query.get("q", "")[:120], "status": query.get("status", "") if query.get("status") in STATUSES else "",
+        "kind": kind or (query.get("kind", "") if query.get("kind") in ("run", "race") else ""),
+    }
+    number = query.get("page", "1")
+    at = min(10_000, int(number[:6])) if number.isascii() and number.isdigit() else 1
+    asked["offset"] = max(0, at - 1) * ROWS
+    found = await run_in_threadpool(index.listed, **asked, limit=ROWS, seconds=seconds)
+    return found, {**asked, "page": max(1, at)}
+
+
+async def show(request: Request) -> Response:
+    rows_only = request.query_params.get("part") == "rows"
+    listed, asked = await _listed(request, seconds=None if rows_only else _FIRST_SECONDS)
+    pages = max(1, -(-listed.found // ROWS))
+    template = "rows.html" if rows_only else "races.html"
+    return page(request, template, listed=listed, asked=asked, pages=pages, statuses=STATUSES,
+                folder=str(request.app.state.runs))
+
+
+async def races(request: Request) -> Response:
+    listed, _ = await _listed(request, "race")
+    return JSONResponse({"races": listed.rows, "found": listed.found})
+
+
+async def runs(request: Request) -> Response:
+    listed, _ = await _listed(request)
+    return JSONResponse({"runs": listed.rows, "found": listed.found, "total": listed.total})
+
+
+async def stream(request: Request) -> Response:
+    """Tells a page when its list has changed; the id is a digest of what it shows."""
+    closing: asyncio.Event = request.app.state.closing
+
+    async def messages() -> AsyncIterator[bytes]:
+        last = request.headers.get("last-event-id", "")
+        quiet = 0.0
+        yield b"retry: 2000\n\n"
+        while not closing.is_set():
+            listed, _ = await _listed(request)
+            digest = await run_in_threadpool(_digest, listed)
+            if digest != last:
+                last, quiet = digest, 0.0
+                yield f"id: {digest}\nevent: changed\ndata: {digest}\n\n".encode()
+            elif quiet >= 15:
+                yield b": still here\n\n"
+                quiet = 0.0
+            try:
+                await asyncio.wait_for(closing.wait(), _TICK_SECONDS)
+            except TimeoutError:
+                quiet += _TICK_SECONDS
+
+    return StreamingResponse(messages(), media_type="text/event-stream")
+
+
+def _digest(listed: Listed) -> str:
+    shown = [(row["run"], row["status"], row.get("runs"), row.get("seconds")) for row in listed.rows]
+    return hashlib.sha256(json.dumps([shown, listed.found]).encode()).hexdigest()[:16]
+
+
+ROUTES = (
+    Route("/", show), Route("/api/races", races), Route("/api/runs", runs), Route("/api/stream", stream),
+)

@@ -1,0 +1,130 @@
+"""The page of a run: what happened in it, process by process, and what it learned."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.run.listing import Found
+from velodrome.run.store import RunFolder
+from velodrome.tasks.registry import task_of_result
+from velodrome.web import logs, run_view, wrong_images
+from velodrome.web.app import page
+from velodrome.web.board import Boards
+from velodrome.web.finding import full_name, run_of
+from velodrome.web.security import host_name, is_loopback
+
+
+async def show(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    return page(request, "run.html", **await run_in_threadpool(_content, found), run=full_name(request),
+                race=request.path_params.get("race"))
+
+
+def _content(found: Found) -> dict[str, Any]:
+    folder = RunFolder(found.path)
+    result = folder.result() or {}
+    try:
+        configuration, problem = run_view.configuration_of(found.path), None
+    except VelodromeError as unreadable:
+        configuration, problem = [], str(unreadable)
+    error = result.get("error") or {}
+    again = shlex.join([
+        "velodrome", "train", str(found.path / "job.yaml"), "--name", f"{found.name[:110]}-again", "--runs",
+        str(found.path.parent),
+    ])
+    test = result.get("test") or {}
+    metric = task_of_result(result).metric.name if result else None
+    return {
+        "state": folder.status(), "result": result, "configuration": configuration, "problem": problem,
+        "environment": run_view.environment_of(result) if result else [], "error": error, "command": again,
+        "metric": metric, "score": test.get(metric), "notes": run_view.notes_of(result),
+        "confusion": run_view.confusion_of(result), "logs": logs.names_of(found.path),
+        "staleness": result.get("staleness"), "shares": result.get("shares"),
+        "resumable": folder.status() in ("interrupted", "failed"),
+    }
+
+
+async def view(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    return JSONResponse(await run_in_threadpool(run_view.run_view, found.path))
+
+
+async def stream(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    watch = request.app.state.watches.of(found.path, race=False)
+    return StreamingResponse(
+        watch.stream(request.headers.get("last-event-id"), request.app.state.closing), media_type="text/event-stream",
+    )
+
+
+async def log_lines(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    query = request.query_params
+    return JSONResponse(await run_in_threadpool(
+        logs.search, found.path, query.get("q", "")[:200], query.get("process", "")[:120]
+    ))
+
+
+async def wrong(request: Request) -> Response:
+    """The test images that were classified wrongly, or why they cannot be shown."""
+    found = await run_in_threadpool(run_of, request)
+    try:
+        shown = await run_in_threadpool(_wrong, found)
+    except VelodromeError as error:
+        return JSONResponse({"images": [], "reason": str(error)})
+    base = f"/api/runs/{full_name(request)}/images"
+    return JSONResponse({"count": shown.count, "total": shown.total, "images": [
+        {"address": f"{base}/{place}", "place": place, "class": name}
+        for place, name in zip(shown.places, shown.classes, strict=True)
+    ]})
+
+
+def _wrong(found: Found) -> wrong_images.Wrong:
+    folder = RunFolder(found.path)
+    return wrong_images.wrong_of(folder.job(), folder.result() or {})
+
+
+async def image(request: Request) -> Response:
+    found = await run_in_threadpool(run_of, request)
+    try:
+        content = await run_in_threadpool(
+            lambda: wrong_images.picture(RunFolder(found.path).job(), request.path_params["place"])
+        )
+    except VelodromeError:
+        content = None
+    if content is None:
+        raise HTTPException(404, "There is no such test image.")
+    return Response(content, media_type="image/png", headers={"Cache-Control": "private, max-age=3600"})
+
+
+async def tensorboard(request: Request) -> Response:
+    """Start TensorBoard on this run, and return its address."""
+    found = await run_in_threadpool(run_of, request)
+    if not is_loopback(host_name(request.headers["host"])):
+        raise BadRequest("TensorBoard listens on loopback only, and you look from another machine: start it yourself "
+                         f"with tensorboard --logdir {found.path / 'tensorboard'}")
+    boards: Boards = request.app.state.boards
+    return JSONResponse({"address": await boards.address(found.path / "tensorboard")})
+
+
+def _routes() -> list[BaseRoute]:
+    found: list[BaseRoute] = []
+    for name in ("{run}", "{race}/{run}"):
+        api = f"/api/runs/{name}"
+        found += [
+            Route(f"{api}/view", view), Route(f"{api}/stream", stream), Route(f"{api}/logs", log_lines),
+            Route(f"{api}/wrong", wrong), Route(f"{api}/images/{{place:int}}", image),
+            Route(f"{api}/tensorboard", tensorboard, methods=["POST"]), Route(f"/runs/{name}", show),
+        ]
+    return found
+
+
+ROUTES = _routes()

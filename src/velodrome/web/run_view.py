@@ -1,0 +1,208 @@
+"""Everything that the page of a run draws, as plain data: phases, marks, curves, resources, staleness and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from velodrome.analysis.configuration import text_of
+from velodrome.analysis.foreign import foreign_note
+from velodrome.analysis.hosts import host_lines
+from velodrome.analysis.implementation import implementation_lines
+from velodrome.events.lines import event_files
+from velodrome.events.models import (
+    CheckpointEvent,
+    ErrorEvent,
+    HelloEvent,
+    LostEvent,
+    SharesEvent,
+    StalenessEvent,
+    WarningEvent,
+)
+from velodrome.reporting.series import Span, merged, name_of, run_series
+from velodrome.run.store import RunFolder
+from velodrome.web.live_run import LiveRun
+from velodrome.web.thinned import Thinned, read_thinned
+
+#: Bars of a process in the timeline, marks in it, and points of staleness.
+MOST_SPANS, MOST_MARKS, MOST_POINTS = 400, 100, 400
+#: Pairs of classes that are confused most.
+MOST_PAIRS = 10
+#: Classes of a confusion matrix that is drawn.
+MOST_CLASSES = 60
+
+
+def run_view(path: Path) -> dict[str, Any]:
+    """The data of a run's page; of a run that has ended it is read once."""
+    state = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in event_files(path))
+    ended = (path / "result.json").exists() and not RunFolder(path).is_locked()
+    return _kept_view(path, state) if ended else _view(path)
+
+
+@lru_cache(maxsize=8)
+def _kept_view(path: Path, state: tuple[tuple[int, int], ...]) -> dict[str, Any]:
+    return _view(path)
+
+
+def _view(path: Path) -> dict[str, Any]:
+    thinned = read_thinned(path)
+    live = LiveRun.ended(path, thinned)
+    result = live.result or {}
+    began = float(result.get("started") or live.began or 0.0)
+    history = result.get("history") or []
+    nodes = result.get("nodes") or _nodes(thinned)
+    series = run_series({"nodes": nodes, "started": began}, thinned.events)
+    state = live.as_json()
+    return {
+        "status": live.status, "events": thinned.total, "every": thinned.step, "metric": state["metric"],
+        "seconds": live.seconds, "done": state["done"], "epoch": state["epoch"], "epochs": state["epochs"],
+        "phases": [
+            {"process": name_of(process), "spans": [[span.phase, round(span.start, 3), round(span.end, 3)]
+                                                    for span in _fewer(spans)]}
+            for process, spans in series.spans.items()
+        ],
+        "marks": _marks(thinned, began), "nodes": state["nodes"], "pace": state["pace"],
+        "curve": state["curve"], "history": _columns(history),
+        "staleness": _staleness(thinned, began), "shares": _shares(thinned),
+    }
+
+
+def _nodes(thinned: Thinned) -> list[dict[str, Any]]:
+    """The processes of a run without a result, from their first events."""
+    found = {(event.role, event.rank): event.host for event in thinned.events if isinstance(event, HelloEvent)}
+    return [{"role": role, "rank": rank, "host": host} for (role, rank), host in found.items()]
+
+
+def _fewer(spans: list[Span]) -> list[Span]:
+    """The same, with neighbours joined until there are few enough to draw."""
+    if not spans:
+        return []
+    gap = (spans[-1].end - spans[0].start) / 1500
+    found = merged(spans, gap)
+    while len(found) > MOST_SPANS:
+        gap *= 2
+        found = merged(found, gap)
+    return found
+
+
+def _marks(thinned: Thinned, began: float) -> list[dict[str, Any]]:
+    """Faults, warnings and checkpoints with their times."""
+    found = []
+    for event in thinned.events:
+        match event:
+            case ErrorEvent():
+                kind, text = "error", event.message
+            case LostEvent():
+                kind, text = "lost", event.message
+            case WarningEvent():
+                kind, text = "warning", event.message
+            case CheckpointEvent():
+                kind, text = "checkpoint", f"checkpoint after epoch {event.epoch}"
+            case _:
+                continue
+        process = "" if event.role is None or event.rank is None else name_of((event.role, event.rank))
+        found.append({"kind": kind, "seconds": round(max(0.0, event.controller_time - began), 3), "text": text,
+                      "process": process})
+    return _most_urgent(found)
+
+
+def _most_urgent(marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    order = ("error", "lost", "warning", "checkpoint")
+    kept = sorted(marks, key=lambda mark: order.index(mark["kind"]))[:MOST_MARKS]
+    return sorted(kept, key=lambda mark: mark["seconds"])
+
+
+def _columns(history: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = list(dict.fromkeys(name for row in history for name in row))
+    return {name: [row.get(name) for row in history] for name in names}
+
+
+def _staleness(thinned: Thinned, began: float) -> dict[str, list[float]] | None:
+    events = [event for event in thinned.events if isinstance(event, StalenessEvent)]
+    if not events:
+        return None
+    events = events[:: -(-len(events) // MOST_POINTS)]
+    return {
+        "seconds": [round(event.controller_time - began, 2) for event in events],
+        "mean": [event.mean for event in events], "max": [event.max for event in events],
+    }
+
+
+def _shares(thinned: Thinned) -> list[dict[str, Any]]:
+    """Training time of each process: computing, waiting for others, and communicating, where the engine exposes it."""
+    events = {(event.role or "", event.rank or 0): event
+              for event in thinned.events if isinstance(event, SharesEvent) and event.train_seconds > 0}
+    if not events:
+        return []
+    # Who arrives last at a collective waits for nobody: what it spends there is communication.
+    least = min(event.collective_seconds for event in events.values())
+    found = []
+    for process, event in sorted(events.items()):
+        inside = min(event.collective_seconds, event.train_seconds)
+        talk = min(least, inside)
+        found.append({
+            "process": name_of(process), "compute": (event.train_seconds - inside) / event.train_seconds,
+            "wait": (inside - talk) / event.train_seconds, "communicate": talk / event.train_seconds,
+        })
+    return found
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """The confusion matrix of a run: rows are true classes, columns predicted ones."""
+
+    names: list[str]
+    counts: list[list[int]]
+    #: True class, predicted class, how often, and the share of the true class.
+    pairs: list[tuple[str, str, int, float]]
+
+    @property
+    def drawn(self) -> bool:
+        return 2 <= len(self.names) <= MOST_CLASSES
+
+
+def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
+    """None if there is none, or a file holds something else."""
+    table = result.get("confusion")
+    if not isinstance(table, list) or not table or any(
+        not isinstance(row, list) or len(row) != len(table) or not all(isinstance(cell, int) for cell in row)
+        for row in table
+    ):
+        return None
+    given = [str(name) for name in result.get("class_names") or ()]
+    names = given if len(given) == len(table) else [str(place) for place in range(len(table))]
+    wrong = [
+        (names[true], names[predicted], count, count / max(1, sum(row)))
+        for true, row in enumerate(table) for predicted, count in enumerate(row) if count and true != predicted
+    ]
+    return Confusion(names, table, sorted(wrong, key=lambda pair: -pair[2])[:MOST_PAIRS])
+
+
+def environment_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a run ran on, as names and values."""
+    found = [(str(name), str(value)) for name, value in (result.get("versions") or {}).items()]
+    machine = result.get("machine")
+    if isinstance(machine, Mapping):
+        memory = machine.get("memory_bytes")
+        size = f"{memory / 2**30:.0f} GiB memory" if isinstance(memory, int | float) else "memory not known"
+        found.append(("machine", f"{machine.get('processor')}, {machine.get('cores')} cores, {size}, "
+                                 f"{machine.get('system')}"))
+    found += [("host", line) for line in host_lines(result)]
+    found += [("implementation", line) for line in implementation_lines(result)]
+    found.append(("launcher", str(result.get("launcher") or "local")))
+    return found
+
+
+def notes_of(result: Mapping[str, Any]) -> list[str]:
+    """What a reader of a run should know."""
+    note = foreign_note([result]) if result.get("hosts") else None
+    return [f"Not reliable: {note}."] if note else []
+
+
+def configuration_of(path: Path) -> list[tuple[str, str]]:
+    """The fields of a run's job as text."""
+    job = RunFolder(path).job()
+    return [(name.replace("_", " "), text_of(value)) for name, value in job.model_dump().items()]

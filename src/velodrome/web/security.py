@@ -1,0 +1,233 @@
+"""Who may ask for what: checks the Host, Origin and token of every request, and sets the headers of every answer.
+
+It stands before all routes, so that no page can forget it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Nothing from other hosts, no inline script or style, no frames, no plug-ins. Pictures of test examples are `data:`
+#: or `blob:`.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; manifest-src 'self'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+#: Carries the token of the page in requests that start or stop something. A form of another site cannot set it.
+CSRF_HEADER = "X-Velodrome-CSRF"
+COOKIE = "velodrome_token"
+_SAFE = frozenset({"GET", "HEAD"})
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+#: Bytes of a request's body by default; a route that takes uploads has a larger limit of its own.
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Security:
+    """What a server accepts."""
+
+    #: Names by which it may be called, without port: a page of another name would be a DNS rebinding attack.
+    names: frozenset[str] = _LOOPBACK
+    #: What every request must carry, if the server can be reached from other machines.
+    token: str | None = None
+    #: Proves that a request was made by a page of this server.
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    #: Paths that change nothing though they are posted to: they need no `csrf`, so that curl can call them.
+    open_posts: frozenset[str] = frozenset()
+    #: Bytes of a body, by path, where it may be larger than `MOST_BYTES`.
+    uploads: tuple[tuple[str, int], ...] = ()
+    #: Whether nothing may be started or stopped.
+    read_only: bool = False
+
+    @classmethod
+    def for_address(
+        cls, host: str, *, open_posts: Iterable[str] = (), uploads: Iterable[tuple[str, int]] = (),
+        read_only: bool = False,
+    ) -> Security:
+        """For a server on this address: other machines need a token, and may call it by its address or host name."""
+        names, token = _LOOPBACK, None
+        if not is_loopback(host):
+            own = (host, socket.gethostname(), socket.getfqdn())
+            names, token = _LOOPBACK | {name.lower() for name in own}, secrets.token_urlsafe(24)
+        return cls(names, token, open_posts=frozenset(open_posts), uploads=tuple(uploads), read_only=read_only)
+
+    def accepts(self, name: str) -> bool:
+        """Whether the server may be called by this name, which a browser sent as Host."""
+        return name in self.names or (self.token is not None and _is_address(name))
+
+    def most_bytes(self, path: str) -> int:
+        return dict(self.uploads).get(path, MOST_BYTES)
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header without its port; empty if there is none that can be trusted."""
+    header = header.strip().lower()
+    if header.startswith("["):
+        name, closed, port = header[1:].partition("]")
+        valid = bool(closed) and (not port or port[0] == ":") and _is_address(name)
+    else:
+        name, _, number = header.partition(":")
+        port = f":{number}" if number else ""
+        valid = bool(name)
+    digits = port[1:]
+    return name if valid and (not digits or (digits.isascii() and digits.isdigit())) else ""
+
+
+class Guard:
+    """Refuses requests that a page of this server would not make, before they reach any route."""
+
+    def __init__(self, app: ASGIApp, security: Security) -> None:
+        self.app, self.security = app, security
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, answer)
+            return
+        limit = self.security.most_bytes(scope["path"])
+        await self.app(scope, _limited(receive, limit), answer)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that is refused; None if it may pass."""
+        headers, security = Headers(scope=scope), self.security
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not security.accepts(host_name(hosts[0])):
+            return _sentence(421, "This server is not called by that name: open the address that the command printed.")
+        if not _same_origin(headers, hosts[0]):
+            return _sentence(403, "Requests from pages of other sites are refused.")
+        if security.token is not None and (refusal := self._without_token(scope, headers)) is not None:
+            return refusal
+        if scope["method"] in _SAFE:
+            return None
+        if scope["method"] != "POST":
+            return _sentence(405, f"{scope['method']} is not possible here.", {"Allow": "GET, HEAD, POST"})
+        size = headers.get("content-length")
+        if size is not None and (not size.isdigit() or int(size) > security.most_bytes(scope["path"])):
+            return _sentence(413, f"The request is larger than {security.most_bytes(scope['path'])} bytes.")
+        if scope["path"] in security.open_posts:
+            return None
+        if security.read_only:
+            return _sentence(403, "This server was started with --read-only: it shows, and starts nothing.")
+        given = headers.get(CSRF_HEADER, "")
+        if not hmac.compare_digest(given.encode(), security.csrf.encode()):
+            return _sentence(403, "The page is out of date or the request is not from it: reload the page.")
+        return None
+
+    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
+        """The answer to a request without the right token. An address with `?token=` becomes a cookie."""
+        assert self.security.token is not None
+        wanted = self.security.token.encode()
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        for name, value in query:
+            if name == "token" and scope["method"] in _SAFE and hmac.compare_digest(value.encode(), wanted):
+                rest = urlencode([(key, one) for key, one in query if key != "token"])
+                path = "/" + scope["path"].lstrip("/\\")
+                response = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
+                response.set_cookie(COOKIE, value, httponly=True, samesite="strict", path="/")
+                return response
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(bearer.strip().encode(), wanted):
+            return None
+        if hmac.compare_digest(_cookie(headers.get("cookie", "")).encode(), wanted):
+            return None
+        return _sentence(
+            401, "A token is needed: open the whole address that the command printed, with its ?token=…, or send it as "
+            "Authorization: Bearer TOKEN.", {"WWW-Authenticate": "Bearer"},
+        )
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except Exception:  # a cookie of another program may be anything
+        return ""
+    return found.value if found is not None else ""
+
+
+def _same_origin(headers: Headers, host: str) -> bool:
+    """Whether a browser, if one asks, does so for a page of this server or because a person opened it."""
+    origin = headers.get("origin")
+    if origin is not None and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
+        return False
+    site = headers.get("sec-fetch-site")
+    if site in (None, "same-origin", "none"):
+        return True
+    # A link of another page may be followed, which only shows something.
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    """The body of a request, of which no more than `limit` bytes are read."""
+    seen = 0
+
+    async def limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                return {"type": "http.disconnect"}
+        return message
+
+    return limited
+
+
+def _sentence(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return PlainTextResponse(text + "\n", status, headers)
+
+
+def csrf_of(request: Request) -> str:
+    """What the page of this request must send with everything that starts or stops something."""
+    security: Security = request.app.state.security
+    return security.csrf

@@ -1,0 +1,146 @@
+"""The models of a server: loaded where they were exported, exported by a process of their own where they were not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from velodrome.api.runs import locate_run
+from velodrome.errors import VelodromeError
+from velodrome.serving.batching import Batcher
+from velodrome.serving.model import BadInput, LoadedModel, is_exported
+
+#: Seconds that an export may take, and that a request waits for a model that is being prepared.
+EXPORT_SECONDS = 600.0
+WAIT_SECONDS = 60.0
+#: Seconds that the server waits for exports before it opens its page, which shows what is still being prepared.
+OPENING_SECONDS = 18.0
+
+
+@dataclass
+class Slot:
+    """A place for one model."""
+
+    name: str
+    path: Path
+    status: Literal["preparing", "ready", "failed"] = "preparing"
+    problem: str = ""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    model: LoadedModel | None = None
+    batcher: Batcher | None = None
+    #: The accuracy or other metric that the run reported.
+    test: dict[str, Any] = field(default_factory=dict)
+
+
+class ServedModels:
+    """Every model of a server by the name that it was asked for."""
+
+    def __init__(self, names: Iterable[str], runs: Path, *, mirror: str | None = None) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self.slots = {name: Slot(name, locate_run(runs, name)) for name in dict.fromkeys(names)}
+        self._runs, self._mirror = runs, mirror
+        #: Decoding and forward passes; both leave Python's lock most of the time.
+        self.computing = ThreadPoolExecutor(max(2, len(self.slots)), "model")
+        self.decoding = ThreadPoolExecutor(cores, "decode")
+        #: Work that takes longer than a request should wait behind: maps and generated text.
+        self.patient = ThreadPoolExecutor(1, "patient")
+        self._exports: list[asyncio.subprocess.Process] = []
+        self._preparing: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Load what is exported; prepare the rest, one after another, in the background."""
+        for slot in self.slots.values():
+            if is_exported(slot.path / "model"):
+                self._load(slot)
+        self._preparing = asyncio.create_task(self._prepare_rest())
+
+    async def settle(self) -> None:
+        """Wait a while for models that are being exported."""
+        waiting = [asyncio.ensure_future(slot.ready.wait()) for slot in self.slots.values() if slot.model is None]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=OPENING_SECONDS)
+            for one in late:
+                one.cancel()
+
+    async def end(self) -> None:
+        """Leave nothing running."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._preparing
+        for pool in (self.computing, self.decoding, self.patient):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _load(self, slot: Slot) -> None:
+        try:
+            slot.model = LoadedModel(slot.path / "model", slot.name)
+            slot.batcher = Batcher(slot.model, self.computing)
+            slot.status = "ready"
+            slot.test = _test_of(slot.path)
+        except VelodromeError as error:
+            slot.status, slot.problem = "failed", str(error)
+        slot.ready.set()
+
+    async def _prepare_rest(self) -> None:
+        for slot in self.slots.values():
+            if slot.status == "preparing":
+                slot.problem = await self._export(slot)
+                if slot.problem:
+                    slot.status = "failed"
+                    slot.ready.set()
+                else:
+                    self._load(slot)
+
+    async def _export(self, slot: Slot) -> str:
+        """Run `velodrome export`; the sentence of what went wrong, or nothing."""
+        words = [sys.executable, "-m", "velodrome", "export", str(slot.path), "--runs", str(self._runs), "--json"]
+        if self._mirror:
+            words += ["--mirror", self._mirror]
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            _, said = await asyncio.wait_for(process.communicate(), EXPORT_SECONDS)
+        except TimeoutError:
+            return f"exporting the model took longer than {EXPORT_SECONDS:g} s"
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.terminate()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(process.wait(), 10)
+        if process.returncode == 0:
+            return ""
+        lines = said.decode(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("velodrome: ") if lines else f"the export ended with {process.returncode}"
+
+    async def get(self, name: str | None) -> Slot:
+        """A model that is ready; the first one if no name is given."""
+        slot = next(iter(self.slots.values())) if name is None else self.slots.get(name)
+        if slot is None:
+            raise BadInput(f"no model {name!r} here: choose one of {', '.join(map(repr, self.slots))}", 404)
+        if slot.status == "preparing":
+            with suppress(TimeoutError):
+                await asyncio.wait_for(slot.ready.wait(), WAIT_SECONDS)
+        if slot.status == "preparing":
+            raise BadInput(f"the model of {slot.name!r} is being exported: try again in a moment", 503)
+        if slot.status == "failed":
+            raise BadInput(slot.problem, 503)
+        return slot
+
+
+def _test_of(path: Path) -> dict[str, Any]:
+    """The metrics of the run's result that are plain numbers."""
+    try:
+        test = json.loads((path / "result.json").read_text(encoding="utf-8")).get("test") or {}
+    except (OSError, ValueError):
+        return {}
+    return {name: value for name, value in test.items() if isinstance(value, int | float)}

@@ -1,0 +1,94 @@
+"""Runs an application on an address: checks it, prints it, opens the browser, and ends cleanly with Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Timer
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+
+from velodrome.errors import BadRequest
+from velodrome.web.security import Security, is_loopback
+
+#: Seconds that open connections have to end after Ctrl-C; live ones are closed at once.
+_GRACE_SECONDS = 2
+DEFAULT_HOST = "127.0.0.1"
+
+
+def check_host(host: str, *, allow_remote: bool) -> str:
+    """Refuse an address that other machines can reach, unless that was asked for."""
+    if not is_loopback(host) and not allow_remote:
+        raise BadRequest(f"--host {host!r} can be reached from other machines: give --allow-remote as well, and a "
+                         "token is printed that every visitor needs")
+    return host
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on this address; port 0 takes a free one."""
+    if not 0 <= port <= 65535:
+        raise BadRequest(f"--port {port!r} is no port: choose one from 0 (any free one) to 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise BadRequest(f"--host {host!r} is no address of this machine: {error.strerror or error}") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise BadRequest(
+            f"--port {port!r} on {host}: {error.strerror}; choose another, or 0 for any free one"
+        ) from None
+    return listener
+
+
+def address_of(listener: socket.socket, security: Security) -> str:
+    """What to open in a browser."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    if host in ("0.0.0.0", "::"):
+        shown = socket.gethostname()
+    token = f"/?{urlencode({'token': security.token})}" if security.token else ""
+    return f"http://{shown}:{port}{token}"
+
+
+def serve(
+    app: Starlette, listener: socket.socket, *, say: Callable[[str], None], browser: bool = True
+) -> None:
+    """Serve until Ctrl-C or SIGTERM. `say` is called with the address once requests are answered."""
+    import uvicorn
+
+    address = address_of(listener, app.state.security)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                say(address)
+                if browser:
+                    Timer(0.2, _open, [address]).start()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.closing.set()
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE_SECONDS,
+        limit_concurrency=512, timeout_keep_alive=15, h11_max_incomplete_event_size=32 << 10, ws="none",
+        proxy_headers=False, lifespan="on",
+    )
+    Server(config).run(sockets=[listener])  # raises the signal that ended it again
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    with suppress(webbrowser.Error, OSError):
+        webbrowser.open(address)

@@ -1,0 +1,213 @@
+"""Follows races and runs on disk, and tells their open pages what changed.
+
+All pages of a race share one watch, which reads files and writes messages once. A message holds the whole of each part
+that changed since the one before, and its id is the version of that state: a page that was away is sent what changed
+since the id that it has seen, or everything, so nothing is lost however long the connection was gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from velodrome import files
+from velodrome.errors import VelodromeError
+from velodrome.run.listing import runs_of
+from velodrome.run.store import RunFolder
+from velodrome.run.yaml_files import LARGEST, parse_yaml
+from velodrome.spec.race import Race
+from velodrome.spec.race_names import expand
+from velodrome.web.live_run import LiveRun
+from velodrome.web.standings import standing_of
+
+#: Seconds between two looks at the files, and between two signs of life on a quiet connection.
+TICK_SECONDS = 1.0
+SIGN_SECONDS = 15.0
+#: A race's verdict is computed again after this many times of what it took, and never more often than every second.
+_PATIENCE = 10.0
+#: Ended runs of a race of which pace and resources are shown, and bytes of events that are read at a look.
+MOST_READ, _BYTES_AT_ONCE = 24, 2 << 20
+#: Jobs of a race that a page lists.
+MOST_JOBS = 2000
+
+
+class Watch:
+    """A race, or a single run, that is being followed as long as somebody looks at it."""
+
+    def __init__(self, runs: Path, path: Path, *, race: bool) -> None:
+        self.runs, self.path, self.is_race = runs, path, race
+        self.boot = secrets.token_hex(4)
+        self.version = 0
+        self.jobs: dict[str, LiveRun] = {}
+        self.header: dict[str, Any] = {}
+        self.standing: dict[str, Any] = {"rows": [], "verdicts": [], "problem": None, "failures": []}
+        self._header_version = self._standing_version = 0
+        self._judged: Any = None
+        self._next_judgement = 0.0
+        self._waiting: tuple[int, list[str]] = (0, [])
+        self._lock = asyncio.Lock()
+        self._message: tuple[int, int, bytes] | None = None
+        self._looked = float("-inf")
+        self.watchers = 0
+
+    async def refresh(self) -> None:
+        """Read the files, unless somebody did so just now."""
+        async with self._lock:
+            if time.monotonic() - self._looked < TICK_SECONDS * 0.8:
+                return
+            await run_in_threadpool(self._look)
+            self._looked = time.monotonic()
+
+    def _look(self) -> None:
+        version = self.version + 1
+        changed = False
+        for run in self._runs():
+            if run.poll():
+                run.version, changed = version, True
+        for run in self._unread():
+            run.read_ended()
+            run.version, changed = version, True
+        header = self._describe()
+        if header != self.header:
+            self.header, self._header_version, changed = header, version, True
+        if self._judge():
+            self._standing_version, changed = version, True
+        if changed:
+            self.version = version
+
+    def _runs(self) -> list[LiveRun]:
+        if not self.is_race:
+            self.jobs.setdefault(self.path.name, LiveRun(self.path))
+            return list(self.jobs.values())
+        for found in runs_of(self.path):
+            if found.name not in self.jobs and len(self.jobs) < MOST_JOBS:
+                self.jobs[found.name] = LiveRun(found.path)
+        return list(self.jobs.values())
+
+    def _unread(self) -> list[LiveRun]:
+        """Ended runs whose events are read now: as many as take no time."""
+        found, size = [], 0
+        for run in list(self.jobs.values())[-MOST_READ:]:
+            if run.events_size:
+                size += run.events_size
+                found.append(run)
+            if size > _BYTES_AT_ONCE:
+                break
+        return found
+
+    def _describe(self) -> dict[str, Any]:
+        running = RunFolder(self.path).is_locked()
+        counts: dict[str, int] = {}
+        for job in self.jobs.values():
+            counts[job.status] = counts.get(job.status, 0) + 1
+        waiting = [name for name in self._expected() if name not in self.jobs]
+        running = running or counts.get("running", 0) > 0
+        if running:
+            status = "running"
+        elif counts.get("failed"):
+            status = "failed"
+        else:
+            status = "interrupted" if counts.get("interrupted") else "incomplete" if waiting else "finished"
+        return {"name": self.path.name, "status": status, "running": running, "counts": counts, "waiting": waiting,
+                "jobs": len(self.jobs) + len(waiting)}
+
+    def _expected(self) -> list[str]:
+        """Names of all jobs that the race has in any case."""
+        if not self.is_race:
+            return []
+        try:
+            file = self.path / "race.yaml"
+            changed = file.stat().st_mtime_ns
+            if self._waiting[0] != changed:
+                race = Race.model_validate(parse_yaml(files.read_text(file, LARGEST)))
+                self._waiting = (changed, [entry.name for entry in expand(race)][:MOST_JOBS])
+        except (OSError, ValueError, VelodromeError):
+            return []
+        return self._waiting[1]
+
+    def _judge(self) -> bool:
+        """Compare the runs again if one more has ended; whether that changed anything."""
+        ended = frozenset((run.name, run.status, run.seconds) for run in self.jobs.values()
+                          if run.status not in ("running", "waiting"))
+        if not self.is_race or ended == self._judged or time.monotonic() < self._next_judgement:
+            return False
+        began = time.monotonic()
+        standing = standing_of(self.runs, self.path.name).fields
+        took = time.monotonic() - began
+        self._next_judgement = time.monotonic() + max(TICK_SECONDS, _PATIENCE * took)
+        self._judged = ended
+        if standing == self.standing:
+            return False
+        self.standing = standing
+        return True
+
+    def state(self, since: int = 0) -> dict[str, Any]:
+        """What changed after a version; everything if that is 0."""
+        found: dict[str, Any] = {"whole": since == 0}
+        jobs = [run.as_json() for run in self.jobs.values() if run.version > since]
+        if jobs or since == 0:
+            found["jobs"] = jobs
+        if self._header_version > since or since == 0:
+            found["race"] = self.header
+        if self.is_race and (self._standing_version > since or since == 0):
+            found["standing"] = self.standing
+        return found
+
+    def message(self, since: int) -> bytes:
+        """The same as bytes of a server-sent event; pages that have seen the same share it."""
+        if self._message is None or self._message[:2] != (since, self.version):
+            text = json.dumps(self.state(since), separators=(",", ":"))
+            event = f"id: {self.boot}-{self.version}\nevent: state\ndata: {text}\n\n"
+            self._message = (since, self.version, event.encode())
+        return self._message[2]
+
+    def seen(self, last: str | None) -> int:
+        """The version that an id stands for; 0 if it is from another watch."""
+        boot, _, number = (last or "").partition("-")
+        known = boot == self.boot and number.isascii() and number.isdigit()
+        return min(int(number[:12]), self.version) if known else 0
+
+    async def stream(self, last: str | None, closing: asyncio.Event) -> AsyncIterator[bytes]:
+        """Messages for one page, from what it has seen on, until it leaves or the server ends."""
+        self.watchers += 1
+        try:
+            yield b"retry: 2000\n\n"
+            since, quiet = self.seen(last), 0.0
+            first = since == 0
+            while not closing.is_set():
+                await self.refresh()
+                if first or self.version > since:
+                    yield self.message(since)
+                    since, quiet, first = self.version, 0.0, False
+                elif quiet >= SIGN_SECONDS:
+                    yield b": still here\n\n"
+                    quiet = 0.0
+                try:
+                    await asyncio.wait_for(closing.wait(), TICK_SECONDS)
+                except TimeoutError:
+                    quiet += TICK_SECONDS
+        finally:
+            self.watchers -= 1
+
+
+class Watches:
+    """The watches of all open pages; those that nobody looks at are forgotten after a while."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self._watches: dict[Path, Watch] = {}
+
+    def of(self, path: Path, *, race: bool) -> Watch:
+        if len(self._watches) > 50:
+            for other in [key for key, watch in self._watches.items() if not watch.watchers][:25]:
+                del self._watches[other]
+        if path not in self._watches:
+            self._watches[path] = Watch(self.runs, path, race=race)
+        return self._watches[path]

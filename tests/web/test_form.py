@@ -1,0 +1,85 @@
+"""The form of a new race has every option of the command, and stands for that command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from velodrome.cli.commands import loaded
+from velodrome.spec.job import Job
+from velodrome.web import form
+
+#: Options of the command that are none of the race, or that the page decides.
+NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "warm", "mirror", "json"}
+
+
+def options() -> dict[str, str]:
+    """The options of `velodrome race` by the name of their parameter."""
+    command = typer.main.get_command(loaded("race"))
+    return {parameter.name or "": parameter.opts[0] for parameter in command.params}
+
+
+def test_the_form_has_a_field_for_every_option_of_the_command() -> None:
+    fields = {field.name for group in form.groups() for field in group.fields}
+    assert fields == options().keys() - NOT_IN_FORM - {"help"}
+    assert set(Job.model_fields) <= fields
+
+
+def test_a_form_stands_for_a_command_that_can_be_pasted() -> None:
+    checked = form.check({
+        "name": "first", "dataset": "digits", "vary": "workers=1,2\nstrategy=single,ddp", "epochs": "2",
+        "until_sure": "true", "baseline": "false", "model_args": "a=1\nb=x y", "engine": "torch",
+    }, Path("my runs"))
+    assert not checked.errors
+    assert checked.command == (
+        "velodrome race --name=first --dataset=digits --vary=workers=1,2 --vary=strategy=single,ddp --epochs=2 "
+        "--until-sure --no-baseline --model-arg=a=1 '--model-arg=b=x y' --engine=torch '--runs=my runs'"
+    )
+    command = typer.main.get_command(loaded("race"))
+    context = command.make_context("race", shlex.split(checked.command)[2:])
+    assert context.params["vary"] == ["workers=1,2", "strategy=single,ddp"]
+    assert context.params["until_sure"] is True
+    assert context.params["baseline"] is False
+    assert checked.name == "first"
+
+
+@pytest.mark.parametrize(("fields", "at", "part"), [
+    ({"epochs": "0"}, "epochs", "'0'"),
+    ({"epochs": "many"}, "epochs", "'many'"),
+    ({"batch_size": "-3"}, "batch_size", "'-3'"),
+    ({"learning_rate": "nan"}, "learning_rate", "nan"),
+    ({"target": "accuracy>>1"}, "target", "accuracy>>1"),
+    ({"vary": "workers"}, "vary", "workers=1,2"),
+    ({"vary": "colour=red"}, "vary", "'colour'"),
+    ({"name": "../../etc"}, "name", "'../../etc'"),
+    ({"budget": "soon"}, "budget", "soon"),
+    ({"repeat": "0"}, "repeat", "'0'"),
+    ({"objective": "beauty"}, "objective", "beauty"),
+    ({"sharding": "both"}, "sharding", "both"),
+    ({"colour": "red"}, "", "colour"),
+    ({"epochs": 3}, "epochs", "text"),
+    ({"name": "a" * 5000}, "name", "2000"),
+    ({"dataset": "a\0b"}, "dataset", "text"),
+])
+def test_a_mistake_is_reported_at_its_field(fields: dict[str, str], at: str, part: str) -> None:
+    checked = form.check(fields, Path("runs"))
+    assert list(checked.errors) == [at]
+    assert part in checked.errors[at]
+    assert checked.name is None
+
+
+def test_no_value_can_become_an_option() -> None:
+    checked = form.check({"dataset": "--mirror=/etc", "vary": "--runs=/tmp\nworkers=1"}, Path("runs"))
+    assert "--dataset=--mirror=/etc" in checked.words
+    assert all(word == "race" or word.startswith(("--dataset=", "--vary=", "--runs=runs")) for word in checked.words)
+
+
+@pytest.mark.parametrize(("sentence", "at"), [
+    ("--dataset 'nothing' is unknown", "dataset"), ("--no-baseline makes no sense", "baseline"),
+    ("no run: try --out", ""), ("something else", ""),
+])
+def test_a_sentence_of_the_command_is_shown_at_the_field_it_names(sentence: str, at: str) -> None:
+    assert list(form.errors_of(sentence)) == [at]

@@ -1,0 +1,159 @@
+"""Open pages learn everything that changes on disk, and lose nothing while they are away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic_races import BEGAN, events_of, repeated, result, write_race
+from velodrome import files
+from velodrome.run.store import LOCK
+from velodrome.web.live_run import MOST_POINTS, LiveRun, Points
+from velodrome.web.watch import Watch
+
+
+@pytest.fixture
+def race(runs: Path) -> Path:
+    return write_race(runs, repeated([1000.0, 1010.0], strategy="single"), "first").path
+
+
+def looked(watch: Watch) -> Watch:
+    watch._look()
+    return watch
+
+
+def jobs(state: dict[str, Any]) -> list[str]:
+    return [job["name"] for job in state.get("jobs", [])]
+
+
+def begin(race: Path, name: str) -> files.FileLock:
+    """A run that a controller holds, with a job and no events yet."""
+    folder = race / name
+    folder.mkdir()
+    fields = {"dataset": "digits", "engine": "torch", "strategy": "ddp", "workers": 2, "batch_size": 64, "epochs": 4}
+    (folder / "job.yaml").write_text(json.dumps(fields))
+    lock = files.FileLock(folder / LOCK)
+    assert lock.acquire()
+    return lock
+
+
+def add(folder: Path, *events: dict[str, Any], end: str = "\n") -> None:
+    with (folder / "events.jsonl").open("a") as stream:
+        stream.write("\n".join(json.dumps(event) for event in events) + end)
+
+
+def progress(epoch: int, step: int, seconds: float) -> dict[str, Any]:
+    return {"time": BEGAN + seconds, "role": "worker", "rank": 0, "kind": "progress", "epoch": epoch, "step": step,
+            "steps": 10, "examples": 100 * step, "seconds": seconds, "loss": 1.0, "accuracy": 0.5}
+
+
+def test_a_page_that_was_away_is_sent_what_changed_since_its_last_message(runs: Path, race: Path) -> None:
+    watch = looked(Watch(runs, race, race=True))
+    seen = f"{watch.boot}-{watch.version}"
+    assert len(jobs(watch.state())) == 2
+    lock = begin(race, "third")
+    looked(watch)
+    add(race / "third", progress(1, 5, 1.0))
+    looked(watch)
+    missed = watch.state(watch.seen(seen))
+    assert not missed["whole"]
+    assert jobs(missed) == ["third"]
+    assert missed["jobs"][0]["done"] == pytest.approx(0.125)
+    assert missed["race"]["status"] == "running"
+    lock.release(remove=True)
+
+
+@pytest.mark.parametrize("last", [None, "", "x", "0000-1", "-", "12-ab", "☃-3", "9" * 400])
+def test_an_unknown_id_is_answered_with_everything(runs: Path, race: Path, last: str | None) -> None:
+    watch = looked(Watch(runs, race, race=True))
+    state = watch.state(watch.seen(last))
+    assert state["whole"]
+    assert len(jobs(state)) == 2
+    assert state["standing"]["verdicts"]
+
+
+def test_a_server_that_was_started_again_sends_everything(runs: Path, race: Path) -> None:
+    first, second = looked(Watch(runs, race, race=True)), looked(Watch(runs, race, race=True))
+    assert second.seen(f"{first.boot}-{first.version}") == 0
+
+
+def test_nothing_is_sent_while_nothing_changes(runs: Path, race: Path) -> None:
+    watch = looked(Watch(runs, race, race=True))
+    version = watch.version
+    for _ in range(3):
+        looked(watch)
+    assert watch.version == version
+
+
+def test_a_run_is_followed_from_its_start_to_its_end(runs: Path, race: Path) -> None:
+    watch = looked(Watch(runs, race, race=True))
+    lock = begin(race, "third")
+    looked(watch)
+    assert watch.jobs["third"].as_json()["status"] == "running"
+    made = result(strategy="ddp", workers=2, seed=9)
+    whole = events_of(made)
+    add(race / "third", *whole[:10], end="")
+    looked(watch)
+    add(race / "third", {"kind": "nonsense"})
+    looked(watch)
+    # The last event had no end of line yet: it was half written, and the rest of the line belongs to it.
+    assert watch.jobs["third"].as_json()["status"] == "running"
+    add(race / "third", *whole[10:])
+    looked(watch)
+    state = watch.jobs["third"].as_json()
+    assert state["curve"]["epoch"] == [1, 2, 3, 4]
+    assert state["curve"]["examples"] == [1200, 2400, 3600, 4800]
+    assert [node["process"] for node in state["nodes"]] == ["worker 0", "worker 1"]
+    files.write_text(race / "third" / "result.json", json.dumps(made))
+    lock.release(remove=True)
+    watch._next_judgement = 0.0
+    looked(watch)
+    state = watch.jobs["third"].as_json()
+    assert (state["status"], state["done"]) == ("finished", 1.0)
+    assert watch.standing["rows"][-1]["workers"] == 2
+
+
+def test_a_run_that_is_repeated_begins_anew(race: Path) -> None:
+    name = sorted(path.parent.name for path in race.glob("*/job.yaml"))[0]
+    run = LiveRun(race / name)
+    run.poll()
+    assert run.status == "finished"
+    (race / name).rename(race / f"{name}.attempt-1")
+    lock = begin(race, name)
+    assert run.poll()
+    assert run.status == "running"
+    assert run.curve == []
+    assert run.as_json()["rate"] is None
+    lock.release(remove=True)
+
+
+def test_a_stream_has_ids_and_ends_with_the_server(runs: Path, race: Path) -> None:
+    async def read() -> list[bytes]:
+        watch, closing = Watch(runs, race, race=True), asyncio.Event()
+        found = []
+        async for message in watch.stream(None, closing):
+            found.append(message)
+            if b"event: state" in message:
+                closing.set()
+        assert watch.watchers == 0
+        return found
+
+    first, second = asyncio.run(read())
+    assert first == b"retry: 2000\n\n"
+    head, kind, data = second.decode().strip().split("\n")
+    assert head.startswith("id: ")
+    assert kind == "event: state"
+    assert json.loads(data.removeprefix("data: "))["whole"]
+
+
+def test_curves_stay_short_however_long_a_run_is() -> None:
+    points = Points.of(2)
+    for place in range(10_000):
+        points.add(place, 2.0 * place)
+    assert MOST_POINTS <= len(points.columns[0]) < 2 * MOST_POINTS
+    gaps = {second - first for first, second in zip(points.columns[0], points.columns[0][1:], strict=False)}
+    assert len(gaps) == 1
