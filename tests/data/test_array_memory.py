@@ -33,7 +33,7 @@ print(catalogue.describe(sys.argv[1]).train)
 
 def within(name: str, limit: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", LIMITED, name, str(limit)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LIMITED, name, str(limit)], capture_output=True, text=True, timeout=280, check=False
     )
 
 

@@ -105,6 +105,23 @@ def test_an_item_that_raises_and_a_length_that_changes_are_one_sentence(load):
         data.train.gather(np.array([0]))
 
 
+def test_a_length_that_changes_while_items_are_read_is_the_reason_for_one_that_is_missing(load):
+    class Shrinking(Squares):
+        def __getitem__(self, index):
+            self.reads += 1
+            if self.training and self.reads > 5:
+                self.count = 40
+            return super().__getitem__(range(self.count)[index])
+
+    squares = Shrinking(label=float)
+    squares.training, squares.reads = False, 0
+    data = load(squares)
+    squares.training, squares.reads = True, 0
+    with pytest.raises(UserCodeError, match="had 60 examples when training began and has 40 now") as no:
+        data.train.gather(np.arange(len(data.train)))
+    assert isinstance(no.value.__cause__, IndexError)
+
+
 @pytest.mark.parametrize(
     ("item", "why"),
     [

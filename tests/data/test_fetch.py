@@ -115,7 +115,7 @@ def test_a_silent_server_is_given_up(monkeypatch):
         began = time.monotonic()
         with pytest.raises(DataError, match="no answer for 0 s"):
             tiny.data_set(publishers=(url,)).load(1, 0.1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_processes_that_prepare_at_once_fetch_each_file_once_and_all_succeed(tmp
         for process in processes:
             process.start()
         start.set()
-        assert [results.get(timeout=20) for _ in processes] == [True] * 3
+        assert [results.get(timeout=280) for _ in processes] == [True] * 3
         for process in processes:
             process.join(10)
     assert len(server.requests) == 4

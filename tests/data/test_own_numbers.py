@@ -97,6 +97,13 @@ def test_sequences_of_integers_stay_integers(tmp_path, named):
     assert data.class_names == ("no", "yes")
 
 
+def test_yes_and_no_stay_so_and_engines_make_numbers_of_them(tmp_path, named):
+    x = RANDOM.random((40, 6)) < 0.5
+    data = load(named(tmp_path, {"x_train": x, "y_train": np.arange(40) % 2}))
+    (field,) = data.inputs
+    assert (field.dtype, rows_of(data, "inputs", "x")) == ("bool", sorted(row.tobytes() for row in x))
+
+
 def test_several_inputs_and_targets_have_names(tmp_path, named):
     number = np.arange(40)
     given = {

@@ -214,7 +214,7 @@ def test_two_processes_at_once_decode_once(tmp_path):
     workers = [context.Process(target=_decode, args=(name, queue)) for _ in range(3)]
     for worker in workers:
         worker.start()
-    found = [queue.get(timeout=60) for _ in workers]
+    found = [queue.get(timeout=280) for _ in workers]
     for worker in workers:
         worker.join(10)
     assert sum(calls for calls, _ in found) == 1

@@ -52,7 +52,7 @@ def test_a_table_may_name_the_parts(tmp_path):
     assert len(splits.test) == 3
 
 
-@pytest.mark.parametrize("column", ["part", "split"])
+@pytest.mark.parametrize("column", ["part", "split", "Split", "PART"])
 def test_a_column_of_parts_is_used_without_being_named_and_announced(tmp_path, velodrome, column):
     folder = write_folders(tmp_path / "set")
     rows = [(file, f"{kind},{'Test' if file.endswith('9.png') else 'train'}") for file, kind in good_rows(folder)]
@@ -72,6 +72,15 @@ def test_a_column_of_parts_that_names_none_is_not_used_and_that_is_told(tmp_path
     splits = load(write_table(folder, rows, "image,label,split"))
     assert "column 'split' is not used: its values (fold 0, fold 1) are not train, validation or test" in splits.notes
     assert len(splits.test) == 6
+
+
+def test_a_column_that_divides_the_rows_by_another_name_is_noticed(tmp_path):
+    folder = write_folders(tmp_path / "set")
+    rows = [(file, f"{kind},{'Val' if file.endswith('9.png') else 'train'}") for file, kind in good_rows(folder)]
+    table = write_table(folder, rows, "image,label,subset")
+    noticed = "column 'subset' seems to divide the rows, and is not used: list.csv?part=subset divides them by it"
+    assert noticed in load(table).notes
+    assert noticed not in load(f"{table}?part=subset").notes
 
 
 def test_a_row_of_an_unknown_part_is_bad_data(tmp_path):

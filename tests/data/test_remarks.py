@@ -51,7 +51,7 @@ def test_pictures_that_are_in_two_parts_are_counted(tmp_path, velodrome):
     # Another file, name and format, and the same pixels.
     picture(COLOURS["ant"], 0).save(folder / "test" / "ant" / "renamed.bmp")
     told = [
-        "1 of 16 test images are also in the training set, pixel by pixel",
+        "1 of 16 test images is also in the training set, pixel by pixel",
         "3 of 9 validation images are also in the training set, pixel by pixel",
         "6 of 16 test images are also in the validation set, pixel by pixel",
     ]
@@ -79,7 +79,7 @@ def test_rows_of_a_table_that_name_one_file_twice_are_counted(tmp_path):
     table.write_text("\n".join(["image,label,part", *rows, "ant/00.png,ant,test", "bee/00.png,ant,test"]))
     notes = " ".join(load(f"path:{table}").notes)
     assert "2 of 2 test images are also in the training set" in notes
-    assert "1 images occur with different labels, in 2 examples" in notes
+    assert "1 image occurs with different labels, in 2 examples" in notes
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ def test_rows_of_arrays_are_compared_too(tmp_path):
     np.savez(tmp_path / "set.npz", **arrays())
     leaked, doubtful = load(f"path:{tmp_path / 'set.npz'}", validation=0.0).notes
     assert leaked.startswith("4 of 15 test images are also in the training set, pixel by pixel")
-    assert doubtful.startswith("1 images occur with different labels, in 2 examples")
+    assert doubtful.startswith("1 image occurs with different labels, in 2 examples")
 
 
 def test_and_those_of_a_function(tmp_path, monkeypatch):
@@ -106,7 +106,7 @@ def test_and_those_of_a_function(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     leaked, doubtful = load("leaky_data:load", validation=0.0).notes
     assert leaked.startswith("4 of 15 test images are also in the training set, pixel by pixel")
-    assert doubtful.startswith("1 images occur with different labels, in 2 examples")
+    assert doubtful.startswith("1 image occurs with different labels, in 2 examples")
 
 
 def test_shards_remember_what_was_found_when_they_were_written(tmp_path, velodrome):
@@ -136,7 +136,7 @@ def test_sets_of_the_mnist_family_are_looked_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
     first = tiny.data_set().load(1, 0.1).notes
     assert len(first) >= 1
-    assert first[0].startswith("1 of 20 test images are also in the ")
+    assert first[0].startswith("1 of 20 test images is also in the ")
     monkeypatch.setattr("velodrome.data.remarks.fingerprints", None)
     assert tiny.data_set().load(1, 0.1).notes == first
 
@@ -181,3 +181,38 @@ def test_a_class_needs_an_image_for_training_and_for_every_part_that_is_drawn(tm
         assert load(f"path:{folder}", "skip").class_names == ("ant", "cat")
         picture(COLOURS["bee"], number).save(top / "train" / "bee" / f"{number}.png")
     assert load(f"path:{folder}").class_names == ("ant", "bee", "cat")
+
+
+def write_rows(path: Path, rows: list[list[object]]) -> Path:
+    path.write_text("\n".join(["area,rooms,kind,part", *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def test_the_same_row_of_a_table_in_two_parts_and_with_two_labels_is_counted(tmp_path):
+    rows = [[place * 1.5, place % 4, "ab"[place % 2], "train" if place < 40 else "test"] for place in range(50)]
+    path = write_rows(tmp_path / "clean.csv", rows)
+    clean = catalogue.load_examples(f"path:{path}?target=kind", seed=1, validation=0.0)
+    assert not any("also in" in note or "different labels" in note for note in clean.notes)
+    rows[45][:3], rows[46][:2] = rows[7][:3], rows[8][:2]
+    rows[46][2] = "b"
+    path = write_rows(tmp_path / "leak.csv", rows)
+    notes = catalogue.load_examples(f"path:{path}?target=kind", seed=1, validation=0.0).notes
+    assert any(note.startswith("2 of 10 test rows are also in the training set, number by number") for note in notes)
+    assert "1 row occurs with different labels, in 2 examples: at most one label of each can be right" in notes
+
+
+def test_a_table_of_a_few_categories_repeats_itself_without_a_warning(tmp_path):
+    rows = [[place % 3, place % 2, "ab"[place % 2], "train" if place < 40 else "test"] for place in range(50)]
+    path = write_rows(tmp_path / "few.csv", rows)
+    notes = catalogue.load_examples(f"path:{path}?target=kind", seed=1, validation=0.0).notes
+    assert not any("also in" in note for note in notes)
+
+
+def test_the_same_array_in_two_parts_and_a_class_that_is_not_tested_are_reported(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
+    y = np.arange(40) % 3
+    tested, known = np.concatenate([x[:3], -x[:5]]), y[:8] < 2
+    np.savez(tmp_path / "set.npz", x_train=x, y_train=y, x_test=tested[known], y_test=y[:8][known])
+    notes = catalogue.load_examples(f"path:{tmp_path / 'set.npz'}", seed=1, validation=0.0).notes
+    assert any(note.startswith("2 of 6 test examples are also in the training set, number by number") for note in notes)
+    assert any(note.startswith("classes without test examples: 1 (2)") for note in notes)

@@ -319,7 +319,7 @@ def test_gathering_at_random_does_not_let_the_process_grow(tmp_path):
     with large.open("wb") as stream:
         stream.truncate(400_000 * 784)  # 300 MiB, without a block on disk
     done = subprocess.run(
-        [sys.executable, "-c", _GATHERS, str(large)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", _GATHERS, str(large)], capture_output=True, text=True, timeout=280, check=True
     )
     assert int(done.stdout) < 96
 

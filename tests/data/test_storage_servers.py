@@ -173,7 +173,7 @@ def test_a_user_without_permission_is_told(hadoop, monkeypatch):
             open_store(url).write("b", b"1")
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
+@pytest.mark.parametrize("scheme", ["hdfs", pytest.param("webhdfs", marks=pytest.mark.slow)])
 def test_a_read_completes_although_a_datanode_is_killed_meanwhile(hadoop, scheme):
     url = f"{getattr(hadoop, scheme)}/{scheme}/killed"
     payload = np.random.default_rng(5).bytes(40 << 20)

@@ -147,6 +147,13 @@ def test_a_column_of_parts_divides_the_rows(tmp_path):
         load(f"{path}?target=price&part=split&features=split")
 
 
+def test_a_column_of_parts_with_another_name_is_noticed(tmp_path):
+    rows = [{**row, "Usage": ("train", "test")[place % 2]} for place, row in enumerate(houses(90))]
+    data = load(f"{write(tmp_path / 'houses.csv', rows)}?target=price")
+    assert ("column 'Usage' seems to divide the rows, and is used as a feature: &part=Usage divides them by it"
+            in data.notes)
+
+
 def test_a_split_depends_on_the_seed_and_keeps_classes_in_proportion(tmp_path):
     path = write(tmp_path / "houses.csv", houses(150))
     one, other = (load(f"{path}?target=city", seed=seed) for seed in (1, 2))

@@ -163,7 +163,7 @@ class Started:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
-    def wait_for(self, words: str, seconds: float = 90) -> None:
+    def wait_for(self, words: str, seconds: float = 280) -> None:
         """Wait until it has said some words."""
         deadline = time.monotonic() + seconds
         while words not in self.output.read_text():
@@ -198,7 +198,7 @@ def start(
     ]
 
 
-def finish(started: list[Started], folder: Path, *, seconds: float = 120) -> Ran:
+def finish(started: list[Started], folder: Path, *, seconds: float = 280) -> Ran:
     """Wait for all of them; one that does not end in time is killed, so that none outlives this call."""
     codes = _ask(started[0].warm, reap=[each.pid for each in started], seconds=seconds)
     return Ran([_ended(each, code) for each, code in zip(started, codes, strict=True)], folder)
@@ -206,7 +206,7 @@ def finish(started: list[Started], folder: Path, *, seconds: float = 120) -> Ran
 
 def run(
     job: Job, data: Path, folder: Path, *, hosts: list[str] | None = None, resume: bool = False, good: bool = True,
-    seconds: float = 120, without: str = "",
+    seconds: float = 280, without: str = "",
 ) -> Ran:
     """Run a job to its end."""
     ran = finish(start(job, data, folder, hosts=hosts, resume=resume, without=without), folder, seconds=seconds)

@@ -25,7 +25,7 @@ def velodrome(tmp_path: Path) -> Velodrome:
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "velodrome", *words], capture_output=True, text=True, timeout=200,
+            [sys.executable, "-m", "velodrome", *words], capture_output=True, text=True, timeout=280,
             cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False,
         )
 

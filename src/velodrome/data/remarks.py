@@ -1,26 +1,30 @@
-"""What makes a division misleading, as sentences: the same picture in two parts, one picture with several labels,
-classes that are not tested.
+"""What makes a division misleading, as sentences: the same picture or row in two parts, one of them with several
+labels, classes that are not tested.
 
-Pictures are compared by fingerprints of their pixels, which are made once and kept with the prepared data.
+Examples are compared by fingerprints of their pixels or numbers, which are made once and kept with the prepared data.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
 from velodrome.printable import shown
 
 Fingerprints = NDArray[np.uint64]
 #: How many classes are named.
 _NAMED = 10
+#: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
+_MOSTLY_DIFFERENT = 0.5
 
 
 def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
@@ -43,6 +47,11 @@ def fingerprints_of_file(path: Path, rows: NDArray[np.int64]) -> Fingerprints:
         return _numbers(map(image, rows.tolist()))
 
 
+def row_fingerprints(inputs: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> Fingerprints:
+    """A number for each of these rows of several arrays: equal where all inputs are."""
+    return _numbers(b"".join(array[row].tobytes() for array in inputs.values()) for row in rows.tolist())
+
+
 def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
     sums = (hashlib.blake2b(pixels, digest_size=8).digest() for pixels in images)
     return np.frombuffer(b"".join(sums), np.uint64)
@@ -50,12 +59,30 @@ def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
 
 def with_remarks(splits: Splits, prints: Sequence[Fingerprints] | None) -> Splits:
     """The splits with notes about them; `prints` are those of training, validation and test."""
-    found = tuple(_overlaps(splits, prints)) if prints is not None else splits.overlaps
-    return replace(splits, notes=(*splits.notes, *found, *_untested(splits)), overlaps=found)
+    labels = [part.labels for part in (splits.train, splits.validation, splits.test)]
+    found = splits.overlaps if prints is None else tuple(_overlaps(prints, labels, "images", "pixel by pixel"))
+    names = splits.class_names or range(splits.classes)
+    untested = _untested(labels, names, all_files=not splits.own_files)
+    return replace(splits, notes=(*splits.notes, *found, *untested), overlaps=found)
 
 
-def _overlaps(splits: Splits, prints: Sequence[Fingerprints]) -> list[str]:
-    """Images that are in two parts, and images with several labels."""
+def with_row_remarks(arrays: Arrays, prints: Sequence[Fingerprints], noun: str) -> Arrays:
+    """The same for examples that are arrays or rows of a table."""
+    labels = None
+    if arrays.classes is not None and all(targets.ndim == 1 for targets in arrays.train.targets.values()):
+        labels = [next(iter(part.targets.values())) for part in (arrays.train, arrays.validation, arrays.test)]
+    found = []
+    if len(np.unique(prints[0])) > _MOSTLY_DIFFERENT * len(prints[0]):
+        found += _overlaps(prints, labels, noun, "number by number")
+    if labels is not None:
+        found += _untested(labels, arrays.class_names or range(arrays.classes or 0), all_files=True)
+    return replace(arrays, notes=(*arrays.notes, *found))
+
+
+def _overlaps(
+    prints: Sequence[Fingerprints], labels: Sequence[NDArray[Any]] | None, noun: str, how: str
+) -> list[str]:
+    """Examples that are in two parts, and examples with several labels."""
     every = np.concatenate(prints)
     if len(np.unique(every)) == len(every):
         return []
@@ -67,34 +94,37 @@ def _overlaps(splits: Splits, prints: Sequence[Fingerprints]) -> list[str]:
     ):
         if twice := int(np.isin(part, other).sum()):
             found.append(
-                f"{twice:,} of {len(part):,} {name} images are also in the {where} set, pixel by pixel: remove them "
-                f"from one of the two, or {name} results look better than they are"
+                f"{twice:,} of {len(part):,} {name} {noun} {'is' if twice == 1 else 'are'} also in the {where} set, "
+                f"{how}: remove duplicates from one of the two, or {name} results look better than they are"
             )
-    labels = np.concatenate([part.labels for part in (splits.train, splits.validation, splits.test)])
-    order = np.lexsort((labels, every))
-    differ = (every[order][1:] == every[order][:-1]) & (labels[order][1:] != labels[order][:-1])
+    if labels is None:
+        return found
+    marks = np.concatenate(list(labels))
+    order = np.lexsort((marks, every))
+    differ = (every[order][1:] == every[order][:-1]) & (marks[order][1:] != marks[order][:-1])
     doubtful = np.unique(every[order][1:][differ])
     if len(doubtful):
         examples = int(np.isin(every, doubtful).sum())
+        one = len(doubtful) == 1
         found.append(
-            f"{len(doubtful):,} images occur with different labels, in {examples:,} examples: at most one label of "
-            "each can be right"
+            f"{len(doubtful):,} {noun[:-1] if one else noun} {'occurs' if one else 'occur'} with different labels, in "
+            f"{examples:,} examples: at most one label of each can be right"
         )
     return found
 
 
-def _untested(splits: Splits) -> list[str]:
+def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all_files: bool) -> list[str]:
     """Classes without test examples, and those that the division left without training examples."""
     found = []
+    train, _, test = labels
     for name, part, effect in (
-        ("test", splits.test, "test results say nothing about them"),
-        ("training", splits.train, "they are never learned; choose a smaller --validation, or add examples"),
+        ("test", test, "test results say nothing about them"),
+        ("training", train, "they are never learned; choose a smaller --validation, or add examples"),
     ):
-        if name == "training" and splits.own_files:
+        if name == "training" and not all_files:
             continue  # other workers have the rest
-        missing = np.flatnonzero(np.bincount(part.labels, minlength=splits.classes) == 0).tolist()
+        missing = np.flatnonzero(np.bincount(part, minlength=len(known)) == 0).tolist()
         if missing:
-            known = splits.class_names or range(splits.classes)
             names = ", ".join(shown(known[place]) for place in missing[:_NAMED])
             more = f", and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
             found.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")

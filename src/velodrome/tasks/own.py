@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import BadRequest
@@ -67,6 +68,17 @@ class OwnTask(ExampleTask):
         """Whether the user's object counts anything beside the loss."""
         return callable(getattr(self.user, "metrics", None))
 
+    def place(self, method: str) -> str:
+        """Where a method of the user's class begins, as the end of a sentence; empty if that cannot be found."""
+        code = getattr(getattr(self.user, method, None), "__code__", None)
+        return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+    def _sources(self) -> str:
+        """The methods that metrics come from, each with its place."""
+        return " or ".join(
+            f"{name}(){self.place(name)}" for name in METHODS[1:] if callable(getattr(self.user, name, None))
+        ) or "loss()"
+
     def learn(self, sums: Mapping[str, float], total: float, loss_sum: float) -> None:
         """Take the names of counts and metrics from a first batch, which the engine tried; refuse what cannot work."""
         wrong = [name for name in sums if not isinstance(name, str) or name in _ALWAYS]
@@ -83,7 +95,7 @@ class OwnTask(ExampleTask):
             if value is None:
                 raise BadRequest(
                     f"--task {self.name!r}: the metric {name!r} of a first batch is not a finite number: look for a "
-                    "division by zero, or a logarithm of zero, in metrics() or measure()"
+                    f"division by zero, or a logarithm of zero, in {self._sources()}"
                 )
         decided = self._better or {"loss": "less"}  # what nobody wants more or less of does not decide
         order = dict.fromkeys([*decided, *measured])

@@ -41,6 +41,7 @@ ENDS: dict[str, Callable[[Any, bool], Any]] = {
     "tf-softmax": lambda logits, _: tf.nn.softmax(logits),
     "ops-softmax": lambda logits, _: keras.ops.softmax(logits, axis=1),
     "activations-softmax": lambda logits, _: keras.activations.softmax(logits),
+    "indexed": lambda logits, _: tf.nn.softmax(logits[:, None, :])[:, 0],
     "in-evaluation": lambda logits, training: logits if training else tf.nn.softmax(logits),
     "in-training": lambda logits, training: tf.nn.softmax(logits) if training else logits,
     "log-softmax": lambda logits, _: tf.nn.log_softmax(logits),
@@ -49,6 +50,7 @@ ENDS: dict[str, Callable[[Any, bool], Any]] = {
     # Not to be mistaken for a softmax over the classes.
     "scaled": lambda logits, _: tf.nn.softmax(logits) * 3,
     "over-examples": lambda logits, _: tf.nn.softmax(logits, axis=0),
+    "reversed": lambda logits, _: tf.nn.softmax(logits)[:, ::-1],
     "hand-written": lambda logits, _: _hand_written(logits),
     "in-a-function": lambda logits, _: tf.function(tf.nn.softmax)(logits),
     "tuple": lambda logits, _: (logits[:, :3], logits),

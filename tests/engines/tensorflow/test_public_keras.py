@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from driver import Ran, largest_difference
+from keras_numbers import numbers
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.integration
@@ -41,7 +42,7 @@ def test_two_workers_end_with_the_weights_of_one(train: Any, kind: str, strategy
     alone, ran = (train(**asked(kind, name)) for name in ("single", strategy))
     assert largest_difference(ran.state, alone.state, "weights") < 1e-9
     assert ran.result["test"]["correct"] == alone.result["test"]["correct"]
-    assert not [message for message in warnings(ran) if "promise" in message]
+    assert not [message for message in warnings(ran) if "guarantee" in message]
     history = ran.result["history"]
     assert history[-1]["train_loss"] < history[0]["train_loss"]
 
@@ -55,7 +56,7 @@ def test_what_is_outside_the_promise_trains_and_is_stated_once(
     train: Any, kind: str, arguments: dict[str, Any], strategy: str, reason: str
 ) -> None:
     ran = train(**asked(kind, strategy, arguments=arguments))
-    (message,) = [one for one in warnings(ran) if "promise" in one]
+    (message,) = [one for one in warnings(ran) if "guarantee" in one]
     assert reason in message
     assert ("random numbers" in message) == (reason == "random numbers")
     assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]
@@ -66,7 +67,7 @@ def test_what_is_outside_the_promise_trains_and_is_stated_once(
 def test_a_parameter_server_trains_it_too(train: Any, kind: str) -> None:
     ran = train(**asked(kind, "parameter-server"))
     assert ran.result["history"][-1]["train_loss"] < ran.result["history"][0]["train_loss"]
-    assert not [message for message in warnings(ran) if "promise" in message]
+    assert not [message for message in warnings(ran) if "guarantee" in message]
 
 
 def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any) -> None:
@@ -79,10 +80,7 @@ def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any
 
     stored = np.load(data)
     images, labels = stored["train_images"] / 255.0, stored["train_labels"]
-    policy, kind = keras.config.dtype_policy(), keras.config.floatx()  # the policy outlasts the kind it was made of
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    try:
+    with numbers("float64"):
         keras.utils.set_random_seed(3)
         model = keras_public.build((8, 8, 1), 10, "regularized")
         speed = [0.0 for _ in model.trainable_variables]
@@ -99,7 +97,4 @@ def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any
                 for variable, moved in zip(model.trainable_variables, speed, strict=True):
                     variable.assign(np.asarray(variable) - 0.05 * moved)
         expected = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
-    finally:
-        keras.config.set_floatx(kind)
-        keras.config.set_dtype_policy(policy)
     np.testing.assert_allclose(train(**asked("regularized", "single")).state["weights"], expected, atol=1e-9)

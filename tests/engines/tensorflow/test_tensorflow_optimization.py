@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from driver import largest_difference
 from driver_process import read_data
+from keras_numbers import numbers
 
 from velodrome.tasks.schedule import order_of_epoch
 
@@ -36,8 +37,7 @@ def by_keras(data: Path, optimizer: Any, rate: Any, smoothing: float, steps: int
     import keras
     import keras_nets
 
-    keras.config.set_floatx("float64")
-    try:
+    with numbers("float64"):
         splits = read_data(str(data))
         keras.utils.set_random_seed(3)
         model = keras_nets.conv(splits.input_shape, splits.classes)
@@ -52,11 +52,8 @@ def by_keras(data: Path, optimizer: Any, rate: Any, smoothing: float, steps: int
         if optimizer.use_ema:
             optimizer.finalize_variable_values(model.trainable_variables)
         return weights, np.concatenate([np.ravel(value) for value in model.trainable_variables])
-    finally:
-        keras.config.set_floatx("float32")
 
 
-@pytest.mark.slow
 def test_all_of_it_together_is_what_keras_makes_of_it(train: Any, data: Path) -> None:
     keras = pytest.importorskip("keras")
     ours = train(strategy="single", **EVERYTHING)
@@ -70,7 +67,6 @@ def test_all_of_it_together_is_what_keras_makes_of_it(train: Any, data: Path) ->
     assert [row["learning_rate"] for row in ours.result["history"]] == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow
 def test_nesterov_is_that_of_keras(train: Any, data: Path) -> None:
     keras = pytest.importorskip("keras")
     ours = train(strategy="single", optimizer="momentum", nesterov=True, learning_rate=0.01, steps=STEPS)
@@ -130,8 +126,7 @@ OWN = {"optimizer": "keras_nets:make_optimizer", "epochs": 3, "model": "keras_ne
 
 
 @pytest.mark.parametrize(("strategy", "workers", "changes"), [
-    pytest.param("mirrored", 2, {"schedule": "linear"}, marks=pytest.mark.slow),
-    pytest.param("single", 1, {}, marks=pytest.mark.slow),
+    ("mirrored", 2, {"schedule": "linear"}), pytest.param("single", 1, {}, marks=pytest.mark.slow),
     pytest.param("multi-worker-mirrored", 2, {}, marks=pytest.mark.slow),
     pytest.param("central-storage", 2, {}, marks=pytest.mark.slow),
     pytest.param("parameter-server", 1, {"schedule": "linear"}, marks=pytest.mark.slow),

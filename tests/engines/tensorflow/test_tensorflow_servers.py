@@ -113,7 +113,7 @@ def test_two_workers_see_every_example_once_an_epoch(train: Any) -> None:
 
 
 def _wait_for_epoch(folder: Path, epochs: int) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 200
     while not list(folder.glob(f"checkpoints/epoch-{epochs:04d}.safetensors")):
         assert time.monotonic() < deadline, "no checkpoint in time"
         time.sleep(0.05)
@@ -151,7 +151,7 @@ def test_the_chief_ends_when_it_cannot_go_on(
     started = start(asked, data, tmp_path)
     _wait_for_epoch(tmp_path, 1)
     _kill(started, role, 0)
-    ran = finish(started, tmp_path, seconds=30)
+    ran = finish(started, tmp_path)
     assert _chief(ran).code == 1, ran.logs
     (error,) = _chief(ran).of_kind("error")
     assert error["cause"] == "peer"
@@ -162,7 +162,7 @@ def test_a_synchronous_worker_says_that_it_lost_its_peer(make_job: Any, data: Pa
     started = start(make_job(strategy="multi-worker-mirrored", workers=2, batch_size=2, epochs=500), data, tmp_path)
     _wait_for_epoch(tmp_path, 1)
     _kill(started, "worker", 1)
-    survivor, _ = finish(started, tmp_path, seconds=30).processes
+    survivor, _ = finish(started, tmp_path).processes
     assert survivor.code == 1, survivor.log
     (error,) = survivor.of_kind("error")
     assert error["cause"] == "peer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import nn
@@ -109,3 +110,32 @@ class NoLoss:
 
 class UnknownMetric(Quantile):
     better = {"bleu": "more"}  # noqa: RUF012
+
+
+class MissingKey:
+    def loss(self, model, batch):
+        return model(batch.x).reshape(-1) - batch.targets["price"]
+
+
+class CountingInNumPy(Quantile):
+    """Counts of NumPy's own types, as many metrics of other libraries are."""
+
+    def metrics(self, outputs, batch):
+        covered = (batch.y <= outputs.reshape(-1)).numpy()
+        return {"covered": np.sum(covered), "width": np.float32(outputs.abs().sum())}
+
+
+class WrongInside(nn.Module):
+    """Two layers that do not fit each other."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.first, self.second = nn.Linear(inputs, 7), nn.Linear(8, 1)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.second(hidden)
+
+
+def wrong_inside(input_shape):
+    return WrongInside(input_shape[0])

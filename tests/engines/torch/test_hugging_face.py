@@ -94,4 +94,4 @@ def test_tied_embeddings_stay_tied(train) -> None:
 def test_dropout_is_outside_the_promise(train) -> None:
     ran = train("bert", "ddp", model_args={"dropout": 0.2})
     (warning,) = [event["message"] for process in ran.processes for event in process.of_kind("warning")]
-    assert "random numbers drawn in the forward pass (dropout" in warning
+    assert "random numbers in its forward pass (dropout" in warning

@@ -75,7 +75,7 @@ def test_two_workers_end_with_the_weights_of_one(train, kind: str, arguments: di
     alone, ran = (train(kind, name, arguments=arguments) for name in ("single", strategy))
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
     assert ran.result["test"]["correct"] == alone.result["test"]["correct"]
-    assert not [message for message in warnings(ran) if "promise" in message]
+    assert not [message for message in warnings(ran) if "guarantee" in message]
     history = ran.result["history"]
     assert history[-1]["train_loss"] < history[0]["train_loss"]
 
@@ -116,7 +116,7 @@ def test_what_is_outside_the_promise_trains_and_is_stated_once(
     train, kind: str, reasons: list[str], strategy: str
 ) -> None:
     ran = train(kind, strategy, dtype="float32")
-    (message,) = [one for one in warnings(ran) if "promise" in one]
+    (message,) = [one for one in warnings(ran) if "guarantee" in one]
     assert all(reason in message for reason in reasons)
     assert ("random numbers" in message) == ("random numbers" in reasons)
     history = ran.result["history"]

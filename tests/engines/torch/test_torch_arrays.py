@@ -208,7 +208,7 @@ def test_a_saved_model_loads_again_by_its_readme_and_by_its_description(single, 
         "print(first == again, first)",
     ])
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=280, check=False,
         env={**os.environ, "PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
     )
     assert found.stdout.startswith("True"), found.stderr
@@ -218,12 +218,15 @@ def test_a_saved_model_loads_again_by_its_readme_and_by_its_description(single, 
 
 @pytest.mark.parametrize(("task", "model", "words"), [
     ("array_nets:Scalar", "array_nets:small", "loss() returned a single number for 7 examples: return one value per"),
-    ("array_nets:Detached", "array_nets:small", "'array_nets:Detached': loss() has no gradient"),
+    ("array_nets:Detached", "array_nets:small", "'array_nets:Detached': loss() (array_nets.py, line"),
     ("array_nets:WrongShapes", "array_nets:small", "cannot evaluate a first batch of 7 examples: mat1 and mat2 shapes"),
-    ("array_nets:NanMetric", "array_nets:small", "the metric 'coverage' of a first batch is not a finite number"),
+    ("array_nets:NanMetric", "array_nets:small", "of a first batch is not a finite number: look for a "
+     "division by zero, or a logarithm of zero, in metrics() (array_nets.py, line"),
+    ("array_nets:MissingKey", "array_nets:small", "a first batch of 7 examples: KeyError: 'price' (array_"),
     ("array_nets:NoLoss", "array_nets:small", "'NoLoss' has no method 'loss': write loss(self, model, batch)"),
     ("array_nets:UnknownMetric", "array_nets:small", "'better' names 'bleu', and its metrics are loss, coverage"),
     ("array_nets:Nobody", "array_nets:small", "module 'array_nets' has no 'Nobody'"),
+    ("regression", "array_nets:wrong_inside", "cannot evaluate a first batch of 7 examples: mat1"),
     ("regression", "array_nets:too_wide", "answers with shape (7, 5) for 7 examples; the target needs (7,) or (7, 1)"),
 ])
 def test_what_cannot_be_trained_is_refused_before_the_first_step(data, tmp_path, task, model, words):
@@ -234,6 +237,23 @@ def test_what_cannot_be_trained_is_refused_before_the_first_step(data, tmp_path,
     assert not ran.processes[0].of_kind("progress")
     if "Wrong" in task:
         assert "return (model(batch.x) @ batch.x).sum(1)" in error["traceback"]
+    if "wrong" in model:
+        assert "return self.second(hidden)" in error["traceback"]
+
+
+def test_integers_for_a_layer_that_takes_floats_are_refused_with_the_way_out(tmp_path):
+    given = write_arrays(tmp_path, inputs={"x": WORDS.astype(np.int64)}, targets={"y": PRICES})
+    ran = run(job("regression"), given, tmp_path, good=False)
+    (error,) = ran.processes[0].of_kind("error")
+    assert error["message"].endswith(
+        "; whole numbers of the data are fed as integers: make floats of those that are no indices"
+    )
+
+
+def test_counts_of_numpys_types_count_as_pytorchs(single, data, tmp_path):
+    ran = run(job("array_nets:CountingInNumPy"), data("array_nets:Quantile"), tmp_path)
+    for name, value in single(job("array_nets:Quantile")).result["test"]["metrics"].items():
+        assert ran.result["test"]["metrics"][name] == pytest.approx(value, rel=1e-6)
 
 
 def test_a_target_on_an_unknown_metric_of_an_own_task_is_refused(data, tmp_path):

@@ -18,7 +18,10 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit
 
 CPU = torch.device("cpu")
-SOFTMAX = ("module", "nested", "wrapped", "functional", "torch-softmax", "method", "named", "convolutional")
+SOFTMAX = (
+    "module", "nested", "wrapped", "functional", "torch-softmax", "method", "named", "convolutional", "indexed",
+    "transposed", "cloned", "exponential",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import tiny_splits
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.own import users_traceback
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
@@ -140,6 +140,15 @@ def test_a_network_for_other_images_is_refused_in_one_sentence_without_a_traceba
     )
     lines = traceback.extract_tb(refused.value.__traceback__)
     assert not any("nn/modules" in line.filename for line in lines)  # it would end in the sentence once more
+
+
+def test_layers_of_the_users_that_do_not_fit_are_refused_with_the_users_own_lines() -> None:
+    from velodrome.engines.torch.network import build
+
+    with pytest.raises(UsersCodeFailed, match=r"mat1 and mat2 shapes .* \(torch_trials.py, line \d+\)") as refused:
+        build(resolve(Job(model="torch_trials:misfit", batch_size=16)), tiny_splits(), CPU, evaluation_batch=512)
+    assert refused.value.__cause__ is not None
+    assert "return self.second(self.first(images.flatten(1)))" in (users_traceback(refused.value.__cause__) or "")
 
 
 @pytest.mark.parametrize("model", ["of_keras", "of_keras_that_fails"])

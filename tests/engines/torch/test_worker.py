@@ -100,7 +100,7 @@ def test_a_model_that_cannot_be_saved_is_refused_before_training(data, tmp_path)
 
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_a_worker_that_does_not_come_is_named(data, tmp_path, strategy):
-    job = Job(strategy=strategy, workers=3, start_timeout=4)
+    job = Job(strategy=strategy, workers=3, start_timeout=10)
     ran = finish(start(job, data, tmp_path, only=[0, 2]), tmp_path)
     for process in ran.processes:
         assert process.code == 1, ran.logs
@@ -123,7 +123,7 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
     started = start(job, data, tmp_path)
     started[victim].wait_for('"progress"')
     started[victim].kill()
-    ran = finish(started, tmp_path, seconds=20)
+    ran = finish(started, tmp_path)
     survivor = ran.processes[1 - victim]
     assert survivor.code == 1, ran.logs
     error = survivor.of_kind("error")[-1]

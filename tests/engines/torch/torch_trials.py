@@ -107,3 +107,18 @@ def of_keras_that_fails(input_shape: Shape, classes: int) -> Any:
     import keras
 
     return keras.Sequential([keras.Input(input_shape), keras.layers.Conv2D(4, 3), keras.layers.Dense(classes)])
+
+
+class Misfit(nn.Module):
+    """Two layers that do not fit each other."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 7), nn.Linear(8, classes)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.second(self.first(images.flatten(1)))
+
+
+def misfit(input_shape: Shape, classes: int) -> nn.Module:
+    return Misfit(classes)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Increased when arrays are made differently, so that old ones are rebuilt.
-VERSION = 2
+VERSION = 3
 _ABOUT = "about.json"
 #: Bytes of it; the vocabulary of a text may hold long words.
 _LARGEST_ABOUT = 1 << 30

@@ -47,6 +47,10 @@ class Unreadable(Exception):
     """Why a file is no image that can be used, as the end of a sentence."""
 
 
+class TooManyPixels(Unreadable):
+    """It claims to be larger than what is decoded."""
+
+
 @dataclass(frozen=True)
 class Look:
     """What the header of an image file says."""
@@ -69,10 +73,12 @@ def look(stream: IO[bytes], size: int) -> Look:
         raise Unreadable(_reason(error)) from None
 
 
-def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int) -> NDArray[np.uint8]:
+def decode(
+    stream: IO[bytes], size: int, height: int, width: int, channels: int, *, most_pixels: int = MOST_PIXELS
+) -> NDArray[np.uint8]:
     """The picture held upright, in grey or in colour, stretched to height and width if it has others."""
     try:
-        with _opened(stream, size) as image:
+        with _opened(stream, size, most_pixels) as image:
             if min(image.width // max(1, width), image.height // max(1, height)) >= 2:
                 image.draft(image.mode, (2 * width, 2 * height))  # a JPEG decodes to a half or quarter for free
             with _exclusive_if_large(image):
@@ -84,6 +90,8 @@ def decode(stream: IO[bytes], size: int, height: int, width: int, channels: int)
     except Unreadable:
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder
+        if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+            raise TooManyPixels(_reason(error)) from None
         raise Unreadable(_reason(error)) from None
 
 
@@ -96,14 +104,14 @@ def _may_be_turned(image: Image.Image) -> bool:
     return image.format in ("JPEG", "TIFF", "WEBP")
 
 
-def _opened(stream: IO[bytes], size: int) -> Image.Image:
+def _opened(stream: IO[bytes], size: int, most_pixels: int = MOST_PIXELS) -> Image.Image:
     if size == 0:
         raise Unreadable("empty file")
     if size > LARGEST_FILE:
         raise Unreadable(f"{size:,} bytes, more than {LARGEST_FILE:,}")
     image = Image.open(stream, formats=FORMATS)
-    if image.width * image.height > MOST_PIXELS:
-        raise Unreadable(f"{image.width}×{image.height}, more than {MOST_PIXELS:,} pixels")
+    if image.width * image.height > most_pixels:
+        raise TooManyPixels(f"{image.width}×{image.height}, more than {most_pixels:,} pixels")
     if image.mode not in _GREY | _COLOUR:
         raise Unreadable(f"pixels of kind {image.mode!r}")
     return image

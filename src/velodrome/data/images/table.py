@@ -14,12 +14,11 @@ from velodrome.data.delimited import check_columns, columns, read_rows
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.folders import PART_NAMES
 from velodrome.data.images.photos import Listing
+from velodrome.data.part_columns import looks_like_parts, overlooked_note, part_column
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
-#: A column of this name says which part a row belongs to, if no other is named.
-PART_COLUMNS = ("part", "split")
 #: From this share of whole numbers on, a label that is none is a mistake.
 _MOSTLY = 0.9
 
@@ -77,9 +76,13 @@ def _part_column(
     path: Path, lines: list[tuple[int, dict[str, str]]], taken: set[str]
 ) -> tuple[str | None, tuple[str, ...]]:
     """The column that says which part a row belongs to, where none was named, and a sentence about it."""
-    column = next((head for head in PART_COLUMNS if head in columns(path) and head not in taken), None)
+    heads = columns(path)
+    column = part_column(heads, taken)
     if column is None:
-        return None, ()
+        return None, tuple(
+            overlooked_note(head, "not used", f"{path.name}?part={head}") for head in heads
+            if head not in taken and looks_like_parts({cells[head] for _, cells in lines})
+        )
     words = Counter(cells[column].strip().lower() for _, cells in lines)
     sizes = Counter[int]()
     for word, count in words.items():

@@ -19,6 +19,7 @@ from velodrome.data.images.array_windows import RowArray
 from velodrome.data.images.arrays import class_names, labels_of
 from velodrome.data.images.cached_set import divide, large_enough
 from velodrome.data.own.given import GivenPart
+from velodrome.data.remarks import Fingerprints, row_fingerprints, with_row_remarks
 from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.
@@ -42,12 +43,15 @@ class ArrayExamples:
     class_names: tuple[str, ...]
     #: Inputs that are images, with their channels last.
     images: frozenset[str]
+    #: Of the usable examples, to find the same one in two parts.
+    prints: Fingerprints
 
 
 def stored_dtype(array: RowArray) -> np.dtype[Any]:
-    """The type that numbers are kept in: fractions as float32, bytes as bytes, other whole numbers as int64."""
-    if array.dtype.kind == "f":
-        return np.dtype(np.float32)
+    """The type that numbers are kept in: fractions as float32, yes and no and bytes as they are, other whole numbers
+    as int64."""
+    if array.dtype.kind in "fb":
+        return np.dtype(np.float32 if array.dtype.kind == "f" else np.bool_)
     return np.dtype(np.uint8) if array.dtype == np.uint8 and len(array.shape) == 4 else np.dtype(np.int64)
 
 
@@ -70,7 +74,8 @@ def read(name: str, parts: Sequence[GivenPart], allocate: Allocate, faults: Faul
     if not len(rows):
         raise BadRequest(f"data set {name!r} has no examples that can be used: {'; '.join(map(str, faults.found()))}")
     pictures = frozenset(one for one, array in inputs.items() if array.ndim == 4 and 1 <= array.shape[3] <= 4)
-    return ArrayExamples(inputs, targets, rows, which[rows], classes, names, pictures)
+    prints = row_fingerprints(inputs, rows)
+    return ArrayExamples(inputs, targets, rows, which[rows], classes, names, pictures, prints)
 
 
 def _convert(
@@ -160,13 +165,13 @@ def divided(
     only = next(iter(examples.targets.values()))
     by_class = examples.classes is not None and only.ndim == 1
     labels = only[examples.rows] if by_class else np.zeros(len(examples.rows), np.int64)
-    train, validated, test = (
-        _part(examples, examples.rows[chosen]) for chosen in divide(labels, examples.parts, seed, validation)
-    )
-    return Arrays(
+    division = divide(labels, examples.parts, seed, validation)
+    train, validated, test = (_part(examples, examples.rows[chosen]) for chosen in division)
+    arrays = Arrays(
         name, train, validated, test, classes=examples.classes, class_names=examples.class_names,
         images=examples.images, notes=notes,
     )
+    return with_row_remarks(arrays, [examples.prints[chosen] for chosen in division], "examples")
 
 
 def _part(examples: ArrayExamples, rows: NDArray[np.int64]) -> ArrayPart:

@@ -67,6 +67,8 @@ class NpzArraySet:
         self._decoded(progress)
 
     def load(self, seed: int, validation: float) -> Arrays:
+        import numpy as np
+
         from velodrome.data.own.array_examples import ArrayExamples, divided
 
         kept = self._decoded(None)
@@ -75,7 +77,7 @@ class NpzArraySet:
             {one["name"]: kept.array(f"input{place}") for place, one in enumerate(about["inputs"])},
             {one["name"]: kept.array(f"target{place}") for place, one in enumerate(about["targets"])},
             kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
-            frozenset(about["images"]),
+            frozenset(about["images"]), np.asarray(kept.array("prints")),
         )
         return divided(self.name, examples, seed, validation, _notes(about))
 
@@ -120,6 +122,7 @@ class NpzArraySet:
             np.save(folder / f"target{place}.npy", array)
         np.save(folder / "rows.npy", examples.rows)
         np.save(folder / "parts.npy", examples.parts)
+        np.save(folder / "prints.npy", examples.prints)
         return {
             "inputs": _as_json(examples.inputs), "targets": _as_json(examples.targets), "classes": examples.classes,
             "class_names": list(examples.class_names), "images": sorted(examples.images),

@@ -50,12 +50,17 @@ class MapSource:
         return self._length
 
     def read(self, positions: Sequence[int]) -> list[Item]:
-        if (now := self._count()) != self._length:
-            raise RunFailed(
-                f"--dataset {self._name!r}: the data set had {self._length:,} examples when training began and has "
-                f"{now:,} now; its length must not change"
-            )
+        if changed := self._changed():
+            raise RunFailed(f"--dataset {self._name!r}: {changed}")
         return [item_of(self._name, f"item {position}", self._item(position)) for position in positions]
+
+    def _changed(self) -> str:
+        """The reason why a data set of another length cannot be read; empty if it has that of the beginning."""
+        now = self._count()
+        return "" if now == self._length else (
+            f"the data set had {self._length:,} examples when training began and has {now:,} now; its length must not "
+            "change"
+        )
 
     def _item(self, position: int) -> Any:
         try:
@@ -63,10 +68,8 @@ class MapSource:
         except VelodromeError:
             raise
         except Exception as error:
-            raise UserCodeError(
-                f"--dataset {self._name!r}: reading item {position} of {self._length:,} failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            why = f"reading item {position} of {self._length:,} failed: {type(error).__name__}: {error}"
+            raise UserCodeError(f"--dataset {self._name!r}: {self._changed() or why}") from error
 
 
 class StreamSource:

@@ -48,7 +48,7 @@ class File:
 
 @dataclass(frozen=True)
 class Lost:
-    """Something in a folder whose content cannot be had."""
+    """Something in a folder whose content cannot be read."""
 
     name: str
     #: The kind of fault that it is.

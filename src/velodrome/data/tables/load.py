@@ -12,6 +12,7 @@ from velodrome.data.arrays import TARGET, ArrayPart, Arrays
 from velodrome.data.budget import memory_budget
 from velodrome.data.cache.decoded import Decoded
 from velodrome.data.images.cached_set import divide
+from velodrome.data.remarks import with_row_remarks
 from velodrome.data.tables.columns import Categories, Column, Numbers
 from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
 from velodrome.data.tables.targets import listed
@@ -34,11 +35,13 @@ def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation
     _check_memory(name, encoding, len(parts))
     train, validated, test = (_part(encoding, features, targets, about["task"], chosen) for chosen in division)
     names = _names(encoding)
-    return Arrays(
+    arrays = Arrays(
         name, train, validated, test, classes=len(names) if about["task"] != "regression" else None, class_names=names,
         notes=(*notes, *_done(encoding, features, division[0], about["task"])),
         columns={**encoding.as_json(), "task": about["task"], "missing": about["missing"]},
     )
+    prints = kept.array("prints")
+    return with_row_remarks(arrays, [prints[chosen] for chosen in division], "rows")
 
 
 def _columns(

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from velodrome.data.bad_data import Faults
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, large_enough
 from velodrome.data.images.folders import PART_NAMES
+from velodrome.data.part_columns import looks_like_parts, overlooked_note
+from velodrome.data.remarks import row_fingerprints
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table
 from velodrome.data.tables.request import Request
 from velodrome.data.tables.targets import Targets, decide
@@ -93,6 +95,10 @@ def _parts(
     """The part of each row, and which rows are of a part; without a column of parts all are for training."""
     parts, known = np.full(len(table), TRAIN, np.int8), np.ones(len(table), np.bool_)
     if request.part is None:
+        notes += [
+            overlooked_note(feature, "used as a feature", f"&part={feature}") for feature in request.features
+            if isinstance(column := table.columns[feature], Categories) and looks_like_parts(column.names)
+        ]
         return parts, known
     column = table.columns[request.part]
     assert isinstance(column, Categories)
@@ -159,6 +165,10 @@ def _write(folder: Path, features: Mapping[str, Column], targets: Targets, parts
         np.save(folder / f"{prefix}numbers.npy", np.stack(numbers) if numbers else np.zeros((0, rows)))
         np.save(folder / f"{prefix}codes.npy", np.stack(codes) if codes else np.zeros((0, rows), np.int32))
     np.save(folder / "parts.npy", parts)
+    compared = {
+        name: column.values if isinstance(column, Numbers) else column.codes for name, column in features.items()
+    }
+    np.save(folder / "prints.npy", row_fingerprints(compared, np.arange(rows)))
 
 
 def _about(name: str, column: Column) -> dict[str, Any]:

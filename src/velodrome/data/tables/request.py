@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.data import delimited
+from velodrome.data.part_columns import part_column
 from velodrome.data.tables.columns import MOST_COLUMNS
 from velodrome.data.tables.encoding import How
 from velodrome.errors import BadRequest
@@ -15,8 +16,6 @@ from velodrome.printable import shown
 
 OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
-#: A column of this name says which part a row belongs to, if no other is named.
-PART_COLUMNS = ("part", "split")
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _part(
             raise BadRequest(f"{str(path)!r}: part={options['part']!r} names several columns; one divides the rows")
         return found[0] if found else None
     taken = {*targets, *ignored, *_columns(path, heads, "features", options.get("features", ""))}
-    return next((head for head in PART_COLUMNS if head in heads and head not in taken), None)
+    return part_column(heads, taken)
 
 
 def _chosen(name: str, options: Mapping[str, str], option: str, words: tuple[str, ...]) -> str | None:

@@ -20,7 +20,7 @@ from velodrome.engines.tensorflow.softmax import last_activation
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
 from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, class_scores
+from velodrome.models.outputs import are_probabilities, class_scores, probabilities_note
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 
@@ -100,9 +100,9 @@ class ArrayTrial:
         with self._users_code(size, training=training):
             loss, total, connected, named = self._run(graph, size)
         task = self._task
-        own_task = isinstance(task, OwnTask)
         if training and not connected:
-            what = f"--task {task.name!r}: loss()" if own_task else f"model {self._name!r}"
+            own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
+            what = own_loss or f"model {self._name!r}"
             raise BadRequest(
                 f"{what} has no gradient: what it returns does not depend on a weight of the model, or was stopped by "
                 "tf.stop_gradient or a rounding"
@@ -150,17 +150,14 @@ class ArrayTrial:
             )
 
     def _find_probabilities(self, objective: ClassObjective, outputs: tf.Tensor) -> None:
-        """Find out whether a classifier returns probabilities, and whether what went into its softmax can be had."""
+        """Find out whether a classifier returns probabilities, and whether their logits can be recovered."""
         if not are_probabilities(np.asarray(outputs)):
             return
         self.returns = "probabilities"
         exact = {mode: self._last_activation(objective.shape[0], training=mode) for mode in (False, True)}
         objective.probabilities = {mode: not found for mode, found in exact.items()}
         if not all(exact.values()):
-            self.notes += (
-                f"model {self._name!r} returns probabilities, and what went into its softmax is not to be had: the "
-                "loss is computed from their logarithms, where those that round to zero stay there; return logits",
-            )
+            self.notes += (probabilities_note(self._name),)
 
     def _last_activation(self, classes: int, *, training: bool) -> bool:
         found = []

@@ -175,11 +175,12 @@ def mixed_policy(job: Job) -> str:
 
 
 def set_number_format(job: Job) -> None:
-    """Build the layers that follow in the job's number format."""
+    """Build the layers that follow in the job's number format.
+
+    Both are set: Keras derives the policy of layers from its float type once, when the first layer is built.
+    """
     keras.config.set_floatx(job.weights_dtype)
-    mixed = job.dtype != job.weights_dtype
-    if mixed or keras.config.dtype_policy().name.startswith("mixed"):
-        keras.config.set_dtype_policy(mixed_policy(job) if mixed else job.weights_dtype)
+    keras.config.set_dtype_policy(job.weights_dtype if job.dtype == job.weights_dtype else mixed_policy(job))
 
 
 def clip_by_norm(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:

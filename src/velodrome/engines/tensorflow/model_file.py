@@ -85,15 +85,13 @@ def load(folder: Path) -> keras.Model:
     before, policy = keras.config.floatx(), keras.config.dtype_policy()
     try:
         keras.config.set_floatx(about["dtype"])
-        if "policy" in about:
-            keras.config.set_dtype_policy(about["policy"])
+        keras.config.set_dtype_policy(about.get("policy", about["dtype"]))
         model = builder_of(about["model"])(**building_arguments(about))
         zeros = {name: np.zeros(shape, form) for name, (shape, form) in first_inputs(about).items()}
         model(zeros if len(zeros) > 1 else next(iter(zeros.values())))  # creates the weights
     finally:
         keras.config.set_floatx(before)
-        if "policy" in about:
-            keras.config.set_dtype_policy(policy)
+        keras.config.set_dtype_policy(policy)
     model.load_weights(folder / WEIGHTS)
     return model
 
@@ -110,7 +108,7 @@ def choose_form(
     written = f"its weights will be written to model/{WEIGHTS}"
     if weights is not None:
         return weights, (
-            f"Keras cannot save and load model {name!r} as a whole ({problem}): {written}, and model/{README} tells "
+            f"Keras cannot save and load model {name!r} as a whole ({problem}): {written}, and model/{README} explains "
             "how to load them",
         )
     return Form(WEIGHTS), (

@@ -21,6 +21,7 @@ from velodrome.engines.tensorflow.softmax import before_activation, class_losses
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
+from velodrome.models.byte_input import byte_input_note
 from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.offers.models import is_own
@@ -64,6 +65,8 @@ class Network(KerasNetwork):
                 images, outputs, self.classes, smallest=sizes[-1],
                 evaluation_size=other_size(data, job.workers, EVALUATION_BATCH, sizes[0]), way_out=way_out(job, data),
             )
+            if self._found.byte_input and self.pixels.form != "byte" and not self.notes:
+                self.notes = (byte_input_note(job.model, self.pixels.form),)
             self.notes += (*ignored_settings(job.model, model), *self._found.notes(job.model))
 
     def _built(self, job: Job) -> keras.Model:

@@ -93,7 +93,7 @@ class ClassObjective(OutputObjective):
     """Cross-entropy of logits, or of what goes into the softmax that a model ends in."""
 
     has_answers = True
-    #: Whether the model returns probabilities whose logits are not to be had, in evaluation and in training.
+    #: Whether the model returns probabilities whose logits cannot be recovered, in evaluation and in training.
     probabilities: Mapping[bool, bool] = {False: False, True: False}
 
     def __init__(self, model: keras.Model, dtype: tf.DType, classes: int, smoothing: float = 0.0) -> None:

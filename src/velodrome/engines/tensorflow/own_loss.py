@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import keras
@@ -38,7 +39,9 @@ def sum_and_count(task: str, returned: Any, size: tf.Tensor) -> tuple[tf.Tensor,
         return tf.reshape(loss, []), as_number(task, "the count of loss()", count), False
     if not tf.is_tensor(returned):
         raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
-    if returned.shape.rank != 1:
+    # Sizes are known where the loss is called outside a graph.
+    wanted = tf.get_static_value(size)
+    if returned.shape.rank != 1 or (None not in (wanted, returned.shape[0]) and wanted != returned.shape[0]):
         raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
     return tf.reduce_sum(returned), tf.cast(size, tf.float64), True
 
@@ -52,7 +55,7 @@ def count_of(task: OwnTask, outputs: Any, batch: Any) -> dict[str, tf.Tensor]:
 
 
 def as_number(task: str, what: str, value: Any) -> tf.Tensor:
-    single = value.shape.num_elements() == 1 if tf.is_tensor(value) else isinstance(value, int | float)
+    single = value.shape.num_elements() == 1 if tf.is_tensor(value) else isinstance(value, Real)
     if not single:
         raise BadRequest(
             f"--task {task!r}: {what} is {described(value)}: return one number, the sum over the batch"
@@ -63,4 +66,4 @@ def as_number(task: str, what: str, value: Any) -> tf.Tensor:
 def described(value: Any) -> str:
     if tf.is_tensor(value):
         return f"a tensor of shape {tuple(value.shape)}" if value.shape.rank else "a single number"
-    return f"{value!r}" if isinstance(value, int | float) else f"{type(value).__name__!r}"
+    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"

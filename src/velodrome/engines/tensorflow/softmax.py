@@ -18,12 +18,24 @@ _SAME_VALUES = {"Identity", "Reshape", "Squeeze", "Cast"}
 def last_activation(outputs: tf.Tensor, classes: int) -> tuple[Activation, tf.Tensor] | None:
     """What outputs in a graph came out of, a softmax or a sigmoid over the classes, and what went into it."""
     last = outputs
-    while last.op.type in _SAME_VALUES:
+    while last.op.type in _SAME_VALUES or _takes_all(last.op):
         last = last.op.inputs[0]
     name = _ACTIVATIONS.get(last.op.type)
     if name is None or last.shape[-1] != classes:
         return None
     return name, last.op.inputs[0]
+
+
+def _takes_all(operation: tf.Operation) -> bool:
+    """Whether it is an indexing such as `x[:, 0]` that leaves every value where it is: the axis has length 1."""
+    if operation.type != "StridedSlice":
+        return False
+    source, taken = operation.inputs[0].shape[1:], operation.outputs[0].shape[1:]
+    strides = tf.get_static_value(operation.inputs[3])
+    return bool(
+        source.is_fully_defined() and taken.is_fully_defined() and source.num_elements() == taken.num_elements()
+        and strides is not None and (strides == 1).all()
+    )
 
 
 def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:

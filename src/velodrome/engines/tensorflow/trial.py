@@ -13,10 +13,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from velodrome.engines.tensorflow.byte_input import expects_bytes
 from velodrome.engines.tensorflow.softmax import Activation, last_activation
 from velodrome.models import generators
 from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, auxiliary_note, check_outputs, class_scores, has_auxiliary
+from velodrome.models.outputs import (
+    are_probabilities,
+    auxiliary_note,
+    check_outputs,
+    class_scores,
+    has_auxiliary,
+    probabilities_note,
+)
 from velodrome.models.own import fits_data
 
 
@@ -28,13 +36,15 @@ class Findings:
     activation: Activation | None = None
     #: Whether it returns probabilities in training, in evaluation.
     probabilities: tuple[bool, bool] = (False, False)
-    #: Whether what went into its softmax can be had, in both modes.
+    #: Whether what went into its softmax can be recovered, in both modes.
     exact: bool = True
     #: The only batch that it takes; None if it takes any.
     only_batch: int | None = None
     #: Whether the scores are among several outputs, and whether auxiliary ones are among those in training.
     several: bool = False
     auxiliary: bool = False
+    #: Whether the first thing it does with its input is meant for pixels from 0 to 255.
+    byte_input: bool = False
 
     @classmethod
     def of_saved(cls, about: Mapping[str, Any]) -> Findings:
@@ -53,10 +63,7 @@ class Findings:
 
     def _about_ending(self, name: str) -> tuple[str, ...]:
         if not self.exact:
-            return (
-                f"model {name!r} returns probabilities, and what went into its softmax is not to be had: the loss is "
-                "computed from their logarithms, where those that round to zero stay there; return logits",
-            )
+            return (probabilities_note(name),)
         if self.activation == "sigmoid":
             return (
                 f"model {name!r} ends in a sigmoid: the loss is the cross-entropy of a softmax over what goes into it, "
@@ -70,6 +77,7 @@ class Trial:
 
     def __init__(self, name: str, model: keras.Model, shape: tuple[int, int, int], dtype: tf.DType) -> None:
         self._name, self._model, self._shape, self._dtype = name, model, shape, dtype
+        self._byte_input = False
 
     def _traced(self, size: int, *, training: bool) -> Any:
         """What the model returns in the graph of a batch."""
@@ -78,6 +86,7 @@ class Trial:
         def call(images: tf.Tensor) -> None:
             with keras.StatelessScope():
                 found.append(self._model(images, training=training))
+            self._byte_input = expects_bytes(images)
 
         with generators.preserved():
             batch = tf.TensorSpec([size, *self._shape], self._dtype)
@@ -109,7 +118,7 @@ class Trial:
                 raise wrong_batch(self._name, smallest, full, error, way_out) from error
         trained = check_outputs(self._name, returned, tf.Tensor, smallest, classes, training=True)
         more = {"several": not (isinstance(returned, tf.Tensor) and isinstance(outputs, tf.Tensor)),
-                "auxiliary": has_auxiliary(returned, tf.Tensor)}
+                "auxiliary": has_auxiliary(returned, tf.Tensor), "byte_input": self._byte_input}
         # A model that takes batches of two sizes takes any.
         free = smallest < full or self._takes(evaluation_size, training=False)
         only, found = None if free else full, last_activation(trained, classes)

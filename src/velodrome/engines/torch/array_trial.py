@@ -97,7 +97,8 @@ def _try_first(
         loss = _run(model, objective, batch, training=training)
         counted = objective.counted(batch) if isinstance(objective, OwnObjective) else {}
     if training and not loss.requires_grad:
-        what = f"--task {task.name!r}: loss()" if isinstance(task, OwnTask) else f"model {name!r}"
+        own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
+        what = own_loss or f"model {name!r}"
         raise BadRequest(
             f"{what} has no gradient: what it returns does not depend on a parameter of the model, or was detached "
             "from it"

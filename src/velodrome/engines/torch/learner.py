@@ -269,6 +269,8 @@ class TorchLearner(Learner):
             for name, value in state.items() if name.startswith("optimizer.")
         })
         self._epochs = int(state["epochs"])
+        # Where parameters are shared, nobody may compute with them while another process still writes them.
+        self._between_steps()
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:

@@ -16,11 +16,13 @@ from torch import nn
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.torch import trial
+from velodrome.engines.torch.byte_input import expects_bytes
 from velodrome.engines.torch.pixels import converter
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
+from velodrome.models.byte_input import byte_input_note
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.tasks.classification import Classification
@@ -162,6 +164,11 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         job.model, model, sample, data.classes, sizes=sizes,
         evaluation_size=other_size(data, job.workers, evaluation_batch, sizes[0]), way_out=way_out(job, data),
     )
+    notes = found.notes
+    if pixels.form != "byte":
+        with trial.untouched(model) as tried:
+            scales = expects_bytes(tried, sample(sizes[0]))
+        notes += (byte_input_note(job.model, pixels.form),) if scales else ()
     plain = {found.training, found.evaluation} <= {"logits", "sigmoid"}
     plain = plain and found.evaluation_batch is None and not found.several
     adapter: nn.Module | None = None if plain else LogitsModel(
@@ -180,7 +187,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         adapter=adapter,
         saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy,
                   "several": found.several},
-        notes=found.notes,
+        notes=notes,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tenso
     if not isinstance(found, Mapping):
         raise BadRequest(f"--task {task.name!r}: metrics() returned {_described(found)}: return sums by name")
     for name, value in found.items():
-        numeric = value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, int | float)
+        numeric = value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, Real)
         if not numeric:
             raise BadRequest(
                 f"--task {task.name!r}: metrics() returned {_described(value)} as {name!r}: return one number, the "
@@ -61,14 +62,15 @@ def _detached(outputs: Any) -> Any:
 def _number(task: str, what: str, value: Any) -> float:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    if not isinstance(value, int | float) or not 0 <= value < 2**53 or value != int(value):
+    number = float(value) if isinstance(value, Real) else -1.0
+    if not 0 <= number < 2**53 or not number.is_integer():
         raise BadRequest(
             f"--task {task!r}: {what} is {_described(value)}: return a whole number, how many the loss is a sum over"
         )
-    return int(value)
+    return int(number)
 
 
 def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}" if value.ndim else "a single number"
-    return f"{value!r}" if isinstance(value, int | float) else f"{type(value).__name__!r}"
+    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"

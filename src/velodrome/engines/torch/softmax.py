@@ -12,16 +12,22 @@ from torch.overrides import TorchFunctionMode
 
 from velodrome.engines.torch.calling import scores
 
-#: What a model returns: logits, or log-probabilities, which are normalised logits; a softmax whose input can be had; or
+#: What a model returns: logits, or log-probabilities, which are normalised logits; a softmax whose input is recovered;
 #: probabilities that were computed in some other way; or sigmoids, which serve as logits.
 Outputs = Literal["logits", "softmax", "probabilities", "sigmoid"]
 
 _SOFTMAX = {functional.softmax, torch.softmax, torch.special.softmax, torch.Tensor.softmax}
+_LOG_SOFTMAX = {functional.log_softmax, torch.log_softmax, torch.special.log_softmax, torch.Tensor.log_softmax}
+_EXPONENTIAL = {torch.exp, torch.Tensor.exp}
 _SIGMOID = {functional.sigmoid, torch.sigmoid, torch.special.expit, torch.Tensor.sigmoid}
-#: What may follow the softmax: other shapes and number formats of the same values.
+#: What may follow the softmax: other shapes, places and number formats of the same values.
 _SAME_VALUES = {
-    torch.flatten, torch.squeeze, torch.reshape, torch.Tensor.flatten, torch.Tensor.squeeze, torch.Tensor.reshape,
-    torch.Tensor.view, torch.Tensor.contiguous, torch.Tensor.to, torch.Tensor.float, torch.Tensor.double,
+    torch.flatten, torch.squeeze, torch.reshape, torch.unsqueeze, torch.permute, torch.transpose, torch.movedim,
+    torch.select, torch.clone,
+    torch.Tensor.flatten, torch.Tensor.squeeze, torch.Tensor.reshape, torch.Tensor.unsqueeze, torch.Tensor.permute,
+    torch.Tensor.transpose, torch.Tensor.movedim, torch.Tensor.select, torch.Tensor.clone, torch.Tensor.__getitem__,
+    torch.Tensor.view, torch.Tensor.contiguous, torch.Tensor.to, torch.Tensor.type, torch.Tensor.float,
+    torch.Tensor.double,
 }
 
 
@@ -33,6 +39,7 @@ class SoftmaxInput(TorchFunctionMode):
         self._outputs: torch.Tensor | None = None
         self._inputs: torch.Tensor | None = None
         self._sigmoid = False
+        self._log_probabilities: torch.Tensor | None = None
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
@@ -43,6 +50,10 @@ class SoftmaxInput(TorchFunctionMode):
         if function in _SOFTMAX or function in _SIGMOID:
             self._outputs, self._inputs = result, args[0] if args else named["input"]
             self._sigmoid = function in _SIGMOID
+        elif function in _LOG_SOFTMAX:
+            self._log_probabilities = result
+        elif function in _EXPONENTIAL and args and args[0] is self._log_probabilities:
+            self._outputs, self._inputs, self._sigmoid = result, self._log_probabilities, False
         elif function in _SAME_VALUES and args and args[0] is self._outputs:
             self._outputs, self._inputs = result, function(self._inputs, *args[1:], **named)
         return result

@@ -17,7 +17,13 @@ from velodrome.engines.torch.softmax import Outputs, SoftmaxInput
 from velodrome.errors import BadRequest
 from velodrome.models import generators, own
 from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, auxiliary_note, check_outputs, has_auxiliary
+from velodrome.models.outputs import (
+    are_probabilities,
+    auxiliary_note,
+    check_outputs,
+    has_auxiliary,
+    probabilities_note,
+)
 
 #: What a model is called with: a tensor, or several by name.
 Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
@@ -188,10 +194,7 @@ def _evaluates(model: nn.Module, images: Inputs) -> bool:
 
 def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]:
     if "probabilities" in (training, evaluation):
-        return (
-            f"model {name!r} returns probabilities, and what went into its softmax is not to be had: the loss is "
-            "computed from their logarithms, where those that round to zero stay there; return logits",
-        )
+        return (probabilities_note(name),)
     if training == "sigmoid":
         return (
             f"model {name!r} ends in a sigmoid, and the loss takes what it returns as logits, as torch.nn."
