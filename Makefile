@@ -6,7 +6,11 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: setup demo test test-all lint servers docs clean
+# Pytest processes: one per core and one more, because many tests wait for processes that they have started.
+TESTERS ?= 3
+PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: setup demo test test-all coverage lint servers slurm docs clean
 
 setup: $(READY)
 
@@ -14,7 +18,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[tensorflow,torch,mpi,hdfs,s3,tables,dev]'
+	$(INSTALL) '.[tensorflow,torch,mpi,hdfs,s3,tables,ui,serve,ray,dev]'
 	@touch $@ $(DEMO_READY)
 
 # The demo starts sooner: it needs the engines only.
@@ -30,16 +34,28 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The tests have no network: what their HDFS and their environment of old packages consist of is downloaded before them.
+# The tests have no network: what their HDFS, their environment of old packages and their browser consist of is downloaded
+# before them.
 servers: $(READY)
 	@$(BIN)/python tests/servers/hdfs.py || echo "HDFS could not be prepared: its tests will be skipped"
+	@$(BIN)/python tests/servers/sshd.py || echo "sshd could not be installed: tests of hosts over SSH will be skipped"
 	@$(BIN)/python tests/servers/environment.py || echo "packages could not be downloaded: tests of a slim worker will be skipped"
+	@$(BIN)/python tests/servers/mxnet_environment.py || echo "MXNet could not be installed: its tests will be skipped"
+	@$(BIN)/python tests/servers/browser.py || echo "no browser could be installed: tests of pages in one will be skipped"
 
 test: lint servers
-	$(BIN)/python -m pytest -m "not slow" --cov --cov-fail-under=90
+	$(PYTEST) -m "not slow"
 
-test-all: lint servers
-	$(BIN)/python -m pytest --cov --cov-fail-under=90
+# Measuring every training process costs half as much again, so the quick tests do without.
+coverage: lint servers
+	$(PYTEST) -m "not slow" --cov --cov-fail-under=90
+
+# Slurm comes from Debian's packages.
+slurm: $(READY)
+	@$(BIN)/python tests/servers/slurm.py || echo "Slurm could not be installed: its tests will be skipped"
+
+test-all: lint servers slurm
+	$(PYTEST) --cov --cov-fail-under=90
 
 docs: $(READY)
 	$(BIN)/python docs/generate_reference.py

@@ -27,7 +27,9 @@ from ngrams import baselines
 
 from velodrome.data import catalogue
 from velodrome.run.yaml_files import read_yaml
+from velodrome.spec.job import Job
 from velodrome.spec.read import make_job
+from velodrome.spec.resolve import resolve
 
 #: Published for `lstm-small`: about 115; what this benchmark has to reach.
 PUBLISHED, TO_REACH = 115.0, 120.0
@@ -55,38 +57,51 @@ def mark_of(result: dict[str, Any]) -> Mark:
     return Mark(sentence, f"bigram model: {bigram:.1f}", bigram, bigram)
 
 
-def table(result: dict[str, Any], rates: list[float]) -> str:
+def command(job: Job) -> str:
+    """The command of a run: what it asked for beyond the defaults of its model, two lines at most."""
+    plain = resolve(Job(dataset=job.dataset, model=job.model, engine=job.engine))
+    always = ("dataset", "model", "engine", "strategy")
+    asked = {name: value for name, value in resolve(job).model_dump().items() if value != getattr(plain, name)}
+    words = [
+        f"--{name.replace('_', '-')} {getattr(job, name)}" for name in dict.fromkeys([*always, *asked, "seed"])
+    ]
+    half = -(-len(words) // 2)
+    return f"velodrome train {' '.join(words[:half])} \\\n    {' '.join(words[half:])}"
+
+
+def table(result: dict[str, Any]) -> str:
     columns = ["epoch", "learning rate", "training perplexity", "validation perplexity", "seconds"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for entry, rate in zip(result["history"], rates, strict=True):
+    for entry in result["history"]:
         lines.append(
-            f"| {entry['epoch']} | {rate:.4g} | {entry['train_perplexity']:.1f} "
+            f"| {entry['epoch']} | {entry['learning_rate']:.4g} | {entry['train_perplexity']:.1f} "
             f"| {entry['validation_perplexity']:.1f} | {entry['seconds']:.0f} |"
         )
     return "\n".join(lines)
 
 
-def page(result: dict[str, Any], curve: str, mark: Mark) -> str:
+def page(result: dict[str, Any], job: Job, mark: Mark) -> str:
     """The run as a page of the documentation."""
     test, seconds, versions = result["test"], result["seconds"], result["versions"]
     # The last start's own time is shorter than the training of all starts.
     resumed = seconds["total"] < seconds["train"]
     paused = "; the run was interrupted and resumed from its checkpoints" if resumed else ""
     frameworks = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return f"""# {result["model"]} on {result["dataset"]}: a full run
+    return f"""# {result["model"]} on {result["dataset"]}: a run
 
 One run, reported by `benchmarks/language_model.py`:
 
 ```text
-velodrome train --dataset {result["dataset"]} --model {result["model"]} --engine {result["engine"]} \\
-    --strategy {result["strategy"]} --threads 1 --seed {result["seed"]}
+{command(job)}
 ```
 
 **Test perplexity {test["perplexity"]:.2f}** over {test["total"]:,} words; {mark.sentence}.
 Training took {seconds["train"]:,.0f} s, evaluation {seconds["evaluate"]:,.0f} s{paused}. Perplexities
 repeat up to rounding; seconds depend on the machine and on what else it does. Versions: {frameworks}.
 
-{curve}
+{table(result)}
+
+The learning rate is that of an epoch's last step.
 """
 
 
@@ -121,7 +136,7 @@ def main() -> int:
         parser.error(f"{str(options.run)!r} is no finished run of a language model")
     job = make_job(read_yaml(options.run / "job.yaml"))
     mark = mark_of(result)
-    text = page(result, table(result, [job.rate_of(entry["epoch"]) for entry in result["history"]]), mark)
+    text = page(result, job, mark)
     print(text)
     if options.figure:
         figure(result, options.figure, mark)

@@ -84,6 +84,8 @@ class Ends:
 
     #: Whether anything that was said about who beats whom is wrong.
     false: Mask
+    #: After how many repetitions that was first so; 0 if it never was.
+    false_since: Array
     #: The best is left alone, and it is the best.
     right: Mask
     level: Mask
@@ -120,7 +122,7 @@ def follow(
     values = np.full((races, size, repetitions), np.nan)
     alive, left = np.ones((races, size), bool), np.ones((races, size), bool)
     false, one, even, wrong_level = (np.zeros(races, bool) for _ in range(4))
-    runs, seconds, taken = np.zeros(races), np.zeros(races), np.zeros(races)
+    runs, seconds, taken, since = (np.zeros(races) for _ in range(4))
     for look in range(1, repetitions + 1):
         racing = left.any(1)
         if not racing.any():
@@ -133,6 +135,7 @@ def follow(
         survive = alive[racing]
         reach, ahead = step(found, look, survive, math.log1p(TOLERANCE))
         false[racing] |= ((ahead > 0) & (apart <= 0)).any((1, 2))
+        since[false & (since == 0)] = look
         survive = survive & ~out(ahead)
         alive[racing] = survive
         same = all_level(found.estimate, reach, survive, math.log1p(TOLERANCE)) & (survive.sum(1) > 1)
@@ -143,7 +146,7 @@ def follow(
             over = one | even | (runs + alive.sum(1) > most_runs)
             left = alive & ~over[:, None] & racing[:, None]
     right = one & alive[:, 0] & (not world.undecided)
-    return Ends(false, right, even, wrong_level, alive, taken, runs, seconds), values
+    return Ends(false, since, right, even, wrong_level, alive, taken, runs, seconds), values
 
 
 def simulated(
@@ -169,23 +172,32 @@ def grid(world: World, draw: np.random.Generator, races: int, repetitions: int) 
     return np.stack([world.block(draw, runs, everyone) for runs in before], axis=2)
 
 
-def grid_curve(world: World, seed: int, races: int, counts: Sequence[int]) -> tuple[dict[int, float], float]:
+def grid_curve(
+    world: World, seed: int, races: int, counts: Sequence[int], enough: float
+) -> tuple[dict[int, float], float]:
     """How often a full grid of so many repetitions finds the best, by repetitions; and run-seconds of one repetition.
 
     The grid is looked at once, at its end, with the same fit and Bonferroni's margin for all pairs at the same error
-    rate.
+    rate. Grids larger than one that finds it often enough are taken to find it always.
     """
-    draw, seconds = np.random.default_rng(seed), 0.0
-    right = dict.fromkeys(counts, 0)
+    draw = np.random.default_rng(seed)
+    parts = [grid(world, draw, count, max(counts)) for count in batches(races)]
     each = ERROR_RATE / (world.size * (world.size - 1) / 2)
-    for races_now in batches(races):
-        values = grid(world, draw, races_now, max(counts))
-        seconds += float(np.nansum(np.exp(-values[:, :, :DRIFT_PERIOD]))) / DRIFT_PERIOD
-        for count in counts:
-            found = fit(values[:, :, :count])
-            reach = -stdtrit(found.freedom[:, 0, 1:], each / 2) * found.error[:, 0, 1:]
-            right[count] += int((found.estimate[:, 0, 1:] > reach).all(1).sum())
-    return {count: hits / races for count, hits in right.items()}, seconds / races
+    found: dict[int, float] = {}
+    for count in counts:
+        if max(found.values(), default=0.0) >= enough:
+            found[count] = 1.0
+            continue
+        found[count] = sum(_found_by_grid(values[:, :, :count], each) for values in parts) / races
+    seconds = sum(float(np.nansum(np.exp(-values[:, :, :DRIFT_PERIOD]))) for values in parts) / DRIFT_PERIOD
+    return found, seconds / races
+
+
+def _found_by_grid(values: Array, error: float) -> int:
+    """In how many grids the first is ahead of all others."""
+    found = fit(values)
+    reach = -stdtrit(found.freedom[:, 0, 1:], error / 2) * found.error[:, 0, 1:]
+    return int((found.estimate[:, 0, 1:] > reach).all(1).sum())
 
 
 def coverage(world: World, seed: int, races: int, repetitions: int) -> float:

@@ -65,7 +65,7 @@ def help_time() -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=10, help="repetitions [10]")
-    parser.add_argument("--engine", choices=("tensorflow", "torch"), action="append", help="both unless said")
+    parser.add_argument("--engine", choices=("tensorflow", "torch"), action="append", help="both by default")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options, console = parser.parse_args(), Console()
     end_in_order()

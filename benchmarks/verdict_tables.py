@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -32,12 +33,17 @@ def bars(figures: Sequence[Figure]) -> list[str]:
             _bar("false claims of races without a best, looked at once", _worst_once(once),
                  _worst_once(once) <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", once["cell"])
         )  # fmt: skip
-        for side, choose in (("lowest", min), ("highest", max)):
-            value, where = choose((value, figure["cell"]) for figure in null for value in figure["coverage"].values())
+        covered = [(value, figure["cell"]) for figure in null for value in figure.get("coverage", {}).values()]
+        for side, choose in (("lowest", min), ("highest", max)) if covered else ():
+            value, where = choose(covered)
             needed = f"{_percent(COVERED[0])} to {_percent(COVERED[1])}"
             found.append(
                 _bar(f"{side} coverage of 95 % intervals", value, COVERED[0] <= value <= COVERED[1], needed, where)
             )
+    if led := [figure for figure in figures if not figure["undecided"]]:
+        worst = max(led, key=_wrong)
+        found.append(_bar("false claims of races with a best, \"level\" included", _wrong(worst),
+                          _wrong(worst) <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", worst["cell"]))
     for figure in figures:
         if figure["situation"] == "undisturbed" and (capped := figure.get("capped")):
             claim = f"right within {capped['most_runs']} runs"
@@ -45,11 +51,10 @@ def bars(figures: Sequence[Figure]) -> list[str]:
             found.append(_bar(claim, capped["right"], capped["right"] >= LEAST_RIGHT, needed, figure["cell"]))
             needed = f"at most {_percent(MOST_FALSE)}"
             found.append(_bar("wrong", capped["false"], capped["false"] <= MOST_FALSE, needed, figure["cell"]))
-    for claim, ratios in savings(figures).items():
-        if ratios:
-            middle, needed = median(ratios), f"at most {_percent(MOST_SECONDS)}"
-            where = f"median of {len(ratios)} cells"
-            found.append(_bar(f"run-seconds against {claim}", middle, middle <= MOST_SECONDS, needed, where))
+    if ratios := savings(figures)[EQUAL]:
+        middle, needed = median(ratios), f"at most {_percent(MOST_SECONDS)}"
+        where = f"median of {len(ratios)} cells"
+        found.append(_bar(f"run-seconds against {EQUAL}", middle, middle <= MOST_SECONDS, needed, where))
     for kind, claim in (("targets", "false claims of races to a target that is missed now and then"),
                         ("guard", "races in which the guard sets a configuration aside wrongly")):
         rates = {figure["cell"]: _rate(figure[kind]) for figure in others if kind in figure}
@@ -74,23 +79,29 @@ def _bar(claim: str, value: float, holds: bool, needed: str, where: str) -> str:
     return f"{claim}: {_percent(value)} ({needed}), {where}: {'holds' if holds else 'does not hold'}"
 
 
+def _wrong(figure: Figure) -> float:
+    """How often a race said anything false: races that called someone beaten wrongly may end level, too."""
+    return float(figure["until_sure"]["false"] + figure["until_sure"]["wrong_level"])
+
+
 def _worst_once(figure: Figure) -> float:
-    return max(float(fixed["false"]) for fixed in figure["fixed"].values())
+    return max(map(float, figure["fixed"].values()))
 
 
-KNOWING = "a grid made for the cell"
+EQUAL = "the grid of equal error"
 AVERAGE = "one grid for all cells, right as often on average"
 EVERYWHERE = "one grid for all cells, right as often in each"
 
 
 def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
-    """Run-seconds of races that stop when they are sure, divided by those of grids of equal error, cell by cell.
+    """Run-seconds of races that stop when they are sure, divided by those of full grids, cell by cell.
 
-    A grid made for the cell has as many repetitions as being right as often takes there: it knows noise and lead before
-    its first run. One grid for all cells of a size does not know them; it is right as often on average, or in each.
+    The grid of equal error is the smallest that is right as often in that very cell, judged once by the same analysis
+    with the same promised error. One grid for all cells of a size, which whoever does not know noise and lead has to
+    plan, is right as often on average, or in each.
     """
     compared = [figure for figure in figures if "grid" in figure]
-    found: dict[str, list[float]] = {EVERYWHERE: [], AVERAGE: [], KNOWING: []}
+    found: dict[str, list[float]] = {EQUAL: [], AVERAGE: [], EVERYWHERE: []}
     for size in _sizes(compared):
         group = [figure for figure in compared if figure["size"] == size]
         mean = {count: fmean(figure["grid"]["right"][count] for figure in group) for count in group[0]["grid"]["right"]}
@@ -99,19 +110,20 @@ def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
         needed = [_repetitions(figure["grid"]["right"], figure["until_sure"]["right"]) for figure in settled]
         for figure, enough in zip(settled, needed, strict=True):
             share = figure["until_sure"]["seconds"] / figure["grid"]["repetition"]
-            found[KNOWING].append(share / enough)
+            found[EQUAL].append(share / enough)
             found[AVERAGE].append(share / average)
             found[EVERYWHERE].append(share / max(needed))
     return found
 
 
-def _repetitions(curve: dict[str, float], right: float) -> float:
-    """Repetitions after which a grid is right as often, between those that were simulated; at most the last of them."""
-    before, reached = 0.0, 0.0
+def _repetitions(curve: dict[str, float], right: float) -> int:
+    """The least repetitions after which a grid is right as often, between those that were simulated by proportion; at
+    most the last of them."""
+    before, reached = 0, 0.0
     for count, share in curve.items():
         if share >= right:
-            return before + (float(count) - before) * (right - reached) / max(share - reached, 1e-9)
-        before, reached = float(count), max(share, reached)
+            return before + math.ceil((int(count) - before) * (right - reached) / max(share - reached, 1e-9))
+        before, reached = int(count), max(share, reached)
     return before
 
 
@@ -144,13 +156,25 @@ def _false(null: Sequence[Figure]) -> str:
         )])  # fmt: skip
     for count in null[0]["fixed"] if null else ():
         rows.append([f"{count} repetitions, worst situation", *(
-            _percent(max(figure["fixed"][count]["false"] for figure in null if figure["size"] == size))
+            _percent(max(figure["fixed"][count] for figure in null if figure["size"] == size))
             for size in sizes
         )])  # fmt: skip
     return _table(rows)
 
 
+def worst_table(figures: Sequence[Figure]) -> str:
+    """Situations by sizes, of those in which false claims are most frequent."""
+    found = [figure for figure in figures if "worst" in figure]
+    sizes = _sizes(found)
+    rows = [["followed to the end, noise 15 %", *(f"{size} configurations" for size in sizes)]]
+    for situation in dict.fromkeys(figure["situation"] for figure in found):
+        by_size = {figure["size"]: figure["worst"] for figure in found if figure["situation"] == situation}
+        rows.append([situation, *(_percent(by_size.get(size)) for size in sizes)])
+    return _table(rows)
+
+
 def _coverage(null: Sequence[Figure]) -> str:
+    null = [figure for figure in null if "coverage" in figure]
     counts = list(null[0]["coverage"]) if null else []
     rows = [["95 % interval of a pair", *(f"{count} repetitions" for count in counts)]]
     for situation in dict.fromkeys(figure["situation"] for figure in null):
@@ -187,31 +211,39 @@ def _targets(figures: Sequence[Figure]) -> str:
 
 
 def _savings(figures: Sequence[Figure]) -> str:
-    rows = [["compared with", "median of all cells", *(f"{size} configurations" for size in _sizes(
-        figure for figure in figures if "grid" in figure))]]  # fmt: skip
-    whole = savings(figures)
-    for claim, ratios in whole.items():
-        if ratios:
-            parts = [savings([figure for figure in figures if figure["size"] == size])[claim]
-                     for size in _sizes(figure for figure in figures if "grid" in figure)]
-            rows.append([claim, _percent(median(ratios), 0), *(_percent(median(part), 0) if part else "–"
-                                                              for part in parts)])
-    for least, words in ((0, "the same, for a test that knows noise and lead beforehand"),
-                         (1, "the same, if it runs everything at least twice")):
-        ratios, parts = _ideal(figures, least), []
-        for size in _sizes(figure for figure in figures if "grid" in figure):
-            part = _ideal([figure for figure in figures if figure["size"] == size], least)
-            parts.append(_percent(median(part), 0) if part else "–")
-        if ratios:
-            rows.append([words, _percent(median(ratios), 0), *parts])
+    """Shares of the run-seconds of grids, and how little a race can take at all."""
+    compared = [figure for figure in figures if "grid" in figure]
+    sizes = _sizes(compared)
+    groups = [compared, *([figure for figure in compared if figure["size"] == size] for size in sizes)]
+    rows = [["share of the run-seconds of", "median of all cells", *(f"{size} configurations" for size in sizes)]]
+    for claim in savings(compared):
+        rows.append([claim, *(_middle(savings(group)[claim]) for group in groups)])
+    for times, words in ((1, "of that, everything just once"), (2, "of that, everything twice")):
+        rows.append([words, *(_middle(_least(group, times)) for group in groups)])
+    for least, words in ((0, "of that, a test that knows noise and lead beforehand"),
+                         (1, "of that, the same if it runs everything twice")):
+        rows.append([words, *(_middle(_ideal(group, least)) for group in groups)])
     return _table(rows)
 
 
+def _middle(ratios: Sequence[float]) -> str:
+    return _percent(median(ratios), 0) if ratios else "–"
+
+
+def _equal(figure: Figure) -> int:
+    """Repetitions of the grid of equal error."""
+    return _repetitions(figure["grid"]["right"], figure["until_sure"]["right"])
+
+
+def _least(figures: Sequence[Figure], times: int) -> list[float]:
+    """What running everything so often takes of the grids of equal error."""
+    return [times / _equal(figure) for figure in figures if figure["until_sure"]["right"] >= _SETTLED]
+
+
 def _ideal(figures: Sequence[Figure], least: int) -> list[float]:
-    """Run-seconds of a test that knows everything, divided by those of a grid made for the cell."""
+    """Run-seconds of a test that knows everything, divided by those of the grid of equal error."""
     return [
-        figure["ideal"][least] / figure["grid"]["repetition"]
-        / _repetitions(figure["grid"]["right"], figure["until_sure"]["right"])
+        figure["ideal"][least] / figure["grid"]["repetition"] / _equal(figure)
         for figure in figures if "ideal" in figure and figure["until_sure"]["right"] >= _SETTLED
     ]
 

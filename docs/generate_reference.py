@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from fault_matrix import matrix_page
 from record_tables import field_rows
 from reference_words import FOLDER
 
 from velodrome.cli.commands import COMMANDS, loaded
+from velodrome.cluster.registry import LAUNCHERS
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS as EVENT_MODELS
@@ -248,13 +250,46 @@ def names_page() -> str:
     ])
 
 
+def clusters_page() -> str:
+    parts = [
+        NOTE,
+        "# Clusters\n",
+        "`clusters.yaml` holds clusters by name, each with its `launcher` and that launcher's options. It is read\n"
+        "from the current folder, then from `~/.config/velodrome` (`$XDG_CONFIG_HOME/velodrome`); with\n"
+        "`VELODROME_CLUSTERS=FILE` "
+        "only from that file. Unknown fields are refused. See [which launcher is for me](../how-to/clusters.md).\n",
+    ]
+    for offer in LAUNCHERS:
+        parts.append(f"## {offer.name}\n\n{offer.description[0].upper()}{offer.description[1:]}.\n")
+        if not offer.options:
+            continue
+        parts.append(f"On the command line: `--on {offer.name}:{offer.options}`.\n")
+        rows = [[f"`{name}`", _default_of_option(field), field.description or ""]
+                for name, field in offer.kind.model_fields.items()]
+        parts.append(table(["field", "default", "meaning"], rows))
+    return "\n".join(parts)
+
+
+def _default_of_option(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    return "" if default is None or default in ({}, []) else f"`{default}`"
+
+
+def faults_page() -> str:
+    return NOTE + matrix_page()
+
+
 PAGES = {
     "commands.md": commands_page,
     "job.md": job_page,
+    "clusters.md": clusters_page,
     "engines.md": engines_page,
     "events.md": events_page,
     "run-folder.md": run_page,
     "names.md": names_page,
+    "faults.md": faults_page,
 }
 
 

@@ -10,7 +10,6 @@ import platform
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from typing import Any
 
 import pytest
 
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 
@@ -39,20 +39,44 @@ def _own_network() -> bool:
     return True
 
 
+def _own_shared_memory() -> bool:
+    """Give this process, and every process the tests start, a `/dev/shm` of their own.
+
+    Tests look there for what a run left behind, and must not find what other programs keep there meanwhile.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) != 0:
+        return False
+    if libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) != 0:
+        return False
+    return bool(libc.mount(b"velodrome-test", b"/dev/shm", b"tmpfs", 0, None) == 0)
+
+
 OWN_NETWORK = _own_network()
+OWN_SHARED_MEMORY = OWN_NETWORK and _own_shared_memory()
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
-def pytest_report_header() -> str:
-    return "network: " + ("a namespace of our own" if OWN_NETWORK else "this machine's (not root, so no namespace)")
+def pytest_report_header() -> list[str]:
+    of_us, of_all = "a namespace of our own", "this machine's (not root, so no namespace)"
+    return [f"network: {of_us if OWN_NETWORK else of_all}", f"/dev/shm: {of_us if OWN_SHARED_MEMORY else of_all}"]
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is `unit` by default; `integration` and `e2e` tests start processes."""
+    """A test is `unit` by default; `integration` and `e2e` tests start processes.
+
+    With several pytest processes (`-n`), those that start processes come first, so that the last minute consists of
+    quick ones; a module stays in one process, for what its tests share, unless its tests have groups of their own.
+    """
     for item in items:
-        if not {mark.name for mark in item.iter_markers()} & {"unit", "integration", "e2e"}:
+        marks = {mark.name for mark in item.iter_markers()}
+        if not marks & {"unit", "integration", "e2e"}:
             item.add_marker(pytest.mark.unit)
+        if "xdist_group" not in marks:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
 
 
 #: What Python reports when a process is about to be started.
@@ -144,6 +168,40 @@ def velodrome(capfd: pytest.CaptureFixture[str]) -> Command:
     return call
 
 
+@pytest.fixture(scope="session")
+def _warm_launcher() -> Iterator[Any]:
+    from velodrome.cluster.local.launcher import LocalLauncher
+
+    launcher = LocalLauncher()
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture
+def warm(_warm_launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command fork training processes, as races do, from a process that imported the engine for all tests.
+
+    For tests whose subject is not the start: an import takes longer than all they do.
+    """
+    from velodrome.cluster.local.launcher import LocalLauncher
+
+    start_one = LocalLauncher._start_one
+
+    def start(self: Any, plan: Any, *rest: Any, **options: Any) -> Any:
+        _warm_launcher.prepare([plan.job.engine])
+        return start_one(_warm_launcher, plan, *rest, **options)
+
+    monkeypatch.setattr(LocalLauncher, "_start_one", start)
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that nobody else uses, as far as races can see: they repeat no run because of other programs."""
+    from velodrome.run import race_runs
+
+    monkeypatch.setattr(race_runs, "is_loaded", lambda result: False)
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
@@ -164,12 +222,3 @@ def no_strays(runs: Path) -> Iterator[None]:
         if marker in line and int(entry.name) != os.getpid() and state != "Z":
             left.append(line.replace(b"\0", b" ").decode(errors="replace"))
     assert not left, f"left running: {left}"
-
-
-def start_velodrome(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.Popen[str]:
-    """Start the command as a process of its own, to be killed or interrupted."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "velodrome", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, start_new_session=True,
-        env={**os.environ, **environment},
-    )

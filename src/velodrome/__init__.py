@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from velodrome.api.race import race
     from velodrome.api.recommend import recommend
     from velodrome.api.report import report
-    from velodrome.api.train import resume, train
+    from velodrome.api.serving import export, predict
+    from velodrome.api.train import attach, resume, train
     from velodrome.errors import BadRequest, RunFailed, VelodromeError
     from velodrome.figures import log
     from velodrome.spec.job import Job
     from velodrome.spec.race import Race
 
 __all__ = [
-    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "check", "datasets", "examples", "list_engines", "log",
-    "plan",
-    "race", "recommend", "report", "resume", "runs", "study", "train",
+    "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "attach", "check", "datasets", "examples", "export",
+    "list_engines", "log", "plan", "predict", "race", "recommend", "report", "resume", "runs", "study", "train",
 ]
 
 #: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
@@ -36,12 +36,15 @@ _LAZY_EXPORTS = {
     "Race": "velodrome.spec.race:Race",
     "RunFailed": "velodrome.errors:RunFailed",
     "VelodromeError": "velodrome.errors:VelodromeError",
+    "attach": "velodrome.api.train:attach",
     "check": "velodrome.api.check:check",
     "datasets": "velodrome.api.datasets",
     "examples": "velodrome.api.examples",
+    "export": "velodrome.api.serving:export",
     "list_engines": "velodrome.api.engines:list_engines",
     "log": "velodrome.figures:log",
     "plan": "velodrome.api.plan:plan",
+    "predict": "velodrome.api.serving:predict",
     "race": "velodrome.api.race:race",
     "recommend": "velodrome.api.recommend:recommend",
     "report": "velodrome.api.report:report",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from velodrome.analysis.measures import instance_hours, instances, thesis_rate, 
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
-from velodrome.reporting.figures import bar_words, race_figure
+from velodrome.reporting.figures import MOST_WORDS, bar_words, cut, race_figure
 from velodrome.spec.job import Target
 
 pytestmark = pytest.mark.unit
@@ -182,6 +183,17 @@ def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
     path = race_figure(rows, tmp_path / "race.png", "a race")
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert verdict(rows).startswith("Verdict: ")
+
+
+def test_a_figure_of_many_fields_cuts_their_words_and_keeps_its_size(tmp_path: Path) -> None:
+    fields = ("learning_rate", "epochs", "batch_scope", "schedule", "warmup", "ema", "weight_decay", "label_smoothing",
+              "optimizer", "milestones", "scale_rate", "accumulate", "dtype", "sharding", "target")
+    rows = compare([{**result(workers=2), "job": {field: f"{field} {number}" for field in fields}} for number in
+                    range(20)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of axes without room
+        assert race_figure(rows, tmp_path / "race.png", "a race").is_file()
+    assert {len(cut(words)) for words in bar_words(rows).values()} == {MOST_WORDS}
 
 
 def test_the_best_of_a_column_is_that_of_its_task() -> None:

@@ -28,8 +28,8 @@ def test_a_clear_winner_is_named_with_its_interval_and_the_next_size_to_try() ->
     answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), *other])
     assert answer.decision == "use"
     assert answer.best == "torch/ddp with 2 workers"
-    assert "90 % better (at least 87 %) than torch/single with 1 worker" in answer.why
-    assert "27 % better (at least 24 %) than the next, 150 examples/s for torch/allreduce" in answer.why
+    assert "90 % faster (at least 87 %) than torch/single with 1 worker" in answer.why
+    assert "27 % faster (at least 24 %) than the next, 150 examples/s for torch/allreduce" in answer.why
     assert answer.distribute is True
     assert "4 workers" in answer.next
     assert answer.as_json()["interval"][0] > 1
@@ -39,7 +39,7 @@ def test_distribution_that_is_slower_is_advised_against() -> None:
     answer = ask([*SINGLE, *repeated([70, 71, 69], workers=2)])
     assert answer.decision == "do-not-distribute"
     assert answer.verdict == "do not distribute this: use torch/single with 1 worker."
-    assert " is 43 % better (at least 39 %) than the best distributed one" in answer.why
+    assert " is 43 % faster (at least 38 %) than the best distributed one" in answer.why
     assert answer.distribute is False
 
 
@@ -91,7 +91,7 @@ def test_a_noisy_lead_is_open_and_says_what_it_would_cost_to_settle() -> None:
     )
     assert "24 % apart, but" in answer.why
     assert f"{answer.more_runs} more repetitions of both would settle it: {2 * answer.more_runs} runs" in answer.next
-    assert f"--repeat {3 + answer.more_runs}, or with --until-sure" in answer.next
+    assert f"--until-sure --max-repeat {3 + answer.more_runs}." in answer.next
     settle = answer.as_json()["settle"]
     assert settle["each"]["torch/ddp with 2 workers"]["runs"] == answer.more_runs
     assert settle["seconds"] == pytest.approx(sum(each["seconds"] for each in settle["each"].values()))

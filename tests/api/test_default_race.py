@@ -65,7 +65,7 @@ def test_single_alone_is_one_job(runs: Path) -> None:
 
 def test_what_is_not_installed_is_left_out_with_a_note(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "missing", lambda engine, strategy: (
-        ["install it"] if engine.name == "tensorflow" else []))
+        ["install it"] if engine.name != "torch" else []))
     plan = planned(runs, {})
     assert {found[0] for found in shown(plan)} == {"torch"}
     assert any("tensorflow/mirrored" in note and note.endswith(": install it") for note in plan.notes)
@@ -100,7 +100,7 @@ def test_the_same_command_resumes_even_if_more_is_installed_by_then(
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(environments, "missing", lambda engine, strategy: (
-            ["install it"] if engine.name == "tensorflow" else []))
+            ["install it"] if engine.name != "torch" else []))
         first = planned(runs, {"model": "linear"})
         first.folder.begin(first.race)
     again = planned(runs, {"model": "linear"})

@@ -11,7 +11,7 @@ import velodrome as package
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_race_from_python_trains_compares_and_recommends(velodrome, runs: Path, no_strays) -> None:
     job = {"dataset": "digits", "engine": "torch", "epochs": 3, "threads": 1}
     entries = [{"strategy": "single"}, {"strategy": "ddp", "workers": 2}]

@@ -104,7 +104,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path):
     began = time.monotonic()
     with pytest.raises(RunError, match="no end after 3 s"):
         run([sys.executable, "-c", code], seconds=3)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50  # and not until it ends by itself
     child = int(pid_file.read_text())
     for _ in range(50):
         try:
@@ -123,11 +123,11 @@ def test_the_last_json_object_counts_and_a_failure_says_what_was_said():
     from running import RunError, run_json
 
     printed = "print('{\"a\": 1}'); print('{\"a\": 2}'); print('bye')"
-    assert run_json([sys.executable, "-c", printed], seconds=20) == {"a": 2}
+    assert run_json([sys.executable, "-c", printed], seconds=100) == {"a": 2}
     with pytest.raises(RunError, match="exit code 3: my reason"):
-        run_json([sys.executable, "-c", "import sys; print('my reason', file=sys.stderr); sys.exit(3)"], seconds=20)
+        run_json([sys.executable, "-c", "import sys; print('my reason', file=sys.stderr); sys.exit(3)"], seconds=100)
     with pytest.raises(RunError, match="no JSON object"):
-        run_json([sys.executable, "-c", "print('hello')"], seconds=20)
+        run_json([sys.executable, "-c", "print('hello')"], seconds=100)
 
 
 @pytest.mark.integration

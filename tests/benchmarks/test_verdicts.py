@@ -90,17 +90,31 @@ def test_the_page_has_a_place_for_every_table_and_keeps_the_rest(tmp_path, monke
     assert len(figures) == sum({"K=8", "noise=5"} <= set(cell.name.split()) for cell in verdicts.cells())
     page = tmp_path / "verdicts.md"
     page.write_text(verdicts.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
-    verdicts.write_page(page, figures)
+    verdicts.write_page(page, verdicts.pages(figures))
     written = page.read_text(encoding="utf-8")
     assert written.splitlines()[0] == verdicts.PAGE.read_text(encoding="utf-8").splitlines()[0]
     for table in verdicts.pages(figures).values():
         assert table in written
-    verdicts.write_page(page, figures)
+    verdicts.write_page(page, verdicts.pages(figures))
     assert page.read_text(encoding="utf-8") == written
 
 
+def test_the_worst_situations_have_a_table_of_their_own(tmp_path, monkeypatch):
+    import verdicts
+
+    page = tmp_path / "verdicts.md"
+    page.write_text(verdicts.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(verdicts, "PAGE", page)
+    monkeypatch.setattr(verdicts, "LAST", 4)
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", "--worst", "--races", "10", "--write-docs"])
+    assert verdicts.main() == 0
+    written = page.read_text(encoding="utf-8").partition("<!-- worst -->")[2].partition("<!-- end of worst -->")[0]
+    assert "| one with 3× the noise |" in written
+    assert "24 configurations" in written
+
+
 def test_a_grid_of_equal_error_has_the_repetitions_at_which_it_is_right_as_often():
-    from verdict_tables import AVERAGE, EVERYWHERE, KNOWING, savings
+    from verdict_tables import AVERAGE, EQUAL, EVERYWHERE, savings
 
     def figure(right, seconds, curve):
         return {"size": 2, "until_sure": {"right": right, "seconds": seconds},
@@ -108,8 +122,8 @@ def test_a_grid_of_equal_error_has_the_repetitions_at_which_it_is_right_as_often
 
     easy, hard = figure(0.9, 8.0, (0.8, 1.0, 1.0)), figure(0.7, 20.0, (0.1, 0.4, 0.9))
     found = savings([easy, hard, figure(0.1, 30.0, (0.0, 0.0, 0.2))])
-    assert found[KNOWING] == pytest.approx([8 / (2 * 7.5), 20 / (2 * 16)])
+    assert found[EQUAL] == pytest.approx([8 / (2 * 8), 20 / (2 * 16)])
     assert found[EVERYWHERE] == pytest.approx([8 / (2 * 16), 20 / (2 * 16)])
     # Right in 1.7 of three: between 10 repetitions, with 1.4, and 20, with 2.1.
-    average = 10 + 10 * 0.3 / 0.7
+    average = 15  # 14.3 are not enough
     assert found[AVERAGE] == pytest.approx([8 / (2 * average), 20 / (2 * average)])

@@ -61,7 +61,7 @@ def test_of_many_classes_the_largest_are_shown_and_the_others_summed(velodrome, 
     np.savez(tmp_path / "many.npz", x_train=x, y_train=y, x_test=x[:90], y_test=np.repeat(np.arange(45), 2))
     done = velodrome("data", "show", "path:many.npz", "--validation", "0")
     assert done.code == 0, done.text
-    assert "5 smaller classes, which --json lists │    50 │          0 │   10" in done.out
+    assert "5 more classes, listed by --json │    50 │          0 │   10" in done.out
     assert "45 classes" in done.out
     assert len(velodrome("data", "show", "path:many.npz", "--json").json()["counts"]) == 45
 
@@ -220,7 +220,7 @@ def test_a_function_trains_and_its_mistakes_are_told_as_the_users(velodrome, run
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["folder", "table", "npz", "function"])
 @pytest.mark.parametrize("engine", ["torch", "tensorflow"])
 def test_every_kind_of_own_data_trains_under_every_engine(velodrome, runs, tmp_path, kind, engine):

@@ -55,7 +55,7 @@ def test_the_command_is_printed_and_stands_in_the_file(velodrome, tmp_path: Path
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "engine"), [
     ("model", "torch"), ("task", "torch"), pytest.param("data", "torch", marks=slow),
     pytest.param("script", "torch", marks=slow), pytest.param("model", "tensorflow", marks=slow),

@@ -52,9 +52,9 @@ def started(err: str) -> list[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_race_goes_on_after_a_failing_job_and_again_runs_only_what_is_missing(
-    velodrome, here: Path, runs: Path, no_strays
+    velodrome, here: Path, runs: Path, no_strays, idle
 ) -> None:
     asked = RaceFolder(runs, "small").stamped(parse_race(read_yaml(here / "race.yaml")))
     order = [entry.name for entry in check_race(asked, LocalLauncher()).entries]

@@ -105,8 +105,8 @@ def test_a_race_is_refused_for_what_is_wrong_with_its_data_before_its_first_job(
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(180)
-def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodrome, runs: Path, no_strays) -> None:
+@pytest.mark.timeout(600)
+def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodrome, runs, no_strays, idle) -> None:
     done = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs)
     assert done.code == 0, done.err
     assert "92.45" in done.out

@@ -61,6 +61,16 @@ def test_the_rest_of_a_race_is_planned_without_what_is_missing(velodrome, runs: 
     assert len(velodrome("race", *WORDS, "--dry-run", "--json", "--runs", runs).json()["jobs"]) == 10
 
 
+def test_only_a_baseline_that_can_run_is_announced(velodrome, runs: Path, installed: set[str]) -> None:
+    words = ("--dataset", "digits", "--vary", "entry=torch/ddp,tensorflow/mirrored", "--vary", "workers=1,2")
+    done = velodrome("race", *words, "--skip-unavailable", "--dry-run", "--runs", runs)
+    assert done.code == 0, done.err
+    said = done.out + done.err
+    assert "torch/single takes part, as the baseline" in said
+    assert "tensorflow/single takes part" not in said
+    assert "no baseline tensorflow/single" in said
+
+
 def test_a_race_of_which_nothing_can_run_is_refused_all_the_same(velodrome, runs: Path, installed: set[str]) -> None:
     installed.clear()
     done = velodrome("race", *WORDS, "--skip-unavailable", "--runs", runs)

@@ -11,8 +11,8 @@ from velodrome.run.calibration import rates
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(240)
-def test_a_race_runs_until_it_is_sure_and_again_runs_nothing(velodrome, runs: Path, no_strays) -> None:
+@pytest.mark.timeout(600)
+def test_a_race_runs_until_it_is_sure_and_again_runs_nothing(velodrome, runs: Path, no_strays, idle) -> None:
     command = ("race", "--dataset", "digits", "--model", "linear", "--engine", "torch", "--epochs", 1, "--threads", 1,
                "--vary", "strategy=ddp", "--vary", "workers=2", "--until-sure", "--max-repeat", 4, "--name", "sure",
                "--runs", runs)

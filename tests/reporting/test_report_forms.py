@@ -213,7 +213,7 @@ def test_latex_compiles_with_booktabs(runs: Path, tmp_path: Path) -> None:
         "\\begin{document}\\input{tables}\\end{document}", encoding="utf-8",
     )
     done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"], cwd=tmp_path,
-                          capture_output=True, text=True, errors="replace", timeout=120)
+                          capture_output=True, text=True, errors="replace", timeout=280)
     assert done.returncode == 0, done.stdout[-2000:]
 
 
@@ -371,7 +371,7 @@ def test_a_thousand_runs_render_into_one_page_of_limited_size(runs: Path) -> Non
     assert len(results) >= 1_000
     write_race(runs, results)
     done = subprocess.run([sys.executable, "-m", "velodrome", "report", "made", "--runs", str(runs)],
-                          capture_output=True, text=True, timeout=200, check=True)
+                          capture_output=True, text=True, timeout=280, check=True)
     page = Path(done.stdout.strip()).read_text(encoding="utf-8")
     assert f"85 configurations, {len(results)} finished runs" in page
     assert len(page) < 8_000_000

@@ -6,8 +6,10 @@ import pytest
 
 from synthetic_races import result
 from velodrome.analysis.compare import compare
+from velodrome.events.lines import make_event
 from velodrome.reporting import usage
 from velodrome.reporting.figures import COLOURS
+from velodrome.reporting.series import run_series
 
 pytestmark = pytest.mark.unit
 
@@ -31,3 +33,31 @@ def test_shares_of_the_fastest_only_are_told_to_be_so() -> None:
     picture = usage.shares(rows)
     assert picture is not None
     assert f"The {usage.MOST_BARS} fastest of {usage.MOST_BARS + 2}" in picture.caption
+
+
+def test_faults_are_drawn_where_they_happened() -> None:
+    ran = result()
+    began = ran["started"]
+
+    def at(moment: float, kind: str, **fields: object) -> object:
+        event = make_event(kind, **fields)  # type: ignore[arg-type]
+        return event.model_copy(update={"time": began + moment, "received": began + moment})
+
+    node = ran["nodes"][0]
+    train = {"role": node["role"], "rank": node["rank"], "phase": "train", "epoch": 1}
+    cut = {"fault": "partition node2 1s..2s", "action": "partition", "target": "node2", "host": "node2"}
+    kill = {"fault": "kill worker0 at 3s", "action": "kill", "target": "worker0", "host": "node1"}
+    series = run_series(ran, [
+        at(1.0, "phase", state="begin", **train), at(2.0, "fault", state="begin", **cut),
+        at(3.0, "fault", state="end", **cut), at(4.0, "fault", state="begin", **kill),
+        at(4.5, "phase", state="end", seconds=3.5, **train),
+    ])  # type: ignore[list-item]
+    assert [(span.fault, round(span.start, 3), span.end and round(span.end, 3)) for span in series.faults] == [
+        ("partition node2 1s..2s", 2.0, 3.0), ("kill worker0 at 3s", 4.0, None),
+    ]
+    rows = compare([ran])
+    picture = usage.timeline(rows, {rows[0].name: series}, ())
+    assert picture is not None
+    texts = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert texts == ["partition node2 1s..2s", "kill worker0 at 3s"]
+    assert "broken on purpose" in picture.caption

@@ -54,7 +54,7 @@ def test_a_browser_shows_the_tables_from_edge_to_edge(page: Path, tmp_path: Path
         [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}",
          f"--window-size={width},900", "--dump-dom", measured.as_uri()],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=280,
     )
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert title is not None, done.stderr

@@ -97,7 +97,7 @@ def test_events_of_several_threads_never_mix() -> None:
     for thread in threads:
         thread.join()
     os.close(write)
-    listener.join(timeout=20)
+    listener.join(timeout=100)
     events = [parse_event(line) for line in lines]
     assert len(events) == 600
     assert all(isinstance(event, WarningEvent) and len(set(event.message)) == 1 for event in events)

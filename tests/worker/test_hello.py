@@ -65,7 +65,7 @@ def test_hello_comes_first_even_from_a_process_that_fails_at_once() -> None:
     command = [sys.executable, "-m", "velodrome.worker", "--run", "r", "--role", "worker", "--rank", "1"]
     environment = {**os.environ, "VELODROME_JOB": Job(engine="torch").model_dump_json(), "VELODROME_WORLD": "[]"}
     done = subprocess.run(
-        [*command, "--folder", "/tmp"], env=environment, capture_output=True, text=True, timeout=60
+        [*command, "--folder", "/tmp"], env=environment, capture_output=True, text=True, timeout=280
     )
     events = [parse_event(line) for line in done.stdout.splitlines()]
     assert [event.kind for event in events if event] == ["hello", "error"]

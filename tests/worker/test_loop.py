@@ -120,6 +120,20 @@ def test_it_trains_and_says_everything_a_reader_needs(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "weights.npy").exists()
 
 
+def test_a_metric_that_is_no_number_is_mentioned_once_for_each_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard(tmp_path, epochs=3, steps=6)
+    monkeypatch.setattr(heard.context.task, "measured", lambda counts: {"accuracy": 0.5, "loss": 1.0, "bleu": None})
+    loop.run(heard.context, NumpyLearner(heard.context))
+    found = [event["message"] for event in heard.events() if event["kind"] == "warning"]
+    ending = "look at its targets, and at what the model returns"
+    assert found == [
+        f"bleu of the validation set is not a number in epoch 1: {ending}",
+        f"bleu of the test set is not a number: {ending}",
+    ]
+
+
 def test_the_result_reports_the_learners_implementation_or_that_of_the_strategy(tmp_path: Path) -> None:
     for mine in (None, {"kind": "velodrome", "own": ["numpy"], "framework": [], "path": "mpi"}):
         heard = Heard(tmp_path / str(mine is None), epochs=1, steps=1)

@@ -28,7 +28,7 @@ def read(text: bytes, *patterns: str) -> tuple[bytes, list[dict[str, Any]]]:
     with os.fdopen(answers) as lines:
         thread = threading.Thread(target=lambda: found.extend(lines))
         thread.start()
-        log, _ = program.communicate(text, timeout=60)
+        log, _ = program.communicate(text, timeout=280)
         thread.join(10)
     assert program.returncode == 0
     return log, [json.loads(line) for line in found]

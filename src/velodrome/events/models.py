@@ -268,14 +268,35 @@ class LostEvent(EventBase):
     message: str = Field(description="one sentence")
 
 
+class FaultEvent(EventBase):
+    """Something is broken on purpose (`--fault`), or is whole again."""
+
+    kind: Literal["fault"]
+    state: Literal["begin", "end"] = Field(description="begin or end")
+    fault: str = Field(description="as requested")
+    action: str = Field(description="kill, pause, partition or slow")
+    target: str = Field(description="the process or host that was named")
+    host: str = Field(description="the host that it is about, or that the process runs on")
+    factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
+
+
+class TrafficEvent(EventBase):
+    """What a host exchanged during the run by the counters of its own network, at the end of the run."""
+
+    kind: Literal["traffic"]
+    host: str = Field(description="host name")
+    network: Network = Field(description="bytes since the run's processes were started")
+
+
 Event = Annotated[
     HelloEvent | PhaseEvent | ProgressEvent | EpochEvent | ResourcesEvent | StalenessEvent | SharesEvent
-    | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | InspectionEvent | ResultEvent | LostEvent,
+    | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | InspectionEvent | ResultEvent | LostEvent
+    | FaultEvent | TrafficEvent,
     Field(discriminator="kind"),
 ]
 Kind = Literal[
     "hello", "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error",
-    "pace", "inspection", "result", "lost",
+    "pace", "inspection", "result", "lost", "fault", "traffic",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: The model of each kind.

@@ -126,6 +126,22 @@ class Host(Record):
     cpu: Annotated[HostCpu | None, NOT_NULL] = Field(
         None, description="cores in use by the run and by other programs, where the system counts them"
     )
+    network_bytes: Annotated[Network | None, NOT_NULL] = Field(
+        None, description="in, out and loopback bytes of the host during the run by the counters of its own network, "
+        "where the launcher reads them (emulated hosts)"
+    )
+
+
+class FaultRecord(Record):
+    """Something that was broken on purpose during a run."""
+
+    fault: str = Field(description="as requested")
+    action: str = Field(description="kill, pause, partition or slow")
+    target: str = Field(description="the process or host that was named")
+    host: str = Field(description="the host that it is about, or that the process runs on")
+    factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
+    start: Amount = Field(description="seconds since the run began")
+    end: Amount | None = Field(None, description="seconds since the run began; null if it lasted until the end")
 
 
 class Machine(Record):
@@ -202,8 +218,9 @@ class RunResult(Record):
     )
     launcher: Annotated[str | None, NOT_NULL] = Field(None, description="what started the processes, e.g. `local`")
     cluster: Annotated[dict[str, Any] | None, NOT_NULL] = Field(
-        None, description="what the launcher knows about the hosts; of an emulated cluster, what was asked for, and "
-        "the bandwidth (bits per second) and round-trip time (seconds) measured between two nodes"
+        None, description="what the launcher knows about the hosts; of an emulated cluster, what was `asked` for, what "
+        "it is `made_by`, the bandwidth (bits per second), round-trip time and latency (seconds) `measured` between "
+        "two nodes, and their `accuracy`: measured divided by asked"
     )
     workers: Positive = Field(description="as requested")
     servers: Count = Field(description="parameter servers")
@@ -262,6 +279,10 @@ class RunResult(Record):
     )
     staleness: Annotated[Staleness | None, NOT_NULL] = Field(
         None, description="mean and max, if the strategy reported it"
+    )
+    faults: Annotated[list[FaultRecord] | None, NOT_NULL] = Field(
+        None, description="what was broken on purpose (`--fault`), in the order in which it happened; missing if "
+        "nothing was"
     )
     warnings: Annotated[list[str] | None, NOT_NULL] = Field(
         None, description="what the run warned of, each sentence once; missing if there was nothing"

@@ -34,6 +34,8 @@ INK = "#20262d"
 MOST_LINES = 24
 #: Tasks whose curves fit into the one picture of a race.
 MOST_TASKS_OF_RACE = 4
+#: Characters of what stands beside a bar or in the legend.
+MOST_WORDS = 56
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
                 place, row.examples_per_second, height * 0.92, color=looks.colour[row.label], alpha=strength
             )
             rate = f"{row.examples_per_second:,.0f}" if row.examples_per_second else "not reported"
-            axes.bar_label(bar, [f" {rate}  ({words[row.name]})"], fontsize=8)
+            axes.bar_label(bar, [f" {rate}  ({cut(words[row.name])})"], fontsize=8)
     axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
         tick.set_color(looks.colour[label])
@@ -245,11 +247,16 @@ def _keys_of(looks: Looks) -> list[Any]:
             for count, style in looks.style.items()]
     first, several = next(iter(looks.colour)), len(looks.colour) > len(COLOURS)
     for (label, rest), marker in looks.marker.items():
-        words = ", ".join(filter(None, [label if several else "", rest]))
+        words = cut(", ".join(filter(None, [label if several else "", rest])))
         if marker is not None and words and (several or label == first):
             colour = looks.colour[label] if several else INK
             keys.append(Line2D([], [], color=colour, linestyle="", marker=marker, label=words))
     return keys[:MOST_LINES]
+
+
+def cut(words: str) -> str:
+    """Words that fit beside a bar: a race that varies many fields has more of them than a figure has room for."""
+    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 1].rstrip(' ,')}…"
 
 
 def _counted(count: int, what: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from velodrome.events.models import EventBase, HelloEvent, PhaseEvent, ResourcesEvent
+from velodrome.events.models import EventBase, FaultEvent, HelloEvent, PhaseEvent, ResourcesEvent
 
 Process = tuple[str, int]
 
@@ -18,6 +18,15 @@ class Span:
     phase: str
     start: float
     end: float
+
+
+@dataclass(frozen=True)
+class FaultSpan:
+    """Something broken on purpose, in seconds since the run began; without an end if it lasted until the run's."""
+
+    fault: str
+    start: float
+    end: float | None = None
 
 
 @dataclass
@@ -38,6 +47,7 @@ class RunSeries:
 
     spans: Mapping[Process, list[Span]]
     samples: Mapping[Process, Samples]
+    faults: Sequence[FaultSpan] = ()
 
 
 def name_of(process: Process) -> str:
@@ -53,7 +63,10 @@ def run_series(result: Mapping[str, Any], events: Iterable[EventBase]) -> RunSer
     #: How far the controller's clock is ahead of the one of a process's host.
     offsets: dict[Process, float] = {}
     began, latest = float(result["started"]), 0.0
+    faults: dict[str, FaultSpan] = {}
     for event in events:
+        if isinstance(event, FaultEvent):
+            _add_fault(faults, event, event.controller_time - began)
         if event.role is None or event.rank is None or (process := (event.role, event.rank)) not in spans:
             continue
         if isinstance(event, HelloEvent) or process not in offsets:
@@ -72,8 +85,16 @@ def run_series(result: Mapping[str, Any], events: Iterable[EventBase]) -> RunSer
     for (process, phase), start in opened.items():
         spans[process].append(Span(phase, start, latest))
     return RunSeries(
-        {process: sorted(found, key=lambda span: span.start) for process, found in spans.items()}, samples
+        {process: sorted(found, key=lambda span: span.start) for process, found in spans.items()}, samples,
+        tuple(faults.values()),
     )
+
+
+def _add_fault(faults: dict[str, FaultSpan], event: FaultEvent, seconds: float) -> None:
+    if event.state == "end" and event.fault in faults:
+        faults[event.fault] = replace(faults[event.fault], end=seconds)
+    elif event.state == "begin" and seconds >= 0:
+        faults[event.fault] = FaultSpan(event.fault, seconds)
 
 
 def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None:

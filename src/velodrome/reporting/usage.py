@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.measures import BY_NAME, MIB
 from velodrome.reporting.curves import cut, fastest, rest_of
 from velodrome.reporting.figures import COLOURS, STYLES, Picture, drawing, new_figure
-from velodrome.reporting.series import RunSeries, merged, name_of
+from velodrome.reporting.series import FaultSpan, RunSeries, merged, name_of
 from velodrome.reporting.tables import ordered
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_BARS = 20
 #: Of what is left out, as many are named in a caption; the tables have all.
@@ -23,6 +26,24 @@ _PHASES = {
     "evaluate": "#E69F00", "save": "#D55E00",
 }
 _SHARES = {"share_compute": "#009E73", "share_wait": "#E69F00", "share_communicate": "#0072B2"}
+
+
+#: Of what was broken on purpose.
+_FAULT = "#D55E00"
+_FAULTS_DRAWN = (" Shaded, or a dashed line where it is one moment or lasts until the end: what was broken on purpose "
+                 "(`--fault`).")
+
+
+def draw_faults(panel: Axes, faults: Sequence[FaultSpan], *, named: bool) -> None:
+    """Mark what was broken on purpose; with its name at its beginning."""
+    for fault in faults:
+        if fault.end is None:
+            panel.axvline(fault.start, color=_FAULT, linestyle=(0, (4, 2)), linewidth=1.0)
+        else:
+            panel.axvspan(fault.start, fault.end, color=_FAULT, alpha=0.18, linewidth=0)
+        if named:
+            panel.annotate(fault.fault, (fault.start, 1.0), xycoords=("data", "axes fraction"), xytext=(2, -2),
+                           textcoords="offset points", ha="left", va="top", fontsize=7, color=_FAULT)
 
 
 def _bars(row: Row) -> str:
@@ -121,6 +142,7 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
             for panel in line:
                 panel.set_ylim(0, 1.1 * max(panel.dataLim.ymax, 1e-3))
                 panel.set_xlim(left=0)
+                draw_faults(panel, series[row.name].faults, named=False)
         for panel, (_, title, _) in zip(axes[0], columns, strict=True):
             for below in axes[:, list(axes[0]).index(panel)]:
                 below.set_ylabel(title, fontsize=8)
@@ -129,6 +151,8 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
     caption = ("One sample a second of the run with the median throughput: the configurations that the verdict names, "
                "then the fastest of each strategy. Network is measured per host, loopback included, so processes of "
                "one host show the same values.")
+    if any(series[row.name].faults for row in chosen):
+        caption += _FAULTS_DRAWN
     if cut_off:
         caption += f" At most {MOST_PROCESSES} processes per run are drawn."
     return Picture("processes", "Resources of every process over time", caption, figure)
@@ -158,6 +182,7 @@ def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequen
             panel.set_ylim(len(found) - 0.4, -0.6)
             panel.set_title(row.name, fontsize=9)
             panel.grid(visible=False, axis="y")
+            draw_faults(panel, series[row.name].faults, named=True)
         axes[-1][0].set_xlabel("time since the run began (s)")
         axes[-1][0].set_xlim(left=0)
         used = {span.phase for row in chosen for spans in series[row.name].spans.values() for span in spans}
@@ -165,6 +190,8 @@ def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequen
                       loc="outside lower center", ncols=len(_PHASES))
     caption = ("Phases of every process of the same runs. A gap is time outside any phase: waiting to be started, or "
                "serving others.")
+    if any(series[row.name].faults for row in chosen):
+        caption += _FAULTS_DRAWN
     if any(len(series[row.name].spans) > MOST_PROCESSES for row in chosen):
         caption += f" At most {MOST_PROCESSES} processes per run are drawn."
     return Picture("timeline", "Timeline of phases", caption, figure)
