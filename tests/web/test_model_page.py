@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from start_command import start_velodrome
+from start_command import served
 from tiny_models import counting, digits, line
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
@@ -28,20 +25,6 @@ pytestmark = [
 ]
 #: Corners of a zero, from the middle of the canvas.
 ZERO = [(round(60 * math.sin(turn * math.pi / 6)), round(-95 * math.cos(turn * math.pi / 6))) for turn in range(13)]
-
-
-@contextmanager
-def served(runs: Path, *names: str) -> Iterator[str]:
-    """The address of a server of these models."""
-    server = start_velodrome("serve", *names, "--runs", runs, "--port", 0, "--no-browser")
-    try:
-        assert server.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
-        assert found
-        yield found[0]
-    finally:
-        server.send_signal(signal.SIGINT)
-        assert server.wait(60) == 130
 
 
 @pytest.fixture(scope="module")
