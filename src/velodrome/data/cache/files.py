@@ -16,6 +16,8 @@ from velodrome.data.base import DataError
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0
+#: The end of the name of a download that is not complete, which the next try continues.
+DOWNLOADING = ".part"
 
 _State = frozenset[tuple[str, int, int, int]]
 
@@ -64,8 +66,18 @@ def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
 
 
 def store(path: Path, payload: bytes) -> None:
-    """Put a payload in its place at once and whole."""
-    files.write_bytes(path, payload, shared=True)
+    """Put a payload in its place at once and whole, while its folder is locked: so the next process overwrites what a
+    killed one left."""
+    files.write_bytes(path, payload)
+
+
+def tidy(data_set_folder: Path) -> None:
+    """Remove what interrupted downloads and killed processes left of a data set that is complete, while it is locked:
+    nobody will continue it."""
+    for ending in (DOWNLOADING, files.PARTIAL):
+        for left in data_set_folder.glob(f"*{ending}"):  # hidden files too
+            with suppress(OSError):
+                left.unlink()
 
 
 @contextmanager
