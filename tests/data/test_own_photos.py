@@ -139,6 +139,18 @@ def test_photographs_are_held_upright(tmp_path):
     assert splits.notes == ()
 
 
+@pytest.mark.parametrize("name", ["a.gif", "a.tif", "a.webp"])
+def test_of_an_animation_or_several_pages_the_first_frame_is_used(tmp_path, name):
+    frames = [Image.fromarray(np.full((6, 8, 3), shade, np.uint8)) for shade in (50, 150, 250)]
+    path = tmp_path / name
+    frames[0].save(path, save_all=True, append_images=frames[1:], **({"lossless": True} if name == "a.webp" else {}))
+    with Image.open(path) as stored:
+        assert stored.n_frames == 3
+    with path.open("rb") as stream:
+        pixels = decode.decode(stream, path.stat().st_size, 6, 8, 3)
+    assert (pixels == 50).all()
+
+
 @pytest.mark.parametrize(
     ("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("I;16", 1), ("P", 3), ("RGB", 3), ("RGBA", 3)]
 )
