@@ -5,8 +5,10 @@ A folder a source, in it one generation at a time. Its name is a checksum, so no
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from velodrome.data.cache import files as cache
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
 #: Increased when arrays are made differently, so that old ones are rebuilt.
 VERSION = 3
@@ -117,6 +119,21 @@ def keep(
     if found is None:
         raise DataError(f"{home} changes while it is read: see what else writes there")
     return found
+
+
+def allocate(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+    """A new `.npy` file as an array of zeros to be filled, with all of its space on the disk: writing to a mapped file
+    whose disk is full would end the process by SIGBUS."""
+    import numpy as np
+
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    with path.open("r+b") as stream:
+        try:
+            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot reserve
+                raise
+    return array
 
 
 def sources(prefix: str) -> list[str]:

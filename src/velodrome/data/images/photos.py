@@ -116,7 +116,7 @@ class PhotoSet(CachedImageSet):
         check_room(self.name, len(usable), shape,
                    "choose a smaller size, for example ?size=64x64 after the name" if smaller else "free some space")
         files = [listing.files[place] for place in usable]
-        images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(usable), *shape))
+        images = decoded.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
         failed = decode_all(listing.tree, files, images, decoding)
         images.flush()
         for row, reason in failed.items():
