@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: Increased when arrays are made differently, so that old ones are rebuilt.
 VERSION = 3
 _ABOUT = "about.json"
+#: What the name of a generation begins with until it is complete.
+_MAKING = "."
 #: Bytes of it; the vocabulary of a text may hold long words.
 _LARGEST_ABOUT = 1 << 30
 
@@ -92,6 +95,7 @@ def keep(
     if found := find(source, key):
         return found
     home = _home(source)
+    _sweep(home)
     try:
         with cache.exclusive(home, also):  # a process that waited here may find the work done
             if found := find(source, key):
@@ -99,7 +103,7 @@ def keep(
             for left in home.iterdir():  # earlier generations, and what a killed process left
                 if left.is_dir():
                     shutil.rmtree(left)
-            making = home / f".{key[:32]}"
+            making = home / f"{_MAKING}{key[:32]}"
             making.mkdir()
             try:
                 about = make(making)
@@ -169,6 +173,16 @@ def forget(source: str) -> None:
         for left in _home(source).iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what killed processes left half made of other sources, which may never be asked for again."""
+    for left in home.parent.glob(f"*/{_MAKING}*/"):
+        lock = files.FileLock(left.parent / cache.LOCK)
+        with suppress(OSError):
+            if left.parent != home and lock.acquire():
+                shutil.rmtree(left, ignore_errors=True)
+        lock.release()
 
 
 def _home(source: str) -> Path:

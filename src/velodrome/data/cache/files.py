@@ -16,6 +16,8 @@ from velodrome.data.base import DataError
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0
+#: Locked by who fetches into a folder.
+LOCK = ".lock"
 #: The end of the name of a download that is not complete, which the next try continues.
 DOWNLOADING = ".part"
 
@@ -87,7 +89,7 @@ def exclusive(data_set_folder: Path, also: Path | None = None) -> Iterator[None]
     Other processes wait for as long as anything changes in the folder, or in `also`, where the holder writes too.
     """
     data_set_folder.mkdir(parents=True, exist_ok=True)
-    lock = files.FileLock(data_set_folder / ".lock", poll_seconds=0.1)
+    lock = files.FileLock(data_set_folder / LOCK, poll_seconds=0.1)
     if not lock.acquire():
         _wait(lock, data_set_folder, (data_set_folder, also) if also else (data_set_folder,))
     try:
