@@ -20,7 +20,7 @@ from velodrome.engines.torch import network, trial
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.outputs import class_scores
-from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, tuples
+from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, read_description, tuples
 from velodrome.tasks.batch import Batch
 
 WEIGHTS = "model.safetensors"
@@ -114,7 +114,7 @@ def load(folder: Path) -> nn.Module:
     """Load a saved model in evaluation mode. It takes images (count, channels, height, width), whose bytes were
     multiplied by `scale` of the description and added to its `offset`; a language model takes words and, if it
     carries one, its state."""
-    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    about = read_description(folder)
     if about.get("kind") == "text":
         language = torch_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 0))
         language.to(getattr(torch, about["dtype"])).load_state_dict(load_file(folder / WEIGHTS))
