@@ -52,16 +52,29 @@ def sentence_of(done: subprocess.CompletedProcess[str]) -> str:
     return sentence
 
 
-@pytest.mark.parametrize("kind", ["photos", "arrays"])
+@pytest.mark.parametrize("kind", ["photos", "arrays", "images", "table", "text"])
 def test_decoded_data(tmp_path: Path, small: Path, kind: str) -> None:
-    """It is written to a mapped file, where a full disk ends a process without a word."""
-    if kind == "photos":
-        place = f"{write_folders(tmp_path / 'photos')}?size=100x100"
-    else:
-        place = str(tmp_path / "numbers.npz")
-        values = np.random.default_rng(1).normal(size=(100, 2000)).astype(np.float32)
-        np.savez(place, x_train=values, y_train=values[:, 0], x_test=values, y_test=values[:, 0])
-    sentence = sentence_of(run("data", "prepare", f"path:{place}", cache=small / "cache"))
+    """Some of it is written to a mapped file, where a full disk ends a process without a word."""
+    values = np.random.default_rng(1).normal(size=(100, 2000)).astype(np.float32)
+    place = f"path:{tmp_path / 'numbers.npz'}"
+    match kind:
+        case "photos":
+            place = f"path:{write_folders(tmp_path / 'photos')}?size=100x100"
+        case "arrays":
+            np.savez(tmp_path / "numbers.npz", x_train=values, y_train=values[:, 0], x_test=values, y_test=values[:, 0])
+        case "images":
+            pixels, labels = np.zeros((10, 200, 200), np.uint8), np.arange(10) % 2
+            np.savez(tmp_path / "numbers.npz", x_train=pixels, y_train=labels, x_test=pixels + 1, y_test=labels)
+        case "table":
+            numbers = [','.join(f'{number:.3f}' for number in row[:20]) for row in values]
+            rows = [f"{place % 3},{numbers[place % 100]}" for place in range(5000)]
+            heads = ",".join(["kind", *(f"c{number}" for number in range(20))])
+            (tmp_path / "table.csv").write_text("\n".join([heads, *rows]))
+            place = f"path:{tmp_path / 'table.csv'}?target=kind"
+        case "text":
+            (tmp_path / "text.txt").write_text("\n".join(f"word{number % 50} " * 100 for number in range(2000)))
+            place = f"text:{tmp_path / 'text.txt'}"
+    sentence = sentence_of(run("data", "prepare", place, cache=small / "cache"))
     assert f"decoded data cannot be stored in {small}/cache/" in sentence
     left = [path.name for path in (small / "cache").rglob("*") if path.is_file()]
     assert set(left) <= {".lock"}

@@ -27,49 +27,64 @@ from velodrome.spec.resolve import resolve  # noqa: E402
 from velodrome.worker.context import Context  # noqa: E402
 from velodrome.worker.emitter import LineEmitter  # noqa: E402
 
-#: Every wait of the test; none of them decides anything.
+#: Every wait of the tests; none of them decides anything.
 SECONDS = 60
-#: How long the first process is given to continue too early, which it must not.
+#: How long a process is given to do what it must not do yet.
 TOO_EARLY_SECONDS = 1.0
 
 
-def learner_of(rank: int, group: Group, data: Path, folder: Path) -> AllReduceLearner:
-    job = resolve(Job(model="dense-128", strategy="allreduce", workers=2, batch_size=30, optimizer="adam", ema=0.9))
+@pytest.fixture(autouse=True)
+def _models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def learner_of(rank: int, group: Group, folder: Path, model: str = "dense-128") -> AllReduceLearner:
+    job = resolve(Job(model=model, strategy="allreduce", workers=2, batch_size=30, optimizer="adam", ema=0.9))
     context = Context(job, World.alone(), folder, LineEmitter(lambda line: None, "worker", rank), threads=1)
-    context.data = read_data(str(data))
+    context.data = read_data(str(folder / "data.npz"))
     cpu = torch.device("cpu")
-    return AllReduceLearner(context, task_class(context).network(context, cpu), Threads(group, rank), cpu)
+    learner = AllReduceLearner(context, task_class(context).network(context, cpu), Threads(group, rank), cpu)
+    assert isinstance(learner._reducer, SharedMemoryReducer)
+    return learner
+
+
+def checkpoint_of(learner: AllReduceLearner) -> dict[str, Any]:
+    """Other weights, momentum and averages than the learner has now."""
+    other = ("model.", "optimizer.mean", "optimizer.ema.0")
+    return {name: value + 1 if name.startswith(other) else value.copy() for name, value in learner.state().items()}
+
+
+def tell(event: threading.Event, learner: AllReduceLearner) -> None:
+    """Set an event as soon as a learner has written a checkpoint into its parameters."""
+    load = learner._optimizer.load
+
+    def load_and_tell(state: Any) -> None:
+        load(state)
+        event.set()
+
+    learner._optimizer.load = load_and_tell  # type: ignore[method-assign]
 
 
 def test_a_late_process_does_not_put_its_first_weights_in_place_of_those_of_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The late one moves its parameters into the shared memory after the first has loaded the checkpoint there."""
-    data, group, late = write_data(tmp_path / "data.npz"), Group(2), threading.local()
-    written, moved, continued = threading.Event(), threading.Event(), threading.Event()
+    write_data(tmp_path / "data.npz")
+    group, late, stored = Group(2), threading.local(), dict[str, Any]()
+    ready, written, moved, continued = (threading.Event() for _ in range(4))
     move = FlatLayout.move
 
     def move_late(self: FlatLayout, parameters: Any, buffer: Any) -> None:
         if getattr(late, "here", False):
-            assert written.wait(SECONDS)
+            written.wait(TOO_EARLY_SECONDS)
         move(self, parameters, buffer)
 
     monkeypatch.setattr(FlatLayout, "move", move_late)
-    stored: dict[str, Any] = {}
 
     def first() -> dict[str, Any]:
-        learner = learner_of(0, group, data, tmp_path)
-        assert isinstance(learner._reducer, SharedMemoryReducer)
-        for name, value in learner.state().items():
-            other = name.startswith(("model.", "optimizer.mean", "optimizer.ema.0"))
-            stored[name] = value + 1 if other else value.copy()
-        load = learner._optimizer.load
-
-        def load_and_tell(state: Any) -> None:
-            load(state)
-            written.set()
-
-        learner._optimizer.load = load_and_tell
+        learner = learner_of(0, group, tmp_path)
+        stored.update(checkpoint_of(learner))
+        ready.set()
+        tell(written, learner)
         learner.load(stored)
         assert moved.wait(SECONDS)
         found = {name: value.copy() for name, value in learner.state().items()}  # what the next step computes with
@@ -78,13 +93,44 @@ def test_a_late_process_does_not_put_its_first_weights_in_place_of_those_of_a_ch
 
     def second() -> None:
         late.here = True
-        learner = learner_of(1, group, data, tmp_path)
+        learner = learner_of(1, group, tmp_path)
         moved.set()
         continued.wait(TOO_EARLY_SECONDS)
+        assert ready.wait(SECONDS)
         learner.load(stored)
 
     with ThreadPoolExecutor(2) as pool:
-        (found, _) = [each.result(SECONDS) for each in (pool.submit(first), pool.submit(second))]
+        found, _ = [each.result(SECONDS) for each in (pool.submit(first), pool.submit(second))]
     assert found.keys() == stored.keys()
     for name, value in stored.items():
         assert (found[name] == value).all(), name
+
+
+def test_a_checkpoint_is_loaded_after_the_chief_has_tried_to_save_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what is loaded again seems to be another model than the one that was saved."""
+    write_data(tmp_path / "data.npz")
+    group, written = Group(2), threading.Event()
+
+    def chief() -> tuple[str, ...]:
+        learner = learner_of(0, group, tmp_path, "torch_nets:caching")
+        save = learner.save
+
+        def save_and_wait(folder: Path) -> None:
+            save(folder)
+            written.wait(TOO_EARLY_SECONDS)
+
+        monkeypatch.setattr(learner, "save", save_and_wait)
+        notes = learner.check_saving(tmp_path)
+        learner.load(checkpoint_of(learner))
+        return notes
+
+    def other() -> None:
+        learner = learner_of(1, group, tmp_path, "torch_nets:caching")
+        tell(written, learner)
+        learner.load(checkpoint_of(learner))
+
+    with ThreadPoolExecutor(2) as pool:
+        notes, _ = [each.result(SECONDS) for each in (pool.submit(chief), pool.submit(other))]
+    assert notes == ()

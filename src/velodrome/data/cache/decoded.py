@@ -116,13 +116,20 @@ def keep(
                 raise
     except OSError as error:
         raise DataError(
-            f"decoded data cannot be stored in {home} ({error.strerror or error}): free some space, or set "
+            f"decoded data cannot be stored in {home} ({_reason(error)}): free some space, or set "
             "VELODROME_CACHE to a folder that can be written"
         ) from error
     found = find(source, key)
     if found is None:
         raise DataError(f"{home} changes while it is read: see what else writes there")
     return found
+
+
+def _reason(error: OSError) -> str:
+    """Why something could not be written. NumPy reports a full disk as "4096 requested and 0 written"."""
+    if error.errno is None and str(error).endswith(" written"):
+        return os.strerror(errno.ENOSPC)
+    return error.strerror or str(error)
 
 
 def allocate(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:

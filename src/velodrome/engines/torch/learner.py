@@ -259,6 +259,9 @@ class TorchLearner(Learner):
         return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
 
     def load(self, state: State) -> None:
+        # Where parameters are shared, each process has put its first weights there by now, and the chief has tried to
+        # save them. From here on all write the same numbers, so one may compute before the others are done.
+        self._between_steps()
         places = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         with torch.no_grad():
             for name, value in state.items():
@@ -269,8 +272,6 @@ class TorchLearner(Learner):
             for name, value in state.items() if name.startswith("optimizer.")
         })
         self._epochs = int(state["epochs"])
-        # Where parameters are shared, nobody may compute with them while another process still writes them.
-        self._between_steps()
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:
