@@ -52,7 +52,9 @@ def sentence_of(done: subprocess.CompletedProcess[str]) -> str:
     return sentence
 
 
-@pytest.mark.parametrize("kind", ["photos", "arrays", "images", "table", "text"])
+@pytest.mark.parametrize(
+    "kind", ["photos", "table", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("arrays", "images", "text"))]
+)
 def test_decoded_data(tmp_path: Path, small: Path, kind: str) -> None:
     """Some of it is written to a mapped file, where a full disk ends a process without a word."""
     values = np.random.default_rng(1).normal(size=(100, 2000)).astype(np.float32)
