@@ -47,6 +47,13 @@ def _halved(weights: Any) -> Any:
     return 0.5 * weights
 
 
+def spectral(input_shape: Shape, classes: int) -> keras.Model:
+    """A layer that assigns to the kernel of another one when it is called."""
+    inputs = keras.Input(shape=input_shape)
+    x = layers.SpectralNormalization(layers.Dense(7))(layers.Flatten()(inputs))
+    return keras.Model(inputs, layers.Dense(classes)(x))
+
+
 class ResidualBlock(layers.Layer):
     def __init__(self, filters: int, **options: Any) -> None:
         super().__init__(**options)
@@ -109,6 +116,7 @@ def build(input_shape: Shape, classes: int, kind: str, **arguments: Any) -> kera
         return ResidualNet(classes)
     makers = {
         "preprocessing": preprocessing, "regularized": regularized, "constrained": constrained,
+        "spectral": spectral,
         "vit": vision_transformer, "shared": shared,
     }
     return makers[kind](input_shape, classes, **arguments)

@@ -123,3 +123,12 @@ def test_constraints_hold_in_every_form_of_a_strategy(train: Any, strategy: str,
     ran = train(**{**asked("constrained", strategy), **more, "implementation": form})
     for name in ("weights", "average"):
         assert largest_difference(ran.state, alone.state, name) < 1e-9
+
+
+def test_a_model_that_assigns_to_its_weights_is_refused_by_the_weight(train: Any) -> None:
+    """What a call assigns holds for that call only: training and evaluation would compute with different kernels."""
+    (process,) = train(**asked("spectral", "single"), good=False).processes
+    assert process.code == 2
+    message = process.of_kind("error")[0]["message"]
+    assert "changes its trainable weight" in message
+    assert "kernel" in message
