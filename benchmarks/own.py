@@ -49,8 +49,8 @@ OWN_BAR, BARE_BAR = 0.97, 0.95
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--counts", type=int, default=6, help="how often rates are taken, two or more [6]")
-    parser.add_argument("--turns", type=int, default=4, help="turns of each job per count [4]")
+    parser.add_argument("--counts", type=int, default=5, help="how often rates are taken, two or more [5]")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each job per count [3]")
     parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn [1]")
     parser.add_argument("--only", default="", help="names of groups, or parts of them, with commas between")
     parser.add_argument("--cells", default="", help=f"some of {','.join(map(str, CELLS))}")
