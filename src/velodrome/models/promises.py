@@ -14,8 +14,9 @@ STATISTICS = "statistics that its forward pass changes, and they are averaged ov
 
 
 def promised(job: Job) -> bool:
-    """Whether a job is promised the weights of one worker: it is synchronous, and has several."""
-    return job.workers > 1 and strategy_of(job).synchronous
+    """Whether a job is promised the weights of one worker: it is synchronous after every step, and has several."""
+    strategy = strategy_of(job)
+    return job.workers > 1 and strategy.synchronous and strategy.exact and job.compress is None
 
 
 def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:

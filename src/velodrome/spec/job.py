@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -42,6 +42,14 @@ class Job(Optimization):
     consistency: Literal["bsp", "asp"] | None = Field(
         None, description="consistency model, for strategies that have several: workers wait for one another after "
         "every step (bsp) or never (asp); `velodrome engines` lists them"
+    )
+    sync_every: Positive | None = Field(
+        None, description="for local-sgd and diloco: steps after which the workers combine their weights; by default 8 "
+        "for local-sgd and 50 for diloco"
+    )
+    compress: str | None = Field(
+        None, description="for ddp: how gradients are compressed before they are summed: fp16, bf16, or powersgd:RANK "
+        "for matrices of that rank; by default they are not"
     )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
@@ -114,6 +122,13 @@ class Job(Optimization):
             Target.parse(text)
         return text
 
+    @field_validator("compress")
+    @classmethod
+    def _compression_parses(cls, text: str | None) -> str | None:
+        if text is not None:
+            Compression.parse(text)
+        return text
+
     @field_validator("faults")
     @classmethod
     def _faults_parse(cls, texts: list[str]) -> list[str]:
@@ -133,8 +148,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "implementation", "workers", "servers", "threads", "on", "keep_going",
-        "start_timeout", "stall_timeout", "faults",
+        "engine", "strategy", "consistency", "sync_every", "compress", "implementation", "workers", "servers",
+        "threads", "on", "keep_going", "start_timeout", "stall_timeout", "faults",
     ),
     "Optimization": (
         "batch_size", "batch_scope", "accumulate", "optimizer", "learning_rate", "scale_rate", "weight_decay",
@@ -144,6 +159,24 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Limits": ("epochs", "steps", "target"),
     "Output": ("checkpoints",),
 }
+
+
+class Compression(NamedTuple):
+    """How gradients are compressed."""
+
+    kind: Literal["fp16", "bf16", "powersgd"]
+    #: Of the matrices that PowerSGD sends in place of a gradient.
+    rank: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Compression:
+        """From `fp16`, `bf16` or `powersgd:RANK`."""
+        kind, _, rank = text.partition(":")
+        if text in ("fp16", "bf16"):
+            return cls(text)  # type: ignore[arg-type]
+        if kind == "powersgd" and rank.isascii() and rank.isdigit() and int(rank) > 0:
+            return cls("powersgd", int(rank))
+        raise ValueError(f"{text!r} is no compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
 
 
 class Target(BaseModel):

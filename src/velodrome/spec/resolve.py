@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from velodrome.errors import BadRequest
+from velodrome.offers.base import Strategy
 from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.check_optimization import batch_of_step as batch_of_step
@@ -17,11 +20,13 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         return resolve_script(job, engine)
     refuse_without_script(job)
     job = _with_task(_with_engine(job, engine))
-    recipe = without_conflicts(recipe_of(job.model), job)
-    own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
-    job = job.model_copy(update=own)
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
+    recipe = without_conflicts(recipe_of(job.model), job, strategy)
+    if strategy.optimizer is not None:
+        recipe["optimizer"] = strategy.optimizer
+    own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
+    job = _with_options(job.model_copy(update=own), strategy, named)
     if job.implementation == "stock" and not strategy.implementation.stock:
         raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
     for name in engine_of(job).without:
@@ -42,7 +47,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         )
     if job.target and job.validation == 0:
         raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
-    check_optimization(job, named)
+    check_optimization(job, strategy)
     if job.keep_going and strategy.synchronous:
         raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
     return job.model_copy(
@@ -52,6 +57,28 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }
     )
+
+
+@cache
+def strategy_fields() -> dict[str, list[str]]:
+    """The fields of a job that only some strategies use, with the names of those."""
+    found: dict[str, list[str]] = {}
+    for engine in engines():
+        for strategy in engine.strategies:
+            for name in strategy.options:
+                found.setdefault(name, []).append(f"{engine.name}/{strategy.name}")
+    return found
+
+
+def _with_options(job: Job, strategy: Strategy, named: str) -> Job:
+    """The job with the defaults of its strategy's own fields, or `BadRequest` if it has those of another one."""
+    for name, users in strategy_fields().items():
+        value = getattr(job, name)
+        if value is not None and name not in strategy.options:
+            raise BadRequest(f"--{name.replace('_', '-')} {value}: strategy {named} has no use for it, only "
+                             f"{' and '.join(users)} {'has' if len(users) == 1 else 'have'}; leave it out")
+    missing = {name: value for name, value in strategy.options.items() if getattr(job, name) is None}
+    return job.model_copy(update=missing)
 
 
 def _with_task(job: Job) -> Job:

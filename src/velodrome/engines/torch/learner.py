@@ -40,6 +40,10 @@ class TorchLearner(Learner):
     loss_factor = 1.0
     #: What carries the gradients, where a strategy has several ways.
     path: str | None = None
+    #: The weights to save, by name, where a process has only some of them: set in the chief by `collect_model`.
+    _collected: dict[str, torch.Tensor] | None = None
+    #: Whether forward passes wait for one another, so that every process must make as many.
+    forward_together = False
 
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
         self._context, self._network, self._transport, self._device = context, network, transport, device
@@ -56,7 +60,7 @@ class TorchLearner(Learner):
         self._accumulate, self._added = context.job.accumulate, 0
         self.implementation = self._report_implementation()
         self.forward: nn.Module = self._wrapped()
-        self._task = task_class(context)(context, network, Replica(transport.rank, transport.size, device))
+        self._task = task_class(context)(context, network, self._replica())
         self._epochs = 0
 
     # -- what a strategy may change
@@ -68,6 +72,10 @@ class TorchLearner(Learner):
     def _wrapped(self) -> nn.Module:
         """The module that the forward pass calls."""
         return self._network.forward
+
+    def _replica(self) -> Replica:
+        """Which part of the examples this process computes with."""
+        return Replica(self._transport.rank, self._transport.size, self._device, self.forward_together)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         """The gradients that the optimizer takes; `loss` is None if this process has no example in the step."""
@@ -104,6 +112,7 @@ class TorchLearner(Learner):
     # -- training
 
     def begin_epoch(self, schedule: Any) -> None:
+        self._collected = None  # the whole model, which takes memory
         self._epochs += 1
         self._task.epoch = self._epochs
         self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
@@ -276,8 +285,8 @@ class TorchLearner(Learner):
         if self._network.from_zoo:
             return ()
         name, sample = self._context.job.model, self._network.sample
-        notes = saved.check_saving(name, self._model)
-        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder)
+        notes = saved.check_saving(name, self._model, self._collected)
+        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder, self._collected)
         return notes if problem is None else (*notes, saved.not_reloaded(name, problem))
 
     def save(self, folder: Path) -> None:
@@ -287,10 +296,11 @@ class TorchLearner(Learner):
             description["autocast"] = job.dtype
         folder.mkdir(parents=True, exist_ok=True)
         self._task.write_extra_files(folder)
-        average = self._optimizer.whole_average  # the other processes compute no more
+        # The other processes compute no more. What was collected is averaged already.
+        average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:
             average.swap()
-        saved.save(folder, self._model, description | self._task.description())
+        saved.save(folder, self._model, description | self._task.description(), self._collected)
         if average is not None:
             average.swap()
 
@@ -309,14 +319,11 @@ class TorchLearner(Learner):
         """Give every process the weights of rank 0: a user's function may ignore the seed."""
         if self._transport.size == 1:
             return
-        values = [value for value in self._model.state_dict().values() if isinstance(value, torch.Tensor)]
-        arrays = [value.detach().cpu().contiguous().numpy() for value in values]
-        everything = np.frombuffer(bytearray(b"".join(array.tobytes() for array in arrays)), dtype=np.uint8)
-        with self._context.waiting():
-            self._transport.broadcast(everything)
-        offset = 0
-        with torch.no_grad():
-            for value, array in zip(values, arrays, strict=True):
-                part = everything[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-                value.copy_(torch.from_numpy(part))
-                offset += array.nbytes
+        for value in self._model.state_dict().values():
+            if not isinstance(value, torch.Tensor) or not value.numel():
+                continue
+            array = value.detach().cpu().contiguous().numpy()  # the memory of the value itself, if that is possible
+            with self._context.waiting():
+                self._transport.broadcast(array.reshape(-1).view(np.uint8))
+            with torch.no_grad():
+                value.copy_(torch.from_numpy(array))

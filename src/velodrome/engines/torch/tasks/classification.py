@@ -13,7 +13,7 @@ from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
 from velodrome.models.promises import outside_promise, promised
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -89,8 +89,7 @@ class ClassificationTask(TorchTask):
     def evaluate(self, part: Part) -> EvaluationCounts:
         data, device, model = self._context.data, self._replica.device, self._network.forward
         examples = self._examples(part)
-        mine = evaluation_indices(len(examples), self._replica.rank, self._replica.size)
-        offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))
+        mine, offsets = self._replica.evaluation_batches(len(examples), EVALUATION_BATCH)
         labels = examples.begin(mine, offsets)
         predicted = torch.empty(len(mine), dtype=torch.int64, device=device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
