@@ -36,7 +36,8 @@ def offered(velodrome, monkeypatch: pytest.MonkeyPatch):
     ("race --naming ", ["plain", "published"]),
     ("race --on d", ["debug"]),
     ("train --optimizer ", ["sgd", "momentum", "adam", "adamw"]),
-    ("train --engine torch --strategy ", ["allreduce", "ddp", "diloco", "fsdp", "local-sgd", "single", "zero1"]),
+    ("train --engine torch --strategy ", [
+        "allreduce", "ddp", "diloco", "fsdp", "local-sgd", "pipeline", "single", "tensor", "zero1"]),
     ("train --engine tensorflow --strategy m", ["mirrored", "multi-worker-mirrored"]),
     ("train --strategy d", ["ddp", "diloco"]),
     ("study show k", ["kouskouras-2022"]),

@@ -26,6 +26,8 @@ slow = pytest.mark.slow
         pytest.param("torch", "fsdp", "worker", 0, id="fsdp-chief", marks=slow),
         pytest.param("torch", "local-sgd", "worker", 1, id="local-sgd-worker", marks=slow),
         pytest.param("torch", "diloco", "worker", 1, id="diloco-worker", marks=slow),
+        pytest.param("torch", "pipeline", "worker", 1, id="pipeline-worker", marks=slow),
+        pytest.param("torch", "tensor", "worker", 1, id="tensor-worker", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "worker", 1, id="multi-worker-mirrored-worker", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "worker", 0, id="multi-worker-mirrored-chief", marks=slow),
         pytest.param("tensorflow", "allreduce", "worker", 1, id="tensorflow-allreduce-worker", marks=slow),

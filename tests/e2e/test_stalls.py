@@ -66,6 +66,8 @@ def test_a_model_that_sleeps_for_ever_on_one_rank_is_found(
         pytest.param("torch", "fsdp", "worker", 1, id="fsdp", marks=slow),
         pytest.param("torch", "local-sgd", "worker", 0, id="local-sgd", marks=slow),
         pytest.param("torch", "diloco", "worker", 1, id="diloco", marks=slow),
+        pytest.param("torch", "pipeline", "worker", 1, id="pipeline", marks=slow),
+        pytest.param("torch", "tensor", "worker", 0, id="tensor", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "worker", 1, id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "parameter-server", "worker", 1, id="parameter-server-worker", marks=slow),
         pytest.param("tensorflow", "parameter-server", "server", 0, id="parameter-server-server", marks=slow),

@@ -61,13 +61,16 @@ RUNS = {
     "local-sgd": ("--engine", "torch", "--model", "dense-128", "--strategy", "local-sgd", "--workers", 2),
     "diloco": ("--engine", "torch", "--model", "dense-128", "--strategy", "diloco", "--workers", 2,
                "--sync-every", 5),
+    "pipeline": ("--engine", "torch", "--model", "dense-300-100", "--strategy", "pipeline", "--workers", 2),
+    "tensor": ("--engine", "torch", "--model", "dense-300-100", "--strategy", "tensor", "--workers", 2),
     "keras-zoo": ("--engine", "tensorflow", "--model", "dense-128", "--dtype", "float64"),
 }
 
 
 @pytest.mark.parametrize("name", [
     "torch", *(pytest.param(name, marks=slow) for name in (
-        "keras", "torch-zoo", "keras-zoo", "zero1", "fsdp", "local-sgd", "diloco")),
+        "keras", "torch-zoo", "keras-zoo", "zero1", "fsdp", "local-sgd", "diloco", "pipeline",
+        "tensor")),
 ])
 def test_a_fresh_process_reproduces_the_reported_metric(
     velodrome, place: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -60,6 +60,10 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"strategy": "ddp", "keep_going": True}, ["--keep-going", "synchronous"]),
         ({"strategy": "ddp", "sync_every": 8}, ["--sync-every 8", "torch/local-sgd and torch/diloco have"]),
         ({"strategy": "fsdp", "compress": "fp16"}, ["--compress fp16", "only torch/ddp has"]),
+        ({"strategy": "pipeline", "workers": 4, "micro_batches": 3}, ["--micro-batches 3", "1f1b", "4 workers"]),
+        ({"strategy": "pipeline", "batch_size": 8, "micro_batches": 9}, ["--micro-batches 9", "batch of 8"]),
+        ({"strategy": "tensor", "workers": 2, "batch_scope": "per-worker"}, ["--batch-scope", "the same batch"]),
+        ({"strategy": "ddp", "pipeline_schedule": "gpipe"}, ["--pipeline-schedule gpipe", "only torch/pipeline has"]),
         ({"strategy": "zero1", "optimizer": "mine:make"}, ["'mine:make'", "makes the optimizer by itself"]),
     ],
 )
@@ -142,6 +146,9 @@ def test_a_strategy_brings_the_defaults_of_its_own_fields() -> None:
     assert (diloco.sync_every, diloco.optimizer, diloco.rate) == (50, "adamw", 0.001)
     assert resolve(Job(strategy="diloco", sync_every=3, optimizer="sgd")).optimizer == "sgd"
     assert resolve(Job(strategy="ddp", workers=2)).sync_every is None
+    pipeline = resolve(Job(strategy="pipeline", workers=3, batch_size=4))
+    assert (pipeline.micro_batches, pipeline.pipeline_schedule) == (4, "1f1b")
+    assert resolve(Job(strategy="pipeline", workers=3)).micro_batches == 6
 
 
 def test_the_recipe_of_a_model_is_for_its_own_optimizer() -> None:

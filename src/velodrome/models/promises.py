@@ -14,9 +14,11 @@ STATISTICS = "statistics that its forward pass changes, and they are averaged ov
 
 
 def promised(job: Job) -> bool:
-    """Whether a job is promised the weights of one worker: it is synchronous after every step, and has several."""
+    """Whether a job is promised the weights of one worker by the sum of its workers' gradients: it has several, each
+    with a part of a batch, that are synchronous after every step."""
     strategy = strategy_of(job)
-    return job.workers > 1 and strategy.synchronous and strategy.exact and job.compress is None
+    divided = job.workers > 1 and strategy.divides_batch
+    return divided and strategy.synchronous and strategy.exact and job.compress is None
 
 
 def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:

@@ -85,6 +85,8 @@ class Strategy:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: The optimizer of a job that names none, where it is not the usual one.
     optimizer: str | None = None
+    #: Whether each worker computes a part of a batch; otherwise all compute all of it, each with a part of the model.
+    divides_batch: bool = True
     #: Whether several workers end with the weights of one, up to rounding, where the model allows it.
     exact: bool = True
     #: Whether a race with several workers of it also needs one alone, because part of what it gains has nothing to do

@@ -51,6 +51,14 @@ class Job(Optimization):
         None, description="for ddp: how gradients are compressed before they are summed: fp16, bf16, or powersgd:RANK "
         "for matrices of that rank; by default they are not"
     )
+    micro_batches: Positive | None = Field(
+        None, description="for pipeline: parts of a batch that pass through the stages one after another; by default "
+        "two for each worker, and at least 4"
+    )
+    pipeline_schedule: Literal["gpipe", "1f1b"] | None = Field(
+        None, description="for pipeline: all forward passes before all backward passes (gpipe), or one backward pass "
+        "after each forward pass as soon as possible, which keeps fewer activations (1f1b); by default 1f1b"
+    )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
         "with the framework's own parts only (stock), to see what the difference is worth"
@@ -148,8 +156,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "sync_every", "compress", "implementation", "workers", "servers",
-        "threads", "on", "keep_going", "start_timeout", "stall_timeout", "faults",
+        "engine", "strategy", "consistency", "sync_every", "compress", "micro_batches", "pipeline_schedule",
+        "implementation", "workers", "servers", "threads", "on", "keep_going", "start_timeout", "stall_timeout",
+        "faults",
     ),
     "Optimization": (
         "batch_size", "batch_scope", "accumulate", "optimizer", "learning_rate", "scale_rate", "weight_decay",

@@ -235,3 +235,31 @@ def counted(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
 def rmsprop(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """An optimizer of one's own."""
     return torch.optim.RMSprop(parameters, 0.002, momentum=0.5)
+
+
+class Planned(nn.Module):
+    """Two dense layers that are no nn.Sequential, with a plan of how to divide them."""
+
+    def __init__(self, pixels: int, classes: int, style: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(pixels, 16), nn.Linear(16, classes)
+        self.tensor_plan = {"first": "column", "second": style}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(images.flatten(1))))
+
+
+def planned(input_shape: tuple[int, int, int], classes: int, style: str = "row") -> nn.Module:
+    channels, height, width = input_shape
+    return Planned(channels * height * width, classes, style)
+
+
+def staged(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A chain that says where its second stage begins."""
+    channels, height, width = input_shape
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(channels * height * width, 12), nn.ReLU(), nn.Linear(12, 12), nn.Tanh(),
+        nn.Linear(12, classes), nn.Identity(),
+    )
+    model.stage_starts = ["5"]
+    return model

@@ -99,13 +99,8 @@ class LocalSgdLearner(TorchLearner):
     def collect_state(self) -> None:
         self.collect_model()
         mine = {name: torch.from_numpy(np.array(value)) for name, value in super().state().items()}
-        # As many bytes in every process: names, shapes and formats are the same.
-        packed = torch.frombuffer(bytearray(pack(mine)), dtype=torch.uint8)
-        is_first = self._transport.rank == 0
-        found = [torch.empty_like(packed) for _ in range(self._transport.size)] if is_first else None
-        with translate_peer_errors():
-            distributed.gather(packed, found, dst=0, group=self._group)
-        self._all_states = [unpack(each.numpy().tobytes()) for each in found or []]
+        assert isinstance(self._transport, ProcessGroup)
+        self._all_states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
 
     def state(self) -> State:
         assert self._collected is not None, "collected before"

@@ -52,6 +52,31 @@ class ProcessGroup(Transport):
         with translate_peer_errors():
             distributed.all_reduce(torch.zeros(1), group=self.group)
 
+    def collect(self, data: bytes) -> list[bytes]:
+        """The data of all processes by rank, in rank 0; nothing in the others."""
+        sizes = torch.zeros(self.size, dtype=torch.int64)
+        sizes[self.rank] = len(data)
+        with translate_peer_errors():
+            distributed.all_reduce(sizes, group=self.group)
+            mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            found = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
+            distributed.gather(mine, found, dst=0, group=self.group)
+        return [each[:size].numpy().tobytes() for each, size in zip(found or [], sizes.tolist(), strict=False)]
+
+    def bring(self, tensor: torch.Tensor, owner: int) -> torch.Tensor | None:
+        """The owner's tensor, in rank 0, where one like it, perhaps without memory, says how large it is."""
+        if owner == 0:
+            return tensor.detach().cpu().contiguous().clone() if self.rank == 0 else None
+        with translate_peer_errors():
+            if self.rank == owner:
+                distributed.send(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8), 0, group=self.group)
+            if self.rank != 0:
+                return None
+            found = torch.empty(tensor.shape, dtype=tensor.dtype)
+            distributed.recv(found.reshape(-1).view(torch.uint8), owner, group=self.group)
+            return found
+
     def close(self) -> None:
         # Through the store, and the group itself ends with the process: closing gloo's connections while a peer closes
         # its own can block for ever, and so can a last collective.

@@ -114,15 +114,27 @@ def shard(root: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, *, may_
     return found
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The piece of a tensor that this process has, in the memory of the tensor itself."""
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+def is_divided(tensor: torch.Tensor) -> bool:
+    """Whether processes have different parts of a tensor."""
+    return isinstance(tensor, DTensor) and any(each.is_shard() for each in tensor.placements)
+
+
+def local(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The part of a tensor that this process has, in the memory of the tensor itself; divided as `like`, if that is
+    given and divided otherwise."""
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor
+    if isinstance(like, DTensor) and like.placements != tensor.placements:
+        tensor = tensor.redistribute(placements=like.placements)
+    return tensor.to_local()
 
 
 @torch.no_grad()
 def whole(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """All of a tensor, on the host; called in every process. A piece that is no DTensor itself is divided as `like`."""
-    if isinstance(like, DTensor) and not isinstance(tensor, DTensor):
+    """All of a tensor, on the host; called in every process. A part that is no DTensor itself, but has the shape of
+    this process's part of `like`, is divided as that."""
+    if isinstance(like, DTensor) and not isinstance(tensor, DTensor) and tensor.shape == local(like).shape:
         tensor = DTensor.from_local(
             tensor, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
         )

@@ -54,6 +54,7 @@ def choose_device(world: World, gpus: int) -> torch.device:
 #: The modules of strategies that train in a process group of PyTorch, and their learners.
 _IN_PROCESS_GROUP = {
     "ddp": ("ddp", "DdpLearner"), "zero1": ("zero1", "Zero1Learner"), "fsdp": ("fsdp", "FsdpLearner"),
+    "tensor": ("tensor", "TensorLearner"), "pipeline": ("pipeline", "PipelineLearner"),
     "local-sgd": ("periodic", "LocalSgdLearner"), "diloco": ("periodic", "DilocoLearner"),
 }
 

@@ -45,6 +45,11 @@ _AVERAGE = "average_parameters of torch.distributed over gloo or NCCL"
 _OUTER = "torch.optim.SGD as outer optimizer"
 _ROUNDS = "rounds of DiLoCo"
 _OTHER_RESULT = "they end with other weights than one process, by how seldom they synchronize: name them to race them"
+_DIVIDES_MODEL = "they divide the model, which must have layers for that: name them to race them"
+_PIPELINE = "PipelineStage and Schedule1F1B or ScheduleGPipe over gloo or NCCL"
+_CUT = "stages cut by measured time"
+_TENSOR = "ColwiseParallel and RowwiseParallel over gloo or NCCL"
+_PLAN = "a plan derived from chains of dense layers"
 _ZERO = "ZeroRedundancyOptimizer over torch.optim"
 
 ENGINE = Engine(
@@ -115,6 +120,25 @@ ENGINE = Engine(
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _ROUNDS), framework=(_AUTOGRAD, _AVERAGE, _OUTER),
                 stock=(_AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(_BATCHES, _ROUNDS),
+            ),
+        ),
+        Strategy(
+            "pipeline", "pipeline parallelism (torch.distributed.pipelining): each process has some of the layers, and "
+            "micro-batches pass through all of them",
+            synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            options={"pipeline_schedule": "1f1b", "micro_batches": None},
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _CUT), framework=(_AUTOGRAD, _PIPELINE),
+                stock=(_AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(_BATCHES, _CUT),
+            ),
+        ),
+        Strategy(
+            "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
+            "by columns and then by rows",
+            synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _PLAN), framework=(_AUTOGRAD, _TENSOR),
+                stock=(_AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(_BATCHES, _PLAN),
             ),
         ),
     ),

@@ -82,6 +82,17 @@ class ClassificationTask(TorchTask):
         loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
         return Counts(end - start, float(loss_sum), {"correct": int(correct)})
 
+    def images_of(self, step: int) -> torch.Tensor:
+        """The images of a step."""
+        return self._train.images(self._offsets[step], self._offsets[step + 1])
+
+    def labels_of(self, step: int) -> torch.Tensor:
+        return self._labels[self._offsets[step] : self._offsets[step + 1]]
+
+    def batch_of(self, step: int) -> int:
+        """The examples of a step over all processes."""
+        return int(self._batches[step])
+
     def _padded(self, low: int, high: int) -> torch.Tensor:
         """At least the model's minimum batch: the images of the step repeated; the extra ones are not counted."""
         return self._train.images(low, high).repeat(self._network.minimum_batch, 1, 1, 1)
