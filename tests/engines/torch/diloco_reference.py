@@ -33,7 +33,7 @@ def gradient(weights: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.
 def compute(workers: int) -> dict[str, Any]:
     """The weights of every worker, the outer weights and their momentum after all steps, and after the first round."""
     images, labels = np.array(IMAGES) / 255, np.array(LABELS)
-    begin = np.hstack([np.arange(4).reshape(2, 2) / 10, np.zeros((2, 1))])
+    begin = np.hstack([np.arange(4).reshape(2, 2) / 8, np.zeros((2, 1))])
     mine = [begin.copy() for _ in range(workers)]
     mean, square = ([np.zeros_like(begin) for _ in range(workers)] for _ in range(2))
     outer, momentum = begin.copy(), None

@@ -101,7 +101,7 @@ def test_convolutions_are_divided_or_kept(strategy, tmp_path):
 def test_dense_layers_of_language_models_are_divided(model, tmp_path):
     data = write_text(tmp_path / "text.npz")
     wanted = Job(model=model, dataset="ptb", batch_size=5, unroll=4, steps=20, epochs=2, dtype="float64",
-                 optimizer="sgd", learning_rate=0.5)  # fmt: skip
+                 optimizer="sgd", learning_rate=0.05)  # fmt: skip
     alone = run(wanted, data, tmp_path / "single")
     ran = run(with_workers(wanted, "tensor", 2), data, tmp_path / "tensor")
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9

@@ -117,7 +117,7 @@ def test_convolutions_are_divided_too(strategy, tmp_path):
 def test_language_models_are_divided_too(strategy, model, tmp_path):
     data = write_text(tmp_path / "text.npz")
     wanted = Job(model=model, dataset="ptb", batch_size=5, unroll=4, steps=20, epochs=2, dtype="float64",
-                 optimizer="sgd", learning_rate=0.5)  # fmt: skip
+                 optimizer="sgd", learning_rate=0.05)  # fmt: skip
     alone = run(wanted, data, tmp_path / "single")
     ran = run(with_workers(wanted, strategy, 2), data, tmp_path / strategy)
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
@@ -170,7 +170,7 @@ class Tied(torch.nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(11000, 100)
         self.block = nn.TransformerEncoderLayer(100, 4, 6000, batch_first=True)
-        self.inner = nn.Sequential(nn.Linear(100, 11000), nn.ReLU(), nn.Linear(11000, 90), nn.Linear(90, 100))
+        self.inner = nn.Sequential(nn.Linear(100, 11000), nn.ReLU(), nn.Linear(11000, 95), nn.Linear(95, 100))
         self.outside = nn.Linear(100, 11000)
         self.head = nn.Linear(100, 11000)
         self.head.weight = self.embedding.weight

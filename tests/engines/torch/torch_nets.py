@@ -223,11 +223,11 @@ def attending(input_shape: tuple[int, int, int], classes: int, width: int = 384)
 
 
 def counted(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """One layer whose weights begin as 0, 0.1, 0.2 and so on."""
+    """One layer whose weights begin as 0, 1/8, 2/8 and so on."""
     channels, height, width = input_shape
     layer = nn.Linear(channels * height * width, classes)
     with torch.no_grad():
-        layer.weight.copy_(torch.arange(layer.weight.numel()).view_as(layer.weight) / 10)
+        layer.weight.copy_(torch.arange(layer.weight.numel()).view_as(layer.weight) / 8)
         layer.bias.zero_()
     return nn.Sequential(nn.Flatten(), layer)
 

@@ -150,8 +150,8 @@ class PipelineLearner(TorchLearner):
         if self._added == 1 % self._accumulate:
             for parameter in self._trained:
                 parameter.grad = None
-        batch, losses = task.batch_of(step), []
-        self._scale = 1 / batch
+        losses: list[torch.Tensor] = []
+        self._scale = 1 / task.batch_of(step)
         given = [self._filled(task.images_of(step))] if self._is_first else []
         targets: dict[str, Any] = {}
         if self._is_last:
