@@ -12,9 +12,9 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "more", "consistency"), [
     pytest.param("fsdp", (), "bsp", id="fsdp"),
     pytest.param("zero1", (), "bsp", id="zero1", marks=slow),
-    pytest.param("local-sgd", ("--sync-every", 5), "periodic", id="local-sgd", marks=slow),
-    pytest.param("diloco", ("--sync-every", 20), "periodic", id="diloco"),
-    pytest.param("pipeline", (), "bsp", id="pipeline"),
+    pytest.param("local-sgd", ("--sync-every", 5), "periodic", id="local-sgd"),
+    pytest.param("diloco", ("--sync-every", 20), "periodic", id="diloco", marks=slow),
+    pytest.param("pipeline", (), "bsp", id="pipeline", marks=slow),
     pytest.param("pipeline", ("--pipeline-schedule", "gpipe"), "bsp", id="gpipe", marks=slow),
     pytest.param("tensor", (), "bsp", id="tensor", marks=slow),
     pytest.param("ddp", ("--compress", "fp16"), "bsp", id="fp16", marks=slow),

@@ -8,7 +8,7 @@ from velodrome.errors import BadRequest
 from velodrome.run.yaml_files import parse_yaml, read_yaml
 from velodrome.spec.job import Job, Target
 from velodrome.spec.read import make_job
-from velodrome.spec.resolve import batch_of_step, resolve
+from velodrome.spec.resolve import batch_of_step, replicas_of, resolve
 
 pytestmark = pytest.mark.unit
 
@@ -64,6 +64,9 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"strategy": "pipeline", "batch_size": 8, "micro_batches": 9}, ["--micro-batches 9", "batch of 8"]),
         ({"strategy": "tensor", "workers": 2, "batch_scope": "per-worker"}, ["--batch-scope", "the same batch"]),
         ({"strategy": "ddp", "pipeline_schedule": "gpipe"}, ["--pipeline-schedule gpipe", "only torch/pipeline has"]),
+        ({"strategy": "tensor", "workers": 4, "mesh": "data=2,fsdp=2"}, ["--mesh", "write data=2,tensor=2"]),
+        ({"strategy": "fsdp", "workers": 2, "mesh": "data=2,fsdp=2"}, ["--mesh", "use --workers 4"]),
+        ({"strategy": "ddp", "mesh": "data=2,tensor=2"}, ["--mesh", "only torch/fsdp and torch/tensor have"]),
         ({"strategy": "zero1", "optimizer": "mine:make"}, ["'mine:make'", "makes the optimizer by itself"]),
     ],
 )
@@ -162,3 +165,16 @@ def test_the_recipe_of_a_model_is_for_its_own_optimizer() -> None:
 def test_an_unknown_compression_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="fp16, bf16, or powersgd:RANK"):
         make_job({"strategy": "ddp", "compress": text})
+
+
+@pytest.mark.parametrize("text", ["", "tensor=2", "data=2", "data=0,tensor=2", "data=2 x tensor=2", "tensor=2,data=2"])
+def test_what_is_no_mesh_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="write one such as data=2,tensor=2"):
+        make_job({"strategy": "tensor", "mesh": text})
+
+
+def test_only_the_groups_of_a_mesh_divide_the_examples() -> None:
+    assert replicas_of(resolve(Job(strategy="tensor", workers=6, mesh="data=3,tensor=2"))) == 3
+    assert replicas_of(resolve(Job(strategy="fsdp", workers=6, mesh="data=3,fsdp=2"))) == 6
+    assert replicas_of(resolve(Job(strategy="pipeline", workers=2))) == 1
+    assert replicas_of(resolve(Job(strategy="ddp", workers=2))) == 2

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import replicas_of
 
 #: Each reason why workers and one process differ, as a run states it.
 BATCH_NORMALISATION = "batch normalisation, and each worker normalises its own part of a batch"
@@ -17,7 +18,7 @@ def promised(job: Job) -> bool:
     """Whether a job is promised the weights of one worker by the sum of its workers' gradients: it has several, each
     with a part of a batch, that are synchronous after every step."""
     strategy = strategy_of(job)
-    divided = job.workers > 1 and strategy.divides_batch
+    divided = replicas_of(job) > 1
     return divided and strategy.synchronous and strategy.exact and job.compress is None
 
 

@@ -59,6 +59,10 @@ class Job(Optimization):
         None, description="for pipeline: all forward passes before all backward passes (gpipe), or one backward pass "
         "after each forward pass as soon as possible, which keeps fewer activations (1f1b); by default 1f1b"
     )
+    mesh: str | None = Field(
+        None, description="for fsdp and tensor: several groups of workers, as data=2,tensor=2: two groups divide "
+        "the batch, and two workers of each group the model; by default one group"
+    )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
         "with the framework's own parts only (stock), to see what the difference is worth"
@@ -137,6 +141,13 @@ class Job(Optimization):
             Compression.parse(text)
         return text
 
+    @field_validator("mesh")
+    @classmethod
+    def _mesh_parses(cls, text: str | None) -> str | None:
+        if text is not None:
+            Mesh.parse(text)
+        return text
+
     @field_validator("faults")
     @classmethod
     def _faults_parse(cls, texts: list[str]) -> list[str]:
@@ -156,7 +167,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "sync_every", "compress", "micro_batches", "pipeline_schedule",
+        "engine", "strategy", "consistency", "sync_every", "compress", "micro_batches", "pipeline_schedule", "mesh",
         "implementation", "workers", "servers", "threads", "on", "keep_going", "start_timeout", "stall_timeout",
         "faults",
     ),
@@ -186,6 +197,23 @@ class Compression(NamedTuple):
         if kind == "powersgd" and rank.isascii() and rank.isdigit() and int(rank) > 0:
             return cls("powersgd", int(rank))
         raise ValueError(f"{text!r} is no compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
+
+
+class Mesh(NamedTuple):
+    """Workers in groups: the groups divide a batch, and the workers of each group a model."""
+
+    groups: int
+    #: The strategy that divides the model, and among how many workers.
+    strategy: str
+    members: int
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """From `data=2,tensor=2`."""
+        match = re.fullmatch(r"\s*data=(\d+)\s*,\s*([a-z][a-z0-9-]*)=(\d+)\s*", text)
+        if match is None or not int(match[1]) or not int(match[3]):
+            raise ValueError(f"{text!r} is no mesh: write one such as data=2,tensor=2")
+        return cls(int(match[1]), match[2], int(match[3]))
 
 
 class Target(BaseModel):

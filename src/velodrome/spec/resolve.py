@@ -10,7 +10,7 @@ from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.check_optimization import batch_of_step as batch_of_step
 from velodrome.spec.check_optimization import check_optimization, without_conflicts
-from velodrome.spec.job import Job
+from velodrome.spec.job import Job, Mesh
 from velodrome.spec.script import refuse_without_script, resolve_script
 
 
@@ -51,6 +51,8 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
     if "micro_batches" in strategy.options:
         job = _with_micro_batches(job)
+    if job.mesh is not None:
+        _check_mesh(job)
     check_optimization(job, strategy)
     if job.keep_going and strategy.synchronous:
         raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
@@ -94,6 +96,16 @@ def _with_micro_batches(job: Job) -> Job:
         raise BadRequest(f"--micro-batches {count}: --pipeline-schedule 1f1b needs one for each of the {job.workers} "
                          "workers at least; choose more, or --pipeline-schedule gpipe")
     return job.model_copy(update={"micro_batches": count})
+
+
+def _check_mesh(job: Job) -> None:
+    mesh = Mesh.parse(job.mesh or "")
+    if mesh.strategy != job.strategy:
+        right = f"data={mesh.groups},{job.strategy}={mesh.members}"
+        raise BadRequest(f"--mesh {job.mesh!r}: the strategy is {job.strategy}; write {right}")
+    if mesh.groups * mesh.members != job.workers:
+        raise BadRequest(f"--mesh {job.mesh!r} has {mesh.groups * mesh.members} workers; use --workers "
+                         f"{mesh.groups * mesh.members}, and not {job.workers}")
 
 
 def _with_task(job: Job) -> Job:
@@ -142,8 +154,10 @@ def roles_of(job: Job) -> list[tuple[str, int]]:
 
 
 def replicas_of(job: Job) -> int:
-    """Among how many workers the examples of a job are divided."""
-    return job.workers if strategy_of(job).divides_batch else 1
+    """Among how many workers, or groups of them, the examples of a job are divided."""
+    if strategy_of(job).divides_batch:
+        return job.workers
+    return Mesh.parse(job.mesh).groups if job.mesh else 1
 
 
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:

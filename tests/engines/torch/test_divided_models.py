@@ -219,3 +219,23 @@ def test_plans_follow_from_chains_of_dense_layers():
     assert len(gpt) == 16
     assert len(plan_of(torch_zoo.build_text("gpt-mini", 50, 8), 3)) == 0, "neither heads nor widths divide by 3"
     assert plan_of(torch_zoo.build_text("lstm-small", 50), 2) == {"softmax": "gather", "embedding": "row"}
+
+
+@pytest.mark.parametrize(("strategy", "mesh", "workers"), [
+    ("tensor", "data=2,tensor=2", 4), ("fsdp", "data=2,fsdp=2", 4), ("tensor", "data=3,tensor=1", 3),
+])
+def test_groups_of_a_mesh_divide_the_batch_and_their_workers_the_model(
+    single, data, tmp_path, strategy, mesh, workers
+):
+    """In the last step of an epoch, of 2 examples, one of three groups has none."""
+    wanted = job(clip_norm=0.5, optimizer="adam")
+    ran = run(with_workers(wanted, strategy, workers, mesh=mesh), data, tmp_path)
+    check_same(ran, single(wanted), 1e-9)
+
+
+def test_a_job_on_a_mesh_is_resumed(data, tmp_path):
+    wanted = job(strategy="tensor", mesh="data=2,tensor=2", workers=4, steps=None, epochs=2, implementation="stock")
+    whole = run(wanted, data, tmp_path / "whole")
+    run(wanted.model_copy(update={"epochs": 1}), data, tmp_path / "parts")
+    parts = run(wanted, data, tmp_path / "parts", resume=True)
+    assert largest_difference(whole.state, parts.state) == 0

@@ -11,8 +11,9 @@ import torch
 
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer, make_optimizer, squared_norm
-from velodrome.engines.torch.process_group import translate_errors_of_collectives
+from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
 from velodrome.engines.torch.sharding import distribute, is_divided, local, place, whole
+from velodrome.spec.job import Mesh
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import Part, State
 
@@ -23,6 +24,17 @@ class DividedLearner(TorchLearner):
     _state: State | None = None
     #: Parameters whose rows are in another order than the model's, with that order.
     _orders: dict[torch.Tensor, torch.Tensor] = {}  # noqa: RUF012 (replaced, never changed)
+
+    #: Of how many groups, each of which has the whole model, this process is in one.
+    _groups = 1
+
+    def _enter_mesh(self) -> Grid | None:
+        """The job's mesh, if it has one; called in every process."""
+        if self._context.job.mesh is None:
+            return None
+        mesh = Mesh.parse(self._context.job.mesh)
+        self._groups = mesh.groups
+        return grid_of(mesh, self._device.type)
 
     def _divided_optimizer(self) -> Optimizer:
         """The optimizer of the parameters as they are divided now."""
@@ -60,7 +72,7 @@ class DividedLearner(TorchLearner):
         squares = np.array([squared_norm(parts)])
         with self._context.waiting():
             self._transport.all_reduce(squares)
-        return float(squares[0] + squared_norm(others)) ** 0.5
+        return float(squares[0] / self._groups + squared_norm(others)) ** 0.5
 
     def evaluate(self, part: Part) -> Counts:
         with translate_errors_of_collectives():

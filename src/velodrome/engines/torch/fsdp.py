@@ -41,7 +41,8 @@ class FsdpLearner(DividedLearner):
     def _make_optimizer(self) -> Optimizer:
         assert isinstance(self._transport, ProcessGroup)
         self._refuse_few_examples()
-        mesh = DeviceMesh.from_group(self._transport.group, self._device.type)
+        grid = self._enter_mesh()
+        mesh = DeviceMesh.from_group(self._transport.group, self._device.type) if grid is None else grid.mesh
         root = self._network.forward
         self._modules = shard(root, self._units(root), mesh, may_skip=not self._network.from_zoo)
         self._mark_waiting()

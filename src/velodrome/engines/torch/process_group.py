@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as distributed
 from numpy.typing import NDArray
+from torch.distributed.device_mesh import DeviceMesh
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed
 from velodrome.offers.world import World
+from velodrome.spec.job import Mesh
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.worker.context import Context
@@ -86,6 +89,51 @@ class ProcessGroup(Transport):
             self._store.set(f"left/{self.rank}", "")
             if self.rank == 0:  # the store is in this process
                 self._store.wait([f"left/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
+
+
+class Subgroup(Transport):
+    """Some processes of a process group, as a transport for sums."""
+
+    def __init__(self, group: distributed.ProcessGroup) -> None:
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        self.group = group
+
+    def all_reduce(self, buffer: NDArray[Any]) -> None:
+        with translate_peer_errors():
+            distributed.all_reduce(torch.from_numpy(buffer), group=self.group)
+
+    def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
+        with translate_peer_errors():
+            distributed.broadcast(torch.from_numpy(buffer), group=self.group, group_src=root)
+
+    def barrier(self) -> None:
+        self.all_reduce(np.zeros(1))
+
+    def close(self) -> None:
+        """It ends with the group that it is a part of."""
+
+
+class Grid(NamedTuple):
+    """The place of this process in a mesh: its group, which divides the model, and those of all groups that have the
+    same part of it."""
+
+    members: distributed.ProcessGroup
+    peers: Subgroup
+    mesh: DeviceMesh
+
+
+def grid_of(mesh: Mesh, device: str) -> Grid:
+    """The mesh of a job, whose processes are numbered group by group. Called in every process."""
+    numbers = torch.arange(mesh.groups * mesh.members).view(mesh.groups, mesh.members)
+    me = distributed.get_rank()
+    rows = [distributed.new_group(row.tolist(), timeout=COLLECTIVE_LIMIT) for row in numbers]
+    columns = [distributed.new_group(column.tolist(), timeout=COLLECTIVE_LIMIT) for column in numbers.t()]
+    row, column = rows[me // mesh.members], columns[me % mesh.members]
+    assert row is not None
+    assert column is not None
+    names = ("data", mesh.strategy)
+    both = DeviceMesh.from_group([column, row], device, mesh=numbers, mesh_dim_names=names)
+    return Grid(row, Subgroup(column), both)
 
 
 @contextmanager

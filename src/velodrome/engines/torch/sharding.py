@@ -130,14 +130,21 @@ def local(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tenso
     return tensor.to_local()
 
 
+def pieced(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor, divided as `like`, of which this process has this part."""
+    if not isinstance(like, DTensor):
+        return part
+    return DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
 @torch.no_grad()
 def whole(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
     """All of a tensor, on the host; called in every process. A part that is no DTensor itself, but has the shape of
     this process's part of `like`, is divided as that."""
-    if isinstance(like, DTensor) and not isinstance(tensor, DTensor) and tensor.shape == local(like).shape:
-        tensor = DTensor.from_local(
-            tensor, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-        )
+    if like is not None and not isinstance(tensor, DTensor) and tensor.shape == local(like).shape:
+        tensor = pieced(tensor, like)
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
     return full.cpu().contiguous()
 

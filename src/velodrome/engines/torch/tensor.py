@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as distributed
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from velodrome.engines.torch.divided import DividedLearner
-from velodrome.engines.torch.optimizer import Optimizer
-from velodrome.engines.torch.process_group import ProcessGroup
+from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
+from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
+from velodrome.engines.torch.sharding import local, pieced
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
 
@@ -107,8 +109,13 @@ class TensorLearner(DividedLearner):
         assert isinstance(self._transport, ProcessGroup)
         for parameter in self._model.parameters():
             parameter.data = parameter.data.contiguous()
-        plan = self._checked(plan_of(self._model, self._transport.size))
-        mesh = DeviceMesh.from_group(self._transport.group, self._device.type)
+        grid = self._enter_mesh()
+        if grid is None:
+            mesh = DeviceMesh.from_group(self._transport.group, self._device.type)
+        else:
+            mesh, self._among = grid.mesh["tensor"], grid.peers
+        self._members = self._transport.size // self._groups
+        plan = self._checked(plan_of(self._model, self._members))
         orders = {name: self._in_heads(name) for name, style in plan.items() if style == "heads"}
         parallelize_module(self._model, mesh, {
             name: _style(style, self._model.get_submodule(name)) for name, style in plan.items()
@@ -121,14 +128,31 @@ class TensorLearner(DividedLearner):
         """Arrange the rows of a layer by the heads of each process, and return their order."""
         block = self._model.get_submodule(name.rpartition(".")[0])
         assert isinstance(block, Block)
-        order = order_of_heads(block.heads, block.qkv.in_features, self._transport.size)
+        order = order_of_heads(block.heads, block.qkv.in_features, self._members)
         for parameter in block.qkv.parameters():
             parameter.data = parameter.data[order.to(parameter.device)].contiguous()
         return order
 
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
+        """Those of all groups together, where there are several; one without examples has zeros."""
+        if self._groups == 1:
+            return super()._gradients(loss)
+        found = [None] * len(self._trained) if loss is None else super()._gradients(loss)
+        parts = [torch.zeros_like(local(like)) if gradient is None else local(gradient, like)
+                 for gradient, like in zip(found, self._trained, strict=True)]
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        assert isinstance(self._among, Subgroup)
+        with self._context.waiting(), translate_peer_errors():
+            distributed.all_reduce(flat, group=self._among.group)
+        summed = [each.view(part.shape) for each, part in
+                  zip(flat.split([part.numel() for part in parts]), parts, strict=True)]
+        if isinstance(self._optimizer, FusedOptimizer):
+            return summed
+        return [pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
+
     def _checked(self, plan: dict[str, str]) -> dict[str, str]:
         """The plan, or a refusal: of a model that cannot be divided, or of a plan that does not fit its model."""
-        size, model = self._transport.size, self._context.job.model
+        size, model = self._members, self._context.job.model
         layers: dict[str, Any] = dict(self._model.named_modules())
         for name, style in plan.items():
             layer = layers.get(name)

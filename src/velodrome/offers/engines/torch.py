@@ -97,6 +97,7 @@ ENGINE = Engine(
             "fsdp", "fully_shard (FSDP2): synchronous, weights, gradients and the optimizer's state are divided over "
             "the processes, and a layer's weights are gathered when it computes (ZeRO stage 3)",
             synchronous=True, consistency="bsp", listens=("worker",), exchange="gather-and-scatter",
+            options={"mesh": None},
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD, _FULLY_SHARD),
                 stock=(_AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(_BATCHES,),
@@ -136,6 +137,7 @@ ENGINE = Engine(
             "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
             "by columns and then by rows",
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            options={"mesh": None},
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _PLAN), framework=(_AUTOGRAD, _TENSOR),
                 stock=(_AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(_BATCHES, _PLAN),
