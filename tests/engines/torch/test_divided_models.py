@@ -16,6 +16,7 @@ from velodrome.spec.job import Job
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
+slow = pytest.mark.slow
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 MODEL_PARALLEL = ["pipeline", "tensor"]
@@ -67,14 +68,14 @@ def check_same(ran: Ran, alone: Ran, tolerance: float) -> None:
 @pytest.mark.parametrize(("strategy", "workers", "changes"), [
     pytest.param("tensor", 2, {}, id="tensor-2"),
     pytest.param("tensor", 3, {}, id="tensor-3"),
-    pytest.param("tensor", 2, {"implementation": "stock"}, id="tensor-stock"),
-    pytest.param("pipeline", 1, {}, id="pipeline-1"),
+    pytest.param("tensor", 2, {"implementation": "stock"}, id="tensor-stock", marks=slow),
+    pytest.param("pipeline", 1, {}, id="pipeline-1", marks=slow),
     pytest.param("pipeline", 2, {}, id="pipeline-2"),
     pytest.param("pipeline", 3, {"micro_batches": 5}, id="pipeline-3"),
     pytest.param("pipeline", 3, {"micro_batches": 2, "pipeline_schedule": "gpipe"}, id="gpipe-3"),
-    pytest.param("pipeline", 2, {"implementation": "stock"}, id="pipeline-stock"),
+    pytest.param("pipeline", 2, {"implementation": "stock"}, id="pipeline-stock", marks=slow),
 ])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=slow)])
 def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, strategy, workers, changes, dtype):
     wanted = job(dtype=dtype)
     ran = run(with_workers(wanted, strategy, workers, **changes), data, tmp_path)
@@ -89,6 +90,7 @@ def test_accumulation_clipping_averages_and_rates_are_those_of_one_process(singl
     check_same(ran, single(wanted), 1e-9)
 
 
+@slow
 @pytest.mark.parametrize("strategy", MODEL_PARALLEL)
 def test_convolutions_are_divided_or_kept(strategy, tmp_path):
     data = write_data(tmp_path / "data.npz", shape=(16, 16, 3), examples=40)
@@ -107,6 +109,7 @@ def test_dense_layers_of_language_models_are_divided(model, tmp_path):
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
 
 
+@slow
 def test_a_divided_language_model_is_resumed(tmp_path):
     """Attention has its rows in another order, which no checkpoint shows."""
     data = write_text(tmp_path / "text.npz")
@@ -127,7 +130,7 @@ def test_a_model_of_ones_own_is_divided_by_its_own_plan(single, data, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", MODEL_PARALLEL)
-@pytest.mark.parametrize("implementation", ["velodrome", "stock"])
+@pytest.mark.parametrize("implementation", ["velodrome", pytest.param("stock", marks=slow)])
 def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, implementation):
     wanted = job(optimizer="adam", strategy=strategy, workers=2, steps=None, epochs=4, dtype="float32", ema=0.9,
                  implementation=implementation)  # fmt: skip
@@ -140,7 +143,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_pat
 
 
 @pytest.mark.parametrize("strategy", MODEL_PARALLEL)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=slow)])
 def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_path, strategy, victim):
     started = start(Job(strategy=strategy, workers=2, epochs=100_000, checkpoints=False), data, tmp_path)
     started[victim].wait_for('"progress"')
@@ -222,7 +225,8 @@ def test_plans_follow_from_chains_of_dense_layers():
 
 
 @pytest.mark.parametrize(("strategy", "mesh", "workers"), [
-    ("tensor", "data=2,tensor=2", 4), ("fsdp", "data=2,fsdp=2", 4), ("tensor", "data=3,tensor=1", 3),
+    ("tensor", "data=2,tensor=2", 4), ("fsdp", "data=2,fsdp=2", 4),
+    pytest.param("tensor", "data=3,tensor=1", 3, marks=slow),
 ])
 def test_groups_of_a_mesh_divide_the_batch_and_their_workers_the_model(
     single, data, tmp_path, strategy, mesh, workers
@@ -233,6 +237,7 @@ def test_groups_of_a_mesh_divide_the_batch_and_their_workers_the_model(
     check_same(ran, single(wanted), 1e-9)
 
 
+@slow
 def test_a_job_on_a_mesh_is_resumed(data, tmp_path):
     wanted = job(strategy="tensor", mesh="data=2,tensor=2", workers=4, steps=None, epochs=2, implementation="stock")
     whole = run(wanted, data, tmp_path / "whole")

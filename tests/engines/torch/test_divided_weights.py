@@ -15,6 +15,7 @@ from velodrome.spec.job import Job
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
+slow = pytest.mark.slow
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 DIVIDED = ["zero1", "fsdp"]
@@ -51,8 +52,8 @@ def single(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize(("optimizer", "dtype", "workers"), [
-    ("momentum", "float64", 2), ("momentum", "float64", 3), ("sgd", "float32", 2), ("adam", "float64", 3),
-    ("adamw", "float32", 1),
+    ("momentum", "float64", 2), ("sgd", "float32", 2), ("adam", "float64", 3),
+    pytest.param("momentum", "float64", 3, marks=slow), pytest.param("adamw", "float32", 1, marks=slow),
 ])
 @pytest.mark.parametrize("strategy", DIVIDED)
 def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, strategy, workers, optimizer, dtype):
@@ -67,6 +68,7 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, st
     assert ran.result["parameters"] == alone.result["parameters"]
 
 
+@slow
 @pytest.mark.parametrize("strategy", DIVIDED)
 def test_the_stock_form_ends_with_the_same_weights(single, data, tmp_path, strategy):
     wanted = job(optimizer="adam", clip_norm=0.05)
@@ -103,6 +105,7 @@ def test_models_of_users_are_divided_layer_by_layer(single, data, tmp_path, mode
     assert all(np.abs(mine[name] - alone[name]).max() < 1e-9 for name in alone)
 
 
+@slow
 @pytest.mark.parametrize("strategy", DIVIDED)
 def test_convolutions_are_divided_too(strategy, tmp_path):
     data = write_data(tmp_path / "data.npz", shape=(16, 16, 3), examples=40)
@@ -112,8 +115,8 @@ def test_convolutions_are_divided_too(strategy, tmp_path):
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
 
 
-@pytest.mark.parametrize("model", ["lstm-small", "gpt-mini"])
-@pytest.mark.parametrize("strategy", DIVIDED)
+@pytest.mark.parametrize("model", ["lstm-small", pytest.param("gpt-mini", marks=slow)])
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("zero1", marks=slow)])
 def test_language_models_are_divided_too(strategy, model, tmp_path):
     data = write_text(tmp_path / "text.npz")
     wanted = Job(model=model, dataset="ptb", batch_size=5, unroll=4, steps=20, epochs=2, dtype="float64",
@@ -123,7 +126,7 @@ def test_language_models_are_divided_too(strategy, model, tmp_path):
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
 
 
-@pytest.mark.parametrize("implementation", ["velodrome", "stock"])
+@pytest.mark.parametrize("implementation", ["velodrome", pytest.param("stock", marks=slow)])
 @pytest.mark.parametrize("strategy", DIVIDED)
 def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, implementation):
     wanted = job(optimizer="adam", strategy=strategy, workers=2, steps=None, epochs=4, dtype="float32", ema=0.9,
@@ -135,6 +138,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_pat
     assert whole.result["test"] == parts.result["test"]
 
 
+@slow
 def test_an_optimizer_of_ones_own_steps_divided_weights_and_is_resumed(single, data, tmp_path):
     wanted = job(optimizer="torch_nets:rmsprop", steps=None, epochs=4)
     whole = run(with_workers(wanted, "fsdp", 2), data, tmp_path / "whole")
@@ -145,7 +149,7 @@ def test_an_optimizer_of_ones_own_steps_divided_weights_and_is_resumed(single, d
 
 
 @pytest.mark.parametrize("strategy", DIVIDED)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=slow)])
 def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_path, strategy, victim):
     started = start(Job(strategy=strategy, workers=2, epochs=100_000, checkpoints=False), data, tmp_path)
     started[victim].wait_for('"progress"')
@@ -156,9 +160,12 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
 
 
 def test_a_worker_without_anything_to_evaluate_is_refused(data, tmp_path):
-    ran = run(Job(strategy="fsdp", workers=24, batch_size=48, epochs=1), data, tmp_path, good=False)
+    stored = dict(np.load(data))
+    few = {name: values[:2] for name, values in stored.items() if name.startswith("validation")}
+    np.savez(tmp_path / "few.npz", **{**stored, **few})
+    ran = run(Job(strategy="fsdp", workers=3, epochs=1, batch_size=22), tmp_path / "few.npz", tmp_path, good=False)
     messages = {process.of_kind("error")[-1]["message"] for process in ran.processes if process.of_kind("error")}
-    assert any("the validation part has 23 examples; use fewer workers" in message for message in messages)
+    assert any("the validation part has 2 examples; use fewer workers" in message for message in messages)
 
 
 class Tied(torch.nn.Module):

@@ -18,6 +18,7 @@ from velodrome.spec.job import Job
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
+slow = pytest.mark.slow
 
 PERIODIC = ["local-sgd", "diloco"]
 RECORDED = json.loads(diloco_reference.FIXTURE.read_text())
@@ -34,7 +35,8 @@ def data(tmp_path_factory) -> Path:
     return write_data(tmp_path_factory.mktemp("data") / "data.npz")
 
 
-@pytest.mark.parametrize(("workers", "dtype"), [(2, "float64"), (3, "float64"), (2, "float32")])
+@pytest.mark.parametrize(("workers", "dtype"), [
+    (2, "float64"), pytest.param(3, "float64", marks=slow), pytest.param(2, "float32", marks=slow)])
 def test_local_sgd_after_every_step_is_ddp(data, tmp_path, workers, dtype):
     together = run(job(strategy="ddp", workers=workers, dtype=dtype), data, tmp_path / "ddp")
     averaged = run(job(strategy="local-sgd", sync_every=1, workers=workers, dtype=dtype), data, tmp_path / "local")
@@ -100,7 +102,7 @@ def test_the_recorded_steps_are_those_of_the_reference():
             np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("implementation", ["velodrome", "stock"])
+@pytest.mark.parametrize("implementation", ["velodrome", pytest.param("stock", marks=slow)])
 @pytest.mark.parametrize("strategy", PERIODIC)
 def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, implementation):
     """In the middle of a round, with optimizers that remember and averages of their weights."""
@@ -122,7 +124,7 @@ def test_batches_that_are_added_up_are_one_step_of_a_round(data, tmp_path, strat
 
 
 @pytest.mark.parametrize("strategy", PERIODIC)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=slow)])
 def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_path, strategy, victim):
     started = start(Job(strategy=strategy, workers=2, epochs=100_000, checkpoints=False), data, tmp_path)
     started[victim].wait_for('"progress"')
