@@ -6,7 +6,7 @@ Of two dense layers that follow one another, the first is divided by its outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,14 +23,13 @@ from velodrome.engines.torch.sharding import local, pieced
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
 
-#: By name of a layer: `column` (outputs stay divided, for a `row` layer), `gather` (by columns, with whole outputs),
-#: `row`, or `heads` (by columns, for queries, keys and values of attention in one layer).
-Plan = Mapping[str, str]
 #: Layers that compute each number by itself, so that it does not matter to them how these are divided.
 _ELEMENTWISE = (
     nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Hardtanh, nn.ReLU6,
     nn.Dropout, nn.Identity,
 )
+#: How a layer can be divided: by its outputs, which stay divided for a `row` layer (column) or are put together
+#: (gather), or by its inputs (row). Queries, keys and values of attention in one layer are divided by `heads`.
 _STYLES = ("column", "gather", "row")
 
 
@@ -155,8 +154,9 @@ class TensorLearner(DividedLearner):
         size, model = self._members, self._context.job.model
         layers: dict[str, Any] = dict(self._model.named_modules())
         for name, style in plan.items():
-            layer = layers.get(name)
-            if style not in (*_STYLES, "heads") or not isinstance(layer, nn.Linear | nn.Embedding):
+            layer, around = layers.get(name), layers.get(name.rpartition(".")[0])
+            known = style in _STYLES or (style == "heads" and isinstance(around, Block))
+            if not known or not isinstance(layer, nn.Linear | nn.Embedding):
                 raise UsersCodeFailed(
                     f"tensor_plan of model {model!r}: {name!r}: {style!r} is none of {', '.join(_STYLES)} for a layer "
                     "that is nn.Linear or nn.Embedding"
