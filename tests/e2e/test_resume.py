@@ -28,6 +28,10 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
     [
         pytest.param("torch", "ddp", id="ddp"),
         pytest.param("torch", "allreduce", id="allreduce", marks=slow),
+        pytest.param("torch", "zero1", id="zero1", marks=slow),
+        pytest.param("torch", "fsdp", id="fsdp", marks=slow),
+        pytest.param("torch", "local-sgd", id="local-sgd", marks=slow),
+        pytest.param("torch", "diloco", id="diloco", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "allreduce", id="tensorflow-allreduce", marks=slow),
     ],

@@ -21,6 +21,7 @@ from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import replicas_of
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.examples import ExampleTask
 
@@ -93,7 +94,7 @@ def build(
     lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]).x)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
-    evaluation_size = other_size(data, job.workers, evaluation_batch, sizes[0])
+    evaluation_size = other_size(data, replicas_of(job), evaluation_batch, sizes[0])
     called, saved, notes = _adapted(job, data, task, model, sample, sizes, evaluation_size)
     found = array_trial.examine(
         job.model, called, sample, lambda sigmoid: objective_of(task, job.model, data, device, sigmoid=sigmoid),

@@ -26,6 +26,7 @@ from velodrome.models.batches import other_size, way_out
 from velodrome.models.byte_input import byte_input_note
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import replicas_of
 from velodrome.tasks.classification import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
@@ -163,7 +164,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
     found = trial.examine(
         job.model, model, sample, data.classes, sizes=sizes,
-        evaluation_size=other_size(data, job.workers, evaluation_batch, sizes[0]), way_out=way_out(job, data),
+        evaluation_size=other_size(data, replicas_of(job), evaluation_batch, sizes[0]), way_out=way_out(job, data),
     )
     notes = found.notes
     if pixels.form != "byte":
