@@ -26,6 +26,7 @@ _RESULT_FIELDS = (
 #: Fields that may differ between a configuration and its `single` baseline.
 _OF_DISTRIBUTION = frozenset({
     "strategy", "consistency", "workers", "servers", "batch_scope", "keep_going", "sharding", "staleness_bound",
+    "fusion_threshold_mb", "cycle_time_ms", "timeline_steps",
 })
 #: Fields that may differ between a configuration and its one-worker baseline, the strictest first.
 _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
@@ -34,7 +35,7 @@ TASK = ("dataset", "model", "model_args", "task", "dtype")
 #: Fields that every table and figure shows in a column or label of their own.
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: Fields that follow from the strategy unless they are varied.
-_OF_STRATEGY = frozenset({"batch_scope", "target"})
+_OF_STRATEGY = frozenset({"batch_scope", "target", "framework"})
 #: Fields that a script of the user's own decides itself, whatever its job says.
 _OF_MODEL = frozenset(Job.model_fields) - FIELDS - {"dataset", "model", "servers"}
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments",

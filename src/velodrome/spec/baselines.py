@@ -12,7 +12,7 @@ from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
 SINGLE = "single"
-#: Fields of a job that have no meaning for one process.
+#: Fields of a job that have no meaning for one process, besides those that only some strategies have.
 _OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going", "faults")
 #: A race that varies one of these compares ways to distribute.
 _DISTRIBUTION = frozenset({"engine", "strategy", "workers", "servers"})
@@ -27,10 +27,12 @@ def varies_distribution(vary: Mapping[str, Sequence[Any]]) -> bool:
 def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
     having = {engine.name for engine in engines() if any(one.name == SINGLE for one in engine.strategies)}
+    optional = {name for engine in engines() for strategy in engine.strategies for name in strategy.options}
+    left_out = {*_OF_SEVERAL, *optional}
     for job, engine in jobs:
         if job.strategy == SINGLE or job.script is not None or engine not in having:
             continue
-        fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in _OF_SEVERAL}
+        fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in left_out}
         single = Job.model_validate({**fields, "engine": engine, "strategy": SINGLE})
         try:
             yield resolve(single)

@@ -43,6 +43,9 @@ class Job(Optimization):
         None, description="consistency model, for strategies that have several: workers wait for one another after "
         "every step (bsp) or never (asp); `velodrome engines` lists them"
     )
+    framework: Literal["torch", "tensorflow"] | None = Field(
+        None, description="which framework computes, for engines that train with several (horovod); by default torch"
+    )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
         "with the framework's own parts only (stock), to see what the difference is worth"
@@ -100,6 +103,18 @@ class Job(Optimization):
     on: str | None = Field(
         None, description="launcher or cluster that the job runs on, as `--on` takes it; by default that of the command"
     )
+    fusion_threshold_mb: float | None = Field(
+        None, ge=0, description="megabytes of gradients that Horovod collects into one all-reduce; 0 sends each by "
+        "itself, by default Horovod's own 128"
+    )
+    cycle_time_ms: float | None = Field(
+        None, gt=0, description="milliseconds between two looks of Horovod at which gradients are ready; by default "
+        "Horovod's own 1"
+    )
+    timeline_steps: int = Field(
+        20, ge=0, description="first steps whose timeline Horovod saves with the run (`horovod-timeline.json`); by "
+        "default no more than throughput leaves out"
+    )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     faults: list[str] = Field(
         default_factory=list, description="what is broken on purpose during training, as `partition node3 20s..30s`, "
@@ -133,8 +148,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "implementation", "workers", "servers", "threads", "on", "keep_going",
-        "start_timeout", "stall_timeout", "faults",
+        "engine", "strategy", "consistency", "framework", "implementation", "workers", "servers", "threads", "on",
+        "keep_going", "fusion_threshold_mb", "cycle_time_ms", "timeline_steps", "start_timeout", "stall_timeout",
+        "faults",
     ),
     "Optimization": (
         "batch_size", "batch_scope", "accumulate", "optimizer", "learning_rate", "scale_rate", "weight_decay",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from velodrome.errors import BadRequest
+from velodrome.offers.base import Strategy
 from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.check_optimization import batch_of_step as batch_of_step
@@ -28,6 +29,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         if getattr(job, name) != Job.model_fields[name].default:
             raise BadRequest(f"--{name.replace('_', '-')}: engine {job.engine} cannot do that; leave it out, or choose "
                              "another engine")
+    _refuse_options(job, strategy, named)
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:
@@ -48,6 +50,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     return job.model_copy(
         update={
             "batch_scope": scope,
+            "framework": engine_of(job).framework,
             "learning_rate": None if job.has_own_optimizer else job.rate,
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }
@@ -68,6 +71,19 @@ def _with_task(job: Job) -> Job:
     if job.task is not None:
         return job
     return job if implied in (None, default) else job.model_copy(update={"task": implied})
+
+
+def _refuse_options(job: Job, strategy: Strategy, named: str) -> None:
+    """Refuse fields that belong to other strategies."""
+    having: dict[str, list[str]] = {}
+    for engine in engines():
+        for one in engine.strategies:
+            for name in one.options:
+                having.setdefault(name, []).append(f"{engine.name}/{one.name}")
+    for name, others in having.items():
+        if name not in strategy.options and getattr(job, name) != Job.model_fields[name].default:
+            raise BadRequest(f"--{name.replace('_', '-')}: {named} has no such option, only {' and '.join(others)}; "
+                             "leave it out")
 
 
 def _stock_forms() -> str:
