@@ -11,13 +11,13 @@ import pytest
 
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.plan import make_plan
-from velodrome.engines.horovod.rendezvous import RendezvousServer
 from velodrome.errors import BadRequest, PortTaken, Unavailable
 from velodrome.offers import registry
 from velodrome.offers.world import Member, numbered, worlds
 from velodrome.spec.job import Job
 from velodrome.spec.race import combinations, parse_race
 from velodrome.spec.resolve import resolve
+from velodrome.transport.horovod_rendezvous import RendezvousServer
 
 #: What the launcher of Horovod 0.28.1 sets for each of its processes, by its `-H` option: recorded with its functions
 #: `get_host_assignments` and `create_slot_env_vars`.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from velodrome.engines.horovod.rendezvous import RendezvousServer
 from velodrome.errors import PeerLost, RunFailed
+from velodrome.transport.horovod_rendezvous import RendezvousServer
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.transport.rendezvous import Ranks
 from velodrome.transport.star import StarTransport

@@ -6,29 +6,12 @@ from collections.abc import Mapping
 
 from velodrome.offers.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy
 from velodrome.offers.engines.torch import ENGINE as TORCH
+from velodrome.offers.script import horovod
 from velodrome.offers.world import World
 
 
 def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
-    """What `horovodrun --gloo` sets. The rendezvous server is worker 0's, at its address of the plan."""
-    if strategy.name == "single":
-        return {}
-    me, first = world.me, world.peers[0]
-    # The peers of the same local rank, one a host: they exchange what the processes of a host have summed.
-    across = [peer.host for peer in world.peers if peer.local_rank == me.local_rank]
-    return {
-        "HOROVOD_HOSTNAME": me.host,
-        "HOROVOD_RANK": str(me.rank),
-        "HOROVOD_SIZE": str(len(world.peers)),
-        "HOROVOD_LOCAL_RANK": str(me.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(world.local_size),
-        "HOROVOD_CROSS_RANK": str(across.index(me.host)),
-        "HOROVOD_CROSS_SIZE": str(len(across)),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": first.host,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(first.port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-    }
+    return {} if strategy.name == "single" else horovod(world)
 
 
 _GLOO = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO",

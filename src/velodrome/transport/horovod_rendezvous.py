@@ -1,12 +1,13 @@
 """The server at which Horovod's processes exchange their addresses: values by scope and key, over HTTP.
 
-Horovod's own launcher starts one that listens on every interface; this one listens at the plan's address of worker 0.
-Standard library only.
+Horovod's own launcher starts one that listens on every interface; this one listens at the plan's address of worker 0,
+for the engine and for scripts that use Horovod. Standard library only.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,7 +77,7 @@ class RendezvousServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         # Without the look-up of the host's name that HTTPServer makes, which may take seconds.
-        self.socket.setsockopt(1, 2, 1)  # SOL_SOCKET, SO_REUSEADDR
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
