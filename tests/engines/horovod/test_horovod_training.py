@@ -213,3 +213,17 @@ def _is_worker(process: Path, run: str, rank: int) -> bool:
         return False
     given = dict(itertools.pairwise(words))
     return (given.get("--run"), given.get("--role"), given.get("--rank")) == (run, "worker", str(rank))
+
+
+def test_a_script_that_uses_horovod_runs_in_its_environment(tmp_path: Path, framework: str) -> None:
+    (tmp_path / "sums.py").write_text(
+        f"import horovod.{framework} as hvd\nimport {framework} as made\nhvd.init()\n"
+        "total = hvd.allreduce(made.ones(3), op=hvd.Sum)\n"
+        "print('sizes', hvd.size(), hvd.local_size(), hvd.cross_size(), 'sum', float(total[0]))\nhvd.shutdown()\n"
+    )
+    command = [*COMMAND, "--runs", str(tmp_path), "--name", "sums", "--script", "sums.py", *HOROVOD, "--framework",
+               framework, "--workers", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    for rank in range(3):
+        assert "sizes 3 3 1 sum 3.0" in (tmp_path / "sums" / "logs" / f"worker-{rank}.log").read_text()
