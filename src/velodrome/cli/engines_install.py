@@ -15,7 +15,7 @@ EngineName = Annotated[
 ]
 Framework = Annotated[
     str | None,
-    typer.Option(help="Framework of an engine that trains with several, as horovod does.",
+    typer.Option(help="Framework of an engine that trains with several, as horovod does; by default torch.",
                  autocompletion=completion.field("framework")),
 ]
 

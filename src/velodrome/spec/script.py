@@ -13,8 +13,8 @@ from velodrome.spec.job import Job
 
 #: Fields that mean something for a script; it decides the others itself.
 FIELDS = frozenset({
-    "script", "script_args", "read", "engine", "framework", "strategy", "workers", "threads", "seed", "target", "start_timeout",
-    "stall_timeout", "faults", "checkpoints",
+    "script", "script_args", "read", "engine", "framework", "strategy", "workers", "threads", "seed", "target",
+    "start_timeout", "stall_timeout", "faults", "checkpoints",
 })
 #: Characters of a pattern: nobody reads longer ones, and compiling them takes time.
 LONGEST_PATTERN = 1_000
