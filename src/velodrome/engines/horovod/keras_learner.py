@@ -18,7 +18,7 @@ from velodrome.data.pixels import transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs
-from velodrome.errors import BadRequest, PeerLost
+from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
 from velodrome.models.given_weights import Matching, check_readable
 from velodrome.models.recipe import DESCRIPTION, README
@@ -215,12 +215,8 @@ class HorovodKerasLearner(KerasLearner):
     def _made_step(self, images: Any, labels: Any, *numbers: float) -> tuple[tf.Tensor, tf.Tensor]:
         status = self._context.status
         status.waiting = True  # most of the step computes, but where it blocks it waits for others
-        try:
+        with translated():
             made = super()._made_step(images, labels, *numbers)
-        except tf.errors.OpError as error:
-            if "Horovod" in str(error):
-                raise PeerLost(f"lost another worker: {error.message.strip().splitlines()[0]}") from error
-            raise
         status.waiting = False
         self._steps += 1
         self._session.count_steps(self._steps)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from velodrome.errors import PeerLost, RunFailed
+from velodrome.errors import PeerLost, RunFailed, headline
 from velodrome.transport.horovod_rendezvous import RendezvousServer
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.transport.rendezvous import Ranks
@@ -60,15 +60,14 @@ class HorovodTransport(StarTransport):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise `PeerLost` where Horovod raises its own error, which it does when another process has gone."""
-    from horovod.common.exceptions import HorovodInternalError
-
+    """Raise `PeerLost` where Horovod reports an error, which it does when another process has gone."""
     try:
         yield
-    except (HorovodInternalError, ValueError) as error:
-        if isinstance(error, ValueError) and "initialization failed" not in str(error):
-            raise
-        raise PeerLost(f"lost another worker: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:
+        # TensorFlow raises its own errors for those of its operations.
+        if type(error).__module__.startswith("horovod.") or "Horovod" in str(error):
+            raise PeerLost(f"lost another worker: {headline(str(error))}") from error
+        raise
 
 
 def _set_options(context: Context, ranks: Ranks) -> None:
