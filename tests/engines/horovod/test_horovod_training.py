@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -195,24 +196,31 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(
             assert running.poll() is None, running.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        hurt = [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_worker(path, "hurt", rank)]
-        os.kill(hurt[0], number)
+        workers = [_pid_of("hurt", each) for each in (0, 1)]
+        assert {address for pid in workers for address in _listening(pid)} == {"127.0.0.1"}
+        os.kill(workers[rank], number)
         _, errors = running.communicate(timeout=120)
     finally:
         running.kill()
     assert running.returncode == 1
     assert f"worker {rank}" in errors
     assert words.replace("worker 1", f"worker {rank}") in errors
-    assert not [path for path in Path("/proc").glob("[0-9]*") if _is_worker(path, "hurt", 1 - rank)]
+    assert not [pid for pid in workers if psutil.pid_exists(pid)]
 
 
-def _is_worker(process: Path, run: str, rank: int) -> bool:
-    try:
-        words = (process / "cmdline").read_bytes().decode().split("\0")
-    except OSError:
-        return False
-    given = dict(itertools.pairwise(words))
-    return (given.get("--run"), given.get("--role"), given.get("--rank")) == (run, "worker", str(rank))
+def _pid_of(run: str, rank: int) -> int:
+    """The process that is a worker of a run."""
+    for process in psutil.process_iter(["cmdline"]):
+        given = dict(itertools.pairwise(process.info["cmdline"] or []))
+        if (given.get("--run"), given.get("--role"), given.get("--rank")) == (run, "worker", str(rank)):
+            return int(process.pid)
+    raise AssertionError(f"no worker {rank} of {run}")
+
+
+def _listening(pid: int) -> list[str]:
+    """The addresses at which a process listens."""
+    found = psutil.Process(pid).net_connections(kind="tcp")
+    return [connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN]
 
 
 def test_a_script_that_uses_horovod_runs_in_its_environment(tmp_path: Path, framework: str) -> None:
