@@ -14,6 +14,7 @@ from typing import Any
 
 from velodrome.analysis.implementation import implementation_kind
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import strategy_fields
 from velodrome.spec.script import FIELDS
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
@@ -26,7 +27,7 @@ _RESULT_FIELDS = (
 #: Fields that may differ between a configuration and its `single` baseline.
 _OF_DISTRIBUTION = frozenset({
     "strategy", "consistency", "workers", "servers", "batch_scope", "keep_going", "sharding", "staleness_bound",
-    "fusion_threshold_mb", "cycle_time_ms", "timeline_steps",
+    *strategy_fields(),
 })
 #: Fields that may differ between a configuration and its one-worker baseline, the strictest first.
 _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
@@ -35,7 +36,7 @@ TASK = ("dataset", "model", "model_args", "task", "dtype")
 #: Fields that every table and figure shows in a column or label of their own.
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: Fields that follow from the strategy unless they are varied.
-_OF_STRATEGY = frozenset({"batch_scope", "target", "framework"})
+_OF_STRATEGY = frozenset({"batch_scope", "target", "framework", *strategy_fields()})
 #: Fields that a script of the user's own decides itself, whatever its job says.
 _OF_MODEL = frozenset(Job.model_fields) - FIELDS - {"dataset", "model", "servers"}
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments",

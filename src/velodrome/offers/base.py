@@ -79,10 +79,10 @@ class Strategy:
     needs: tuple[Need, ...] = ()
     #: Roles that listen on a port.
     listens: tuple[str, ...] = ()
-    #: Fields of a job that only this strategy uses, and others that name them: elsewhere they must be left out.
-    options: tuple[str, ...] = ()
     #: How its workers exchange what they computed; None where that is not known.
     exchange: Exchange | None = None
+    #: Fields of a job that only some strategies use, of which this is one, with their defaults.
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     implementation: Implementation = Implementation()
 
     def with_consistency(self, chosen: Consistency) -> Strategy:

@@ -9,10 +9,10 @@ from typing import Any
 from velodrome.errors import BadRequest
 from velodrome.offers.registry import engines
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.spec.resolve import resolve, strategy_fields
 
 SINGLE = "single"
-#: Fields of a job that have no meaning for one process, besides those that only some strategies have.
+#: Fields of a job that have no meaning for one process.
 _OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going", "faults")
 #: A race that varies one of these compares ways to distribute.
 _DISTRIBUTION = frozenset({"engine", "strategy", "workers", "servers"})
@@ -27,12 +27,11 @@ def varies_distribution(vary: Mapping[str, Sequence[Any]]) -> bool:
 def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
     having = {engine.name for engine in engines() if any(one.name == SINGLE for one in engine.strategies)}
-    optional = {name for engine in engines() for strategy in engine.strategies for name in strategy.options}
-    left_out = {*_OF_SEVERAL, *optional}
     for job, engine in jobs:
         if job.strategy == SINGLE or job.script is not None or engine not in having:
             continue
-        fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in left_out}
+        dropped = {*_OF_SEVERAL, *strategy_fields()}
+        fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in dropped}
         single = Job.model_validate({**fields, "engine": engine, "strategy": SINGLE})
         try:
             yield resolve(single)

@@ -104,16 +104,16 @@ class Job(Optimization):
         None, description="launcher or cluster that the job runs on, as `--on` takes it; by default that of the command"
     )
     fusion_threshold_mb: float | None = Field(
-        None, ge=0, description="megabytes of gradients that Horovod collects into one all-reduce; 0 sends each by "
-        "itself, by default Horovod's own 128"
+        None, ge=0, description="for horovod: megabytes of gradients that are collected into one all-reduce; 0 sends "
+        "each by itself, by default Horovod's own 128"
     )
     cycle_time_ms: float | None = Field(
-        None, gt=0, description="milliseconds between two looks of Horovod at which gradients are ready; by default "
-        "Horovod's own 1"
+        None, gt=0, description="for horovod: milliseconds between two looks at which gradients are ready; by "
+        "default Horovod's own 1"
     )
-    timeline_steps: int = Field(
-        20, ge=0, description="first steps whose timeline Horovod saves with the run (`horovod-timeline.json`); by "
-        "default no more than throughput leaves out"
+    timeline_steps: int | None = Field(
+        None, ge=0, description="for horovod: first steps whose timeline is saved with the run "
+        "(`horovod-timeline.json`); by default 20, no more than throughput leaves out"
     )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     faults: list[str] = Field(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from velodrome.errors import BadRequest
 from velodrome.offers.base import Strategy
 from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
@@ -20,16 +22,15 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     job = _with_task(_with_engine(job, engine))
     recipe = without_conflicts(recipe_of(job.model), job)
     own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
-    job = job.model_copy(update=own)
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
+    job = _with_options(job.model_copy(update=own), strategy, named)
     if job.implementation == "stock" and not strategy.implementation.stock:
         raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
     for name in engine_of(job).without:
         if getattr(job, name) != Job.model_fields[name].default:
             raise BadRequest(f"--{name.replace('_', '-')}: engine {job.engine} cannot do that; leave it out, or choose "
                              "another engine")
-    _refuse_options(job, strategy, named)
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:
@@ -57,6 +58,28 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     )
 
 
+@cache
+def strategy_fields() -> dict[str, list[str]]:
+    """The fields of a job that only some strategies use, with the names of those."""
+    found: dict[str, list[str]] = {}
+    for engine in engines():
+        for strategy in engine.strategies:
+            for name in strategy.options:
+                found.setdefault(name, []).append(f"{engine.name}/{strategy.name}")
+    return found
+
+
+def _with_options(job: Job, strategy: Strategy, named: str) -> Job:
+    """The job with the defaults of its strategy's own fields, or `BadRequest` if it has those of another one."""
+    for name, users in strategy_fields().items():
+        value = getattr(job, name)
+        if value is not None and name not in strategy.options:
+            raise BadRequest(f"--{name.replace('_', '-')} {value}: strategy {named} has no use for it, only "
+                             f"{' and '.join(users)} {'has' if len(users) == 1 else 'have'}; leave it out")
+    missing = {name: value for name, value in strategy.options.items() if getattr(job, name) is None}
+    return job.model_copy(update=missing)
+
+
 def _with_task(job: Job) -> Job:
     """The job with the task that its data is for, if it names none and that is another one than its model's; for
     arrays, with a model that takes them, if it names none."""
@@ -71,19 +94,6 @@ def _with_task(job: Job) -> Job:
     if job.task is not None:
         return job
     return job if implied in (None, default) else job.model_copy(update={"task": implied})
-
-
-def _refuse_options(job: Job, strategy: Strategy, named: str) -> None:
-    """Refuse fields that belong to other strategies."""
-    having: dict[str, list[str]] = {}
-    for engine in engines():
-        for one in engine.strategies:
-            for name in one.options:
-                having.setdefault(name, []).append(f"{engine.name}/{one.name}")
-    for name, others in having.items():
-        if name not in strategy.options and getattr(job, name) != Job.model_fields[name].default:
-            raise BadRequest(f"--{name.replace('_', '-')}: {named} has no such option, only {' and '.join(others)}; "
-                             "leave it out")
 
 
 def _stock_forms() -> str:

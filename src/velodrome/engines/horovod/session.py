@@ -42,7 +42,7 @@ class HorovodTransport(StarTransport):
         if (horovod.rank(), horovod.size()) != (ranks.rank, ranks.size):
             raise RunFailed(f"Horovod numbers this process {horovod.rank()} of {horovod.size()} instead of "
                             f"{ranks.rank} of {ranks.size}")
-        self._timeline_steps = context.job.timeline_steps
+        self._timeline_steps = context.job.timeline_steps or 0
         if self._timeline_steps:
             horovod.start_timeline(str(context.folder.resolve() / TIMELINE))
 

@@ -17,7 +17,7 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
 _GLOO = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO",
          "HOROVOD_WITHOUT_MXNET": "1"}
 _HOROVOD = "horovod==0.28.1"
-_OPTIONS = ("fusion_threshold_mb", "cycle_time_ms", "timeline_steps")
+_OPTIONS = {"fusion_threshold_mb": None, "cycle_time_ms": None, "timeline_steps": 20}
 _COUNTS = "counts summed over TCP"
 _SUMS = "synchronous, gradients averaged by Horovod over Gloo while they are computed, several in one all-reduce"
 
@@ -61,7 +61,7 @@ def _torch() -> Engine:
 
 
 def _tensorflow() -> Engine:
-    batches = "batches gathered from bytes in memory by the graph instead of tf.data"
+    batches = "batches gathered from bytes in memory instead of tf.data"
     framework = ("Keras 2 models, tf.GradientTape and Keras' optimizers",)
     return Engine(
         name="horovod",
