@@ -26,7 +26,7 @@ from velodrome.events.models import EventBase
 from velodrome.events.result import RunResult
 from velodrome.offers.base import Engine
 from velodrome.offers.models import MODELS
-from velodrome.offers.registry import engines
+from velodrome.offers.registry import all_forms
 from velodrome.spec.job import GROUPS, Job
 from velodrome.spec.published import abbreviations
 from velodrome.spec.race import Race
@@ -169,7 +169,7 @@ def engines_page() -> str:
         "Consistency: `bsp`, every worker waits for all others at each step; `asp`, no worker waits for another;\n"
         "`periodic`, workers synchronize every few steps; `none`, there is only one.\n",
     ]
-    for engine in engines():
+    for engine in all_forms():
         install = next((need.install for need in engine.needs), "")
         rows = []
         for strategy in engine.strategies:
@@ -179,7 +179,8 @@ def engines_page() -> str:
             options = ", ".join(f"`--{name.replace('_', '-')}`" for name in strategy.options)
             rows.append([f"`{strategy.name}`", strategy.description, kind, strategy.consistency, roles, options, needs])
         headings = ["strategy", "what it does", "kind", "consistency", "roles", "options of its own", "needs"]
-        parts += [f"## `{engine.name}`\n\n{engine.description}. Install: `{install}`.\n", table(headings, rows)]
+        named = engine.name if engine.framework is None else f"{engine.name} --framework {engine.framework}"
+        parts += [f"## `{named}`\n\n{engine.description}. Install: `{install}`.\n", table(headings, rows)]
         parts += ["Whose parts train, and those of `--implementation stock`:\n", implementations_of(engine)]
     return "\n".join(parts)
 

@@ -13,6 +13,7 @@ FOLDER: dict[str, str] = {
     "checkpoints/": "the newest two, one safetensors file per epoch",
     "model/": "the trained model, in some of the following files; none before the end of the run",
     **{f"model/{name}": what for name, what in MODEL_FILES.items()},
+    "horovod-timeline.json": "Horovod's timeline of the first steps: `chrome://tracing` and ui.perfetto.dev show it",
     "tensorboard/": "scalars: `tensorboard --logdir runs` shows them",
     "result.json": "how it ended; missing while the run is under way",
     "controller.lock": "locked while a command writes here; a run without lock and result was interrupted",

@@ -29,9 +29,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert engine.own_environment is not None
     small = replace(engine, own_environment=replace(engine.own_environment, modules=("numpy",)))
     monkeypatch.setattr(environment_record, "requirements", lambda own: [old_environment.NUMPY])
+    forms = registry.forms
     for module in (engine_install, registry):
-        monkeypatch.setattr(module, "engine", lambda name: small if name == "mxnet" else registry_engine(name))
-    registry_engine = registry.engine.__wrapped__ if hasattr(registry.engine, "__wrapped__") else registry.engine
+        monkeypatch.setattr(module, "forms", lambda name: (small,) if name == "mxnet" else forms(name))
     monkeypatch.setenv(environments.FOLDER, str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(old_environment._wheels()))
@@ -113,9 +113,23 @@ def test_an_engine_that_shares_our_environment_has_none_to_install() -> None:
 
 @pytest.mark.integration
 def test_engines_are_listed_with_what_an_installation_takes() -> None:
-    found = {engine["name"]: engine for engine in list_engines()}
-    assert found["torch"]["install"] is None
-    assert found["torch"]["upstream"] == "maintained"
-    assert found["mxnet"]["upstream"] == "retired"
-    assert found["mxnet"]["install"]["command"] == "velodrome engines install mxnet"
-    assert found["mxnet"]["install"]["disk_mb"] > 100
+    found = {(engine["name"], engine["framework"]): engine for engine in list_engines()}
+    assert found["torch", None]["install"] is None
+    assert found["torch", None]["upstream"] == "maintained"
+    assert found["mxnet", None]["upstream"] == "retired"
+    assert found["mxnet", None]["install"]["command"] == "velodrome engines install mxnet"
+    assert found["mxnet", None]["install"]["disk_mb"] > 100
+    for framework in ("torch", "tensorflow"):
+        horovod = found["horovod", framework]
+        assert horovod["upstream"] == "dormant"
+        assert horovod["install"]["command"] == f"velodrome engines install horovod --framework {framework}"
+        assert horovod["install"]["minutes"] > 1
+
+
+@pytest.mark.integration
+def test_a_compiler_is_called_with_old_options_replaced(tmp_path: Path) -> None:
+    compiler = engine_install._compiler(tmp_path, {"-std=c++14": "-std=c++17"})
+    source = tmp_path / "a file.cc"
+    source.write_text("standard __cplusplus\n")
+    done = subprocess.run([compiler, "-std=c++14", "-E", "-P", str(source)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "standard 201703L"

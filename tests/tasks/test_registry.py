@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from velodrome.cluster import preflight
 from velodrome.errors import BadRequest
+from velodrome.offers import registry
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import resolve
 from velodrome.tasks.registry import check_metric, deciding_metrics, task, task_of, task_of_result
@@ -69,12 +71,12 @@ def test_what_does_not_fit_the_task_is_refused_before_anything_starts(fields: di
 @pytest.mark.parametrize("engine", ["torch", "tensorflow"])
 @pytest.mark.parametrize("name", ["classification", "language-model"])
 def test_every_engine_has_its_side_of_every_task(engine: str, name: str) -> None:
-    task(name).check_engine(engine)
+    task(name).check_engine(registry.engine(engine))
 
 
 def test_an_engine_without_a_side_of_the_task_is_refused() -> None:
     with pytest.raises(BadRequest, match="--engine abacus has no implementation of task 'classification'"):
-        task("classification").check_engine("abacus")
+        task("classification").check_engine(replace(registry.engine("torch"), name="abacus"))
 
 
 @pytest.mark.parametrize(("text", "metrics", "reached"), [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,14 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
 
 
 @pytest.fixture
-def members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Member, ...]:
+def members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Member, ...]]:
     """Two ranks, and a package of Horovod's name that can be imported."""
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "horovod", raising=False)
-    return tuple(Member("worker", rank, "127.0.0.1", free_port("127.0.0.1")) for rank in range(2))
+    yield tuple(Member("worker", rank, "127.0.0.1", free_port("127.0.0.1")) for rank in range(2))
+    sys.modules.pop("horovod", None)
 
 
 def test_rank_0_keeps_keys_for_the_others_as_soon_as_horovod_is_imported(members: tuple[Member, ...]) -> None:

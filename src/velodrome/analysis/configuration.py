@@ -36,7 +36,7 @@ TASK = ("dataset", "model", "model_args", "task", "dtype")
 #: Fields that every table and figure shows in a column or label of their own.
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: Fields that follow from the strategy unless they are varied.
-_OF_STRATEGY = frozenset({"batch_scope", "target", *strategy_fields()})
+_OF_STRATEGY = frozenset({"batch_scope", "target", "framework", *strategy_fields()})
 #: Fields that a script of the user's own decides itself, whatever its job says.
 _OF_MODEL = frozenset(Job.model_fields) - FIELDS - {"dataset", "model", "servers"}
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments",

@@ -8,16 +8,16 @@ from typing import Any
 
 from velodrome.cluster import engine_install, environment_record, environments
 from velodrome.offers.base import Engine
-from velodrome.offers.registry import engines
+from velodrome.offers.registry import all_forms
 
 
 def list_engines() -> list[dict[str, Any]]:
-    """Every engine with its interpreter and strategies, as plain data."""
-    return [_engine(engine) for engine in engines()]
+    """Every engine with its interpreter and strategies, as plain data; once for each framework it trains with."""
+    return [_engine(engine) for engine in all_forms()]
 
 
 def _engine(engine: Engine) -> dict[str, Any]:
-    python = environments.interpreter_of(engine.name)
+    python = environments.interpreter_of(engine.key)
     try:
         versions = environments.probe(python).versions
     except environments.BrokenInterpreter:  # reported as missing
@@ -39,6 +39,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
         })
     return {
         "name": engine.name,
+        "framework": engine.framework,
         "description": engine.description,
         "upstream": engine.upstream,
         "install": _installation(engine),
@@ -54,19 +55,21 @@ def _installation(engine: Engine) -> dict[str, Any] | None:
     if own is None:
         return None
     return {
-        "command": f"velodrome engines install {engine.name}",
-        "installed": environment_record.read(environments.folder() / engine.name) is not None,
+        "command": engine.install_command,
+        "installed": environment_record.read(environments.folder() / engine.key) is not None,
         "download_mb": own.download_mb, "disk_mb": own.disk_mb, "minutes": own.minutes,
     }
 
 
-def install_engine(name: str, progress: Callable[[str], None] = lambda phrase: None) -> dict[str, Any]:
+def install_engine(
+    name: str, progress: Callable[[str], None] = lambda phrase: None, *, framework: str | None = None
+) -> dict[str, Any]:
     """Create or repair the environment of an engine that cannot share ours; `progress` gets phrases."""
-    installed = engine_install.install(name, progress)
-    return {"engine": name, "interpreter": str(installed.interpreter), "changed": installed.changed,
-            "seconds": round(installed.seconds, 1)}
+    installed = engine_install.install(name, progress, framework=framework)
+    return {"engine": name, "framework": framework, "interpreter": str(installed.interpreter),
+            "changed": installed.changed, "seconds": round(installed.seconds, 1)}
 
 
-def remove_engine(name: str) -> bool:
-    """Remove the environment of an engine; whether there was one."""
-    return engine_install.remove(name)
+def remove_engine(name: str, *, framework: str | None = None) -> bool:
+    """Remove the environment of an engine, by default of all its frameworks; whether there was one."""
+    return engine_install.remove(name, framework=framework)

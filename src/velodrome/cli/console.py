@@ -163,6 +163,7 @@ def _announce(plan: Plan, run: OpenRun) -> str:
     """The configuration of a run, defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
     words = [*([] if strategy.consistency == "none" else [strategy.consistency]),
+             *([job.framework] if job.framework else []),
              *(["stock"] if job.implementation == "stock" else [])]
     form = f" ({', '.join(words)})" if words else ""
     who = _counted(job.workers, "worker") + (f", {_counted(job.servers, 'server')}" if job.servers else "")

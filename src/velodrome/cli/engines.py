@@ -59,7 +59,8 @@ def _list(json: bool) -> None:
     console = SafeConsole()
     for engine in found:
         upstream = "" if engine["upstream"] == "maintained" else f" (upstream: {engine['upstream']})"
-        console.print(f"[bold]{engine['name']}[/bold]: {engine['description']}{upstream}", soft_wrap=True)
+        framework = f" --framework {engine['framework']}" if engine["framework"] else ""
+        console.print(f"[bold]{engine['name']}{framework}[/bold]: {engine['description']}{upstream}", soft_wrap=True)
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, leading=1)
         for heading in ("strategy", "here", "consistency", "roles"):
             table.add_column(heading, no_wrap=heading != "roles")

@@ -13,9 +13,14 @@ from velodrome.cli.output import say, say_json
 EngineName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the engine.", autocompletion=completion.field("engine")),
 ]
+Framework = Annotated[
+    str | None,
+    typer.Option(help="Framework of an engine that trains with several, as horovod does; by default torch.",
+                 autocompletion=completion.field("framework")),
+]
 
 
-def install(name: EngineName, json: Json = False) -> None:
+def install(name: EngineName, framework: Framework = None, json: Json = False) -> None:
     """Create the environment of an engine whose versions conflict with those of Velodrome, or repair it.
 
     It is stored in $VELODROME_ENVIRONMENTS, by default ~/.local/share/velodrome/environments, for all projects.
@@ -26,7 +31,7 @@ def install(name: EngineName, json: Json = False) -> None:
     from velodrome.cli.engines_progress import progress_of
 
     with progress_of(name, quiet=json) as progress:
-        installed = install_engine(name, progress)
+        installed = install_engine(name, progress, framework=framework)
     if json:
         say_json(installed)
         return
@@ -34,14 +39,14 @@ def install(name: EngineName, json: Json = False) -> None:
     say(f"{name}: {done}, {installed['interpreter']}")
 
 
-def remove(name: EngineName, json: Json = False) -> None:
-    """Remove the environment of an engine.
+def remove(name: EngineName, framework: Framework = None, json: Json = False) -> None:
+    """Remove the environment of an engine; without --framework, those of all its frameworks.
 
     Example: `velodrome engines remove mxnet`
     """
     from velodrome.api.engines import remove_engine
 
-    removed = remove_engine(name)
+    removed = remove_engine(name, framework=framework)
     if json:
         say_json({"engine": name, "removed": removed})
         return

@@ -25,7 +25,7 @@ from velodrome.cluster.training_wheel import training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.offers.base import Engine, OwnEnvironment, SourceBuild
-from velodrome.offers.registry import engine, engines
+from velodrome.offers.registry import engine, engines, forms
 
 #: Receives what is being done, as a short phrase; called when a step begins and as it proceeds.
 Progress = Callable[[str], None]
@@ -46,37 +46,42 @@ class Installed:
     seconds: float
 
 
-def install(name: str, progress: Progress = lambda phrase: None) -> Installed:
-    """Make the environment of an engine, or repair it; nothing happens if it is complete and current."""
+def install(
+    name: str, progress: Progress = lambda phrase: None, *, framework: str | None = None
+) -> Installed:
+    """Make the environment of an engine, or repair it; nothing happens if it is complete and current. `framework` is
+    for engines that train with several: by default the first of them."""
     began = time.monotonic()
-    described = _described(name)
-    home = environments.folder() / name
+    described = _described(name, framework)
+    home = environments.folder() / described.key
     home.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(name, progress):
+    with _locked(described, progress):
         record = environment_record.wanted(described)
         changed = not _is_complete(home, described, record)
         if changed:
             _make(home, described, record, progress)
     environments.forget()
-    return Installed(name, environments.interpreter_of(name), changed, time.monotonic() - began)
+    return Installed(name, environments.interpreter_of(described.key), changed, time.monotonic() - began)
 
 
-def remove(name: str) -> bool:
-    """Remove the environment of an engine; whether there was one."""
-    _described(name)
-    home = environments.folder() / name
-    if not home.exists():
-        return False
-    with _locked(name, lambda phrase: None):
-        # Without its interpreter it is no environment, even if what follows is interrupted.
-        (home / "bin" / "python").unlink(missing_ok=True)
-        shutil.rmtree(home)
+def remove(name: str, *, framework: str | None = None) -> bool:
+    """Remove the environment of an engine, or those of all its frameworks; whether there was any."""
+    removed = False
+    for described in forms(name) if framework is None else (engine(name, framework),):
+        home = environments.folder() / _described(name, described.framework).key
+        if not home.exists():
+            continue
+        with _locked(described, lambda phrase: None):
+            # Without its interpreter it is no environment, even if what follows is interrupted.
+            (home / "bin" / "python").unlink(missing_ok=True)
+            shutil.rmtree(home)
+        removed = True
     environments.forget()
-    return True
+    return removed
 
 
-def _described(name: str) -> Engine:
-    found = engine(name)
+def _described(name: str, framework: str | None) -> Engine:
+    found = engine(name, framework)
     if found.own_environment is None:
         own = [other.name for other in engines() if other.own_environment is not None]
         raise BadRequest(
@@ -88,13 +93,13 @@ def _described(name: str) -> Engine:
 
 
 @contextmanager
-def _locked(name: str, progress: Progress) -> Iterator[None]:
-    lock = FileLock(environments.folder() / f".{name}.lock", poll_seconds=0.2)
+def _locked(described: Engine, progress: Progress) -> Iterator[None]:
+    lock = FileLock(environments.folder() / f".{described.key}.lock", poll_seconds=0.2)
     if not lock.acquire(0.0):
         progress("waiting for another command that installs it")
         if not lock.acquire(WAIT_SECONDS):
-            raise VelodromeError(f"another command has been installing engine {name!r} for {WAIT_SECONDS / 3600:g} "
-                                 f"hours: end it, then run velodrome engines install {name} again")
+            raise VelodromeError(f"another command has been installing engine {described.name!r} for "
+                                 f"{WAIT_SECONDS / 3600:g} hours: end it, then run {described.install_command} again")
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ def wanted(engine: Engine) -> dict[str, str]:
     assert own is not None, "only engines with an environment of their own have a record"
     packages = "\n".join([*requirements(own), *map(repr, own.builds)])
     return {
-        "engine": engine.name,
+        "engine": engine.key,
         "requirements": hashlib.sha256(packages.encode()).hexdigest(),
         "training_side": training_side_digest(),
     }
@@ -49,4 +49,4 @@ def outdated(engine: Engine, home: Path) -> str | None:
     """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
     if engine.own_environment is None or (found := read(home)) is None or found == wanted(engine):
         return None
-    return f"its environment was made by another version of Velodrome: velodrome engines install {engine.name}"
+    return f"its environment was made by another version of Velodrome: {engine.install_command}"

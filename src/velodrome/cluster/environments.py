@@ -36,10 +36,10 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER) or "~/.local/share/velodrome/environments").expanduser()
 
 
-def interpreter_of(engine: str) -> Path:
-    """The interpreter that trains with an engine: that of the engine's own environment, or the controller's."""
-    home = folder() / engine
-    if registry.engine(engine).own_environment is not None and not (home / environment_record.FILE).exists():
+def interpreter_of(key: str) -> Path:
+    """The interpreter that trains with an engine, by its key: that of its own environment, or the controller's."""
+    home = folder() / key
+    if registry.engine_with_key(key).own_environment is not None and not (home / environment_record.FILE).exists():
         return Path(sys.executable)
     own = home / "bin" / "python"
     return own if own.exists() else Path(sys.executable)
@@ -52,7 +52,7 @@ def forget() -> None:
 
 def probe(python: Path) -> Probe:
     """What an interpreter has of all that any engine needs; each interpreter is asked once."""
-    known = engines()
+    known = registry.all_forms()
     needs = [need for engine in known for need in engine.needs]
     needs += [need for engine in known for strategy in engine.strategies for need in strategy.needs]
     packages = {package for engine in known for package in engine.packages}
@@ -66,10 +66,10 @@ def has_module(python: Path, module: str) -> bool:
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
     """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
-    if reason := environment_record.outdated(engine, folder() / engine.name):
+    if reason := environment_record.outdated(engine, folder() / engine.key):
         return [reason]
     try:
-        return engine.missing(strategy, probe(interpreter_of(engine.name)))
+        return engine.missing(strategy, probe(interpreter_of(engine.key)))
     except BrokenInterpreter as error:
         return [str(error)]
 

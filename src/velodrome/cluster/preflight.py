@@ -17,6 +17,7 @@ from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
 from velodrome.models import given_weights
 from velodrome.models.own import split_name
+from velodrome.offers.base import Engine
 from velodrome.offers.models import is_own, zoo_model
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.transports import shared_memory_shortage, uses_mpi
@@ -58,7 +59,7 @@ def check_job(job: Job) -> None:
     if job.transform is not None:
         split_name(job.transform, "--transform")
     task = task_of(job)
-    task.check_engine(job.engine)
+    task.check_engine(engine_of(job))
     if job.target:
         task.check_target(Target.parse(job.target))
     _check_optimization(job, task)
@@ -87,15 +88,15 @@ def _check_own_modules(job: Job) -> None:
     named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
     for option, name in ((f"--{option}", name or "") for option, name in named):
         if is_own(name):
-            _find_module(job.engine, option, name)
+            _find_module(engine_of(job), option, name)
 
 
-def _find_module(engine: str, option: str, name: str) -> None:
+def _find_module(engine: Engine, option: str, name: str) -> None:
     """Refuse `module:name` whose module is not there. Not imported: the controller never loads a framework."""
     top = split_name(name, option)[0].partition(".")[0]
     refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(engine), top)
+    found = here or environments.has_module(environments.interpreter_of(engine.key), top)
     if not found:
         raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 

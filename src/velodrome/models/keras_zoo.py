@@ -1,4 +1,6 @@
-"""The zoo as Keras 3 models: the same architectures as in `torch_zoo`, with the same initial distributions.
+"""The zoo as Keras models: the same architectures as in `torch_zoo`, with the same initial distributions.
+
+The residual network and the transformer need Keras 3; the others are also built by Keras 2.
 
 Images come as (height, width, channels) with values from 0 to 1, arrays as they are; logits go out, or as many numbers
 as were asked for.
@@ -12,8 +14,6 @@ import keras
 from keras import layers
 
 from velodrome.errors import BadRequest
-from velodrome.models.keras_gpt import gpt_mini
-from velodrome.models.keras_resnet import resnet20
 from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 
@@ -105,6 +105,8 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> keras.Model:
     if name != ARRAY_MODEL:
         check_shape(name, input_shape)
     if name == "resnet20":
+        from velodrome.models.keras_resnet import resnet20
+
         height, width, channels = input_shape
         return resnet20((height, width, channels), classes)
     return keras.Sequential([keras.Input(tuple(input_shape)), *_LAYERS[name](classes)], name=name)
@@ -117,7 +119,11 @@ def build_text(name: str, vocabulary: int, context: int = 20) -> keras.Model:
     """
     if zoo_model(name).task != "language-model":
         raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
-    return gpt_mini(vocabulary, context) if name == "gpt-mini" else _lstm_small(vocabulary)
+    if name == "gpt-mini":
+        from velodrome.models.keras_gpt import gpt_mini
+
+        return gpt_mini(vocabulary, context)
+    return _lstm_small(vocabulary)
 
 
 def _lstm_small(vocabulary: int) -> keras.Model:

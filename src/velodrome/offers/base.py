@@ -172,6 +172,10 @@ class Engine:
     packages: tuple[str, ...] = ()
     #: Tasks that its worker module implements by itself, beside those with a module in `engines/NAME/tasks`.
     tasks: tuple[str, ...] = ()
+    #: The engine whose side of tasks its worker uses (`engines/NAME/tasks`), if it is not its own.
+    tasks_of: str | None = None
+    #: Which framework it trains with, for an engine that trains with several; each has an environment of its own.
+    framework: str | None = None
     #: Whether its developers still release it.
     upstream: Upstream = "maintained"
     #: How its environment is made, if it cannot share the controller's.
@@ -180,6 +184,17 @@ class Engine:
     without: tuple[str, ...] = ()
     #: Whether processes may be forked from one that has imported it.
     forks: bool = True
+
+    @property
+    def key(self) -> str:
+        """Its name, with the framework if there are several: what its environment is called."""
+        return self.name if self.framework is None else f"{self.name}-{self.framework}"
+
+    @property
+    def install_command(self) -> str:
+        """The command that makes its environment."""
+        framework = "" if self.framework is None else f" --framework {self.framework}"
+        return f"velodrome engines install {self.name}{framework}"
 
     def missing(self, strategy: Strategy, probe: Probe) -> list[str]:
         """What keeps a strategy from running in the probed interpreter, each as a sentence with the way out."""

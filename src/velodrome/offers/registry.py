@@ -11,7 +11,7 @@ from velodrome.errors import BadRequest
 from velodrome.offers import script
 from velodrome.offers.base import Consistency, Engine, Strategy
 
-NAMES = ("tensorflow", "torch", "mxnet")
+NAMES = ("tensorflow", "torch", "mxnet", "horovod")
 #: The engine of a job that names none, where it is installed.
 DEFAULT_ENGINE = "torch"
 
@@ -27,19 +27,46 @@ class Choice(Protocol):
 
 
 @cache
-def engine(name: str) -> Engine:
+def forms(name: str) -> tuple[Engine, ...]:
+    """An engine with each of the frameworks that it trains with, the default first; most have one form."""
     if name not in NAMES:
         raise BadRequest(f"no engine {name!r}: choose one of {', '.join(NAMES)}")
-    found: Engine = import_module(f"velodrome.offers.engines.{name}").ENGINE
+    module = import_module(f"velodrome.offers.engines.{name}")
+    found: tuple[Engine, ...] = getattr(module, "FORMS", None) or (module.ENGINE,)
     return found
 
 
+def engine(name: str, framework: str | None = None) -> Engine:
+    """An engine by its name, with one of its frameworks if it has several."""
+    found = forms(name)
+    if framework is None:
+        return found[0]
+    for one in found:
+        if one.framework == framework:
+            return one
+    known = [one.framework for one in found if one.framework is not None]
+    way_out = f"choose {' or '.join(known)}" if known else "it trains with one framework only; leave --framework out"
+    raise BadRequest(f"--framework {framework!r}: engine {name} has no such framework: {way_out}")
+
+
+def engine_with_key(key: str) -> Engine:
+    """The engine whose `Engine.key` this is."""
+    name, _, framework = key.partition("-")
+    return engine(name, framework or None)
+
+
 def engines() -> list[Engine]:
+    """Every engine once, with its default framework."""
     return [engine(name) for name in NAMES]
 
 
+def all_forms() -> list[Engine]:
+    """Every engine with every framework that it trains with."""
+    return [one for name in NAMES for one in forms(name)]
+
+
 def engine_of(job: Choice) -> Engine:
-    return engine(job.engine)
+    return engine(job.engine, getattr(job, "framework", None))
 
 
 def strategy_of(job: Choice) -> Strategy:

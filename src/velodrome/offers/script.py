@@ -23,7 +23,7 @@ STRATEGY = Strategy(
 
 def environment(world: World) -> Mapping[str, str]:
     """The variables of one process of a script."""
-    return {**_torchrun(world), **_tensorflow(world), **_horovod(world)}
+    return {**_torchrun(world), **_tensorflow(world), **horovod(world)}
 
 
 def _torchrun(world: World) -> dict[str, str]:
@@ -56,8 +56,8 @@ def _tensorflow(world: World) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": world.me.rank}})}
 
 
-def _horovod(world: World) -> dict[str, str]:
-    """As `horovodrun` sets them for Gloo; its rendezvous is a server in rank 0 (`worker/horovod.py`)."""
+def horovod(world: World) -> dict[str, str]:
+    """As `horovodrun` sets them for Gloo; its rendezvous is a server in rank 0, at its address of the plan."""
     me, first = world.me, world.peers[0]
     beside = [member for member in world.peers if member.local_rank == me.local_rank]
     return {

@@ -24,6 +24,7 @@ from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
+from velodrome.offers.registry import engine_of
 from velodrome.offers.world import World
 from velodrome.printable import printable
 from velodrome.run.outcome import Failure, make_result
@@ -147,7 +148,7 @@ def main(words: list[str] | None = None) -> int:
     except BadRequest as error:
         _say(f"velodrome: {error}")
         return error.exit_code
-    end, interrupted = run_in_foreground(part.plan.job.engine, words, lambda line: take(part, line))
+    end, interrupted = run_in_foreground(engine_of(part.plan.job).key, words, lambda line: take(part, line))
     status: Status = "finished" if end.is_success else "interrupted" if interrupted else "failed"
     if part.process is part.plan.chief:
         finish(part, status, end)

@@ -14,6 +14,7 @@ from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.endings import ended_early
+from velodrome.offers.registry import engine_of
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
 from velodrome.run.listing import ASIDE
@@ -204,4 +205,4 @@ def attempts_of(path: Path) -> list[RunFolder]:
 
 def warm_engines(entries: Iterable[Entry]) -> list[str]:
     """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
-    return list(dict.fromkeys(entry.job.engine for entry in entries if entry.job.script is None))
+    return list(dict.fromkeys(engine_of(entry.job).key for entry in entries if entry.job.script is None))

@@ -9,6 +9,7 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.offers.base import Strategy
+from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import Span, parse_milestones
 
@@ -79,10 +80,11 @@ def _check_schedule(job: Job) -> None:
 
 
 def _check_files(job: Job) -> None:
-    if job.weights and job.engine == "torch" and not job.weights.lower().endswith(".safetensors"):
+    computes = engine_of(job).framework or job.engine
+    if job.weights and computes == "torch" and not job.weights.lower().endswith(".safetensors"):
         raise BadRequest(
-            f"--weights {job.weights!r} is a file of Keras, and --engine torch reads .safetensors; choose --engine "
-            "tensorflow, or save the weights with safetensors"
+            f"--weights {job.weights!r} is a file of Keras, and --engine {job.engine} reads .safetensors; choose "
+            "--engine tensorflow, or save the weights with safetensors"
         )
 
 

@@ -43,6 +43,9 @@ class Job(Optimization):
         None, description="consistency model, for strategies that have several: workers wait for one another after "
         "every step (bsp) or never (asp); `velodrome engines` lists them"
     )
+    framework: Literal["torch", "tensorflow"] | None = Field(
+        None, description="which framework computes, for engines that train with several (horovod); by default torch"
+    )
     sync_every: Positive | None = Field(
         None, description="for local-sgd and diloco: steps after which the workers combine their weights; by default 8 "
         "for local-sgd and 50 for diloco"
@@ -120,6 +123,18 @@ class Job(Optimization):
     on: str | None = Field(
         None, description="launcher or cluster that the job runs on, as `--on` takes it; by default that of the command"
     )
+    fusion_threshold_mb: float | None = Field(
+        None, ge=0, description="for horovod: megabytes of gradients that are collected into one all-reduce; 0 sends "
+        "each by itself, by default Horovod's own 128"
+    )
+    cycle_time_ms: float | None = Field(
+        None, gt=0, description="for horovod: milliseconds between two looks at which gradients are ready; by "
+        "default Horovod's own 1"
+    )
+    timeline_steps: int | None = Field(
+        None, ge=0, description="for horovod: first steps whose timeline is saved with the run "
+        "(`horovod-timeline.json`); by default 20, no more than throughput leaves out"
+    )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     faults: list[str] = Field(
         default_factory=list, description="what is broken on purpose during training, as `partition node3 20s..30s`, "
@@ -167,8 +182,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "sync_every", "compress", "micro_batches", "pipeline_schedule", "mesh",
-        "implementation", "workers", "servers", "threads", "on", "keep_going", "start_timeout", "stall_timeout",
+        "engine", "strategy", "consistency", "framework", "sync_every", "compress", "micro_batches",
+        "pipeline_schedule", "mesh", "implementation", "workers", "servers", "threads", "on", "keep_going",
+        "fusion_threshold_mb", "cycle_time_ms", "timeline_steps", "start_timeout", "stall_timeout",
         "faults",
     ),
     "Optimization": (

@@ -28,7 +28,7 @@ def default_name(job: Job) -> str:
     """The default name of a run: engine, strategy, processes, data, model, time."""
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", job.model)
     stock = ["stock"] if job.implementation == "stock" else []
-    parts = [job.engine, job.strategy, *stock, f"{job.workers}w"]
+    parts = [job.engine, *([job.framework] if job.framework else []), job.strategy, *stock, f"{job.workers}w"]
     parts += [job.dataset, model, f"{job.batch_size}b"] if job.script is None else [model]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts)).lstrip("._-")
     return f"{name[:90]}-{time.strftime('%y%m%d-%H%M%S')}"

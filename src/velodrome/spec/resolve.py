@@ -59,6 +59,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     return job.model_copy(
         update={
             "batch_scope": scope,
+            "framework": engine_of(job).framework,
             "learning_rate": None if job.has_own_optimizer else job.rate,
             "servers": job.servers or (1 if strategy.has_servers else 0),
         }

@@ -13,8 +13,8 @@ from velodrome.spec.job import Job
 
 #: Fields that mean something for a script; it decides the others itself.
 FIELDS = frozenset({
-    "script", "script_args", "read", "engine", "strategy", "workers", "threads", "seed", "target", "start_timeout",
-    "stall_timeout", "faults", "checkpoints",
+    "script", "script_args", "read", "engine", "framework", "strategy", "workers", "threads", "seed", "target",
+    "start_timeout", "stall_timeout", "faults", "checkpoints",
 })
 #: Characters of a pattern: nobody reads longer ones, and compiling them takes time.
 LONGEST_PATTERN = 1_000
@@ -27,7 +27,7 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     assert job.script is not None
     if "engine" not in job.model_fields_set:
         job = job.model_copy(update={"engine": default_engine})
-    engine(job.engine)
+    chosen = engine(job.engine, job.framework)
     if job.strategy not in (_default("strategy"), LABEL):
         raise BadRequest(f"--strategy {job.strategy!r}: a script brings its own distribution; leave strategy out")
     for name, label in (("dataset", LABEL), ("model", job.script)):
@@ -43,7 +43,9 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     words_of(job)
     for pattern in job.read:
         check_pattern(pattern)
-    return job.model_copy(update={"strategy": LABEL, "dataset": LABEL, "model": job.script})
+    return job.model_copy(
+        update={"strategy": LABEL, "dataset": LABEL, "model": job.script, "framework": chosen.framework}
+    )
 
 
 def refuse_without_script(job: Job) -> None:

@@ -34,8 +34,9 @@ def size_of(fields: Mapping[str, Any]) -> str:
 
 def label_of(fields: Mapping[str, Any]) -> str:
     """A job of a study in a few words."""
+    framework = f" ({fields['framework']})" if fields.get("framework") else ""
     return (
-        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']} {size_of(fields)}, "
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework} {size_of(fields)}, "
         f"batch {fields['batch_size']}, {fields['epochs']} epochs"
     )
 
@@ -108,7 +109,7 @@ def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -
     if name not in registry.NAMES:
         return f"engine {name} is not part of this version, so what was published with it cannot run"
     try:
-        job = make_job({"engine": name, "strategy": fields["strategy"]})
+        job = make_job({key: fields[key] for key in ("engine", "strategy", "framework") if key in fields})
         missing = environments.missing(registry.engine_of(job), registry.strategy_of(job))
         zoo_model(fields["model"])
     except BadRequest as error:

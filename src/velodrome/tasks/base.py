@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from velodrome.errors import BadRequest
-from velodrome.offers import registry
+from velodrome.offers.base import Engine
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import batch_of_step
@@ -185,15 +185,16 @@ class Task(ABC):
                 f"--target '{target}': {self.name} has no metric {target.metric!r}; choose {' or '.join(known)}"
             )
 
-    def check_engine(self, engine: str) -> None:
+    def check_engine(self, engine: Engine) -> None:
         """Refuse an engine that has no implementation of this task."""
         try:
-            found = find_spec(self.module(engine))
+            found = find_spec(self.module(engine.tasks_of or engine.name))
         except ModuleNotFoundError:
             found = None
-        by_itself = registry.engine(engine).tasks if engine in registry.NAMES else ()
-        if found is None and self.name not in by_itself:
-            raise BadRequest(f"--engine {engine} has no implementation of task {self.name!r}: choose another engine")
+        if found is None and self.name not in engine.tasks:
+            framework = f" with --framework {engine.framework}" if engine.framework else ""
+            raise BadRequest(f"--engine {engine.name}{framework} has no implementation of task {self.name!r}: choose "
+                             "another engine")
 
     def module(self, engine: str) -> str:
         """The module of an engine's side of this task; its `TASK` is what the engine uses."""

@@ -17,6 +17,7 @@ from velodrome.tasks.classification import Classification
 
 if TYPE_CHECKING:
     from velodrome.data.base import Description
+    from velodrome.offers.base import Engine
 
 
 class Script(Task):
@@ -67,7 +68,7 @@ class Script(Task):
     def check_target(self, target: Target) -> None:
         """Whether the script reports that metric shows when it runs."""
 
-    def check_engine(self, engine: str) -> None:
+    def check_engine(self, engine: Engine) -> None:
         """Every engine runs scripts."""
 
     def load(self, job: Job, rank: int) -> NoReturn:

@@ -8,62 +8,15 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.abc import MetaPathFinder
 from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.offers.world import World
-
-#: Bytes of a value: addresses of a process.
-LARGEST = 1 << 20
-
-
-class _Store(BaseHTTPRequestHandler):
-    """`PUT`, `GET` and `DELETE` of `/scope/key`; a key that is not there is asked for again by who needs it."""
-
-    protocol_version = "HTTP/1.1"
-    server: RendezvousServer
-
-    def do_PUT(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > LARGEST:
-            self._answer(413)
-            return
-        self.server.values[self.path] = self.rfile.read(length)
-        self._answer(200)
-
-    def do_GET(self) -> None:
-        value = self.server.values.get(self.path)
-        self._answer(404 if value is None else 200, value or b"")
-
-    def do_DELETE(self) -> None:
-        # A process that leaves deletes its key; the others may still need what it had written.
-        self._answer(200)
-
-    def _answer(self, code: int, body: bytes = b"") -> None:
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
-
-
-class RendezvousServer(ThreadingHTTPServer):
-    """The store, served by threads of this process."""
-
-    daemon_threads = True
-
-    def __init__(self, host: str, port: int) -> None:
-        self.values: dict[str, bytes] = {}
-        super().__init__((host, port), _Store)
-        threading.Thread(target=self.serve_forever, name="velodrome-rendezvous", daemon=True).start()
+from velodrome.transport.horovod_rendezvous import RendezvousServer
 
 
 class _OnImport(MetaPathFinder):
@@ -109,5 +62,4 @@ def rendezvous(world: World, seconds: float) -> Iterator[None]:
         with suppress(ValueError):
             sys.meta_path.remove(finder)
         if finder.prepared is not None:
-            finder.prepared.shutdown()
-            finder.prepared.server_close()
+            finder.prepared.stop()

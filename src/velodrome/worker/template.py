@@ -20,7 +20,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
-from velodrome.offers.registry import engine
+from velodrome.offers.registry import engine_with_key
 from velodrome.variables import TOKEN
 from velodrome.worker.host import die_with_parent, limit_threads
 
@@ -125,7 +125,7 @@ def main() -> NoReturn:
     limit_threads(1)
     control = socket.socket(fileno=options.socket)
     show_command_line([sys.executable, "-m", "velodrome.worker.template", "--engine", options.engine])
-    import_module(engine(options.engine).worker)
+    import_module(engine_with_key(options.engine).worker)
     import_module("velodrome.worker.main")
     gc.collect()
     gc.freeze()

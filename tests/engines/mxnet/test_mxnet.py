@@ -110,6 +110,23 @@ def test_every_network_computes_what_pytorch_computes(
 
 
 @pytest.mark.slow
+def test_the_network_for_photos_answers_as_pytorchs_for_equal_weights(train: Train, tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    images, labels = generator.integers(0, 256, (104, 32, 32, 3), np.uint8), generator.integers(0, 3, 104)
+    np.savez(tmp_path / "photos.npz", x_train=images[:64], y_train=labels[:64], x_test=images[64:], y_test=labels[64:])
+    job = ("--dataset", "path:photos.npz", "--model", "fruit-cnn", "--dtype", "float64", "--optimizer", "sgd",
+           "--validation", 0, "--batch-size", 16)
+    trained = train(*job, "--engine", "mxnet", "--steps", 8, "--learning-rate", "0.1")
+    weights = Path(trained["path"]) / "model" / "model.safetensors"
+    # It changes its training images at random, so it is compared after a step that is too small to matter.
+    still = ("--weights", weights, "--steps", 1, "--learning-rate", "1e-12")
+    ours, theirs = train(*job, *still, "--engine", "mxnet"), train(*job, *still, "--engine", "torch")
+    assert ours["test"]["loss"] == pytest.approx(theirs["test"]["loss"], rel=1e-9)
+    assert ours["test"]["loss"] == pytest.approx(trained["test"]["loss"], rel=1e-6)
+    assert ours["confusion"] == theirs["confusion"]
+
+
+@pytest.mark.slow
 def test_asynchronous_workers_learn_and_every_example_is_counted_once(train: Train) -> None:
     result = train("--dataset", "digits", "--engine", "mxnet", "--strategy", "kvstore", "--consistency", "asp",
                    "--workers", 2, "--epochs", 10, "--batch-size", 32, "--optimizer", "sgd", "--learning-rate", "0.1")

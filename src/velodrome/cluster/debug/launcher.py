@@ -19,6 +19,7 @@ from velodrome.cluster.launcher import Allocation, Deliver, Diagnosis, Exit
 from velodrome.cluster.local.ports import free_port
 from velodrome.cluster.plan import LOOPBACK, Plan, Process, arguments, environment
 from velodrome.errors import BadRequest
+from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 
@@ -35,7 +36,7 @@ class DebugLauncher:
                 f"--on 'debug': it trains one process inside this command, and {job.engine}/{job.strategy} with "
                 f"--workers {job.workers} has {processes}; use --on local, or a strategy of one process"
             )
-        if (python := interpreter_of(job.engine)) != Path(sys.executable):
+        if (python := interpreter_of(engine_of(job).key)) != Path(sys.executable):
             raise BadRequest(
                 f"--on 'debug': {job.engine} is installed in an environment of its own ({python}), which cannot be "
                 "imported into this command; use --on local"

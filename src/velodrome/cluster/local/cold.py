@@ -16,6 +16,7 @@ from typing import IO
 
 from velodrome.cluster.environments import interpreter_of
 from velodrome.cluster.plan import Plan, Process, arguments, environment
+from velodrome.offers.registry import engine_of
 from velodrome.variables import CONTROLLER, TOKEN
 
 WORKER = "velodrome.worker"
@@ -64,7 +65,7 @@ class ColdProcess:
 def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
     """The command line of a training process of this machine."""
     words = arguments(plan, process, folder, resume=resume)
-    return [str(interpreter_of(plan.job.engine)), "-m", WORKER, *words, *SUPERVISED]
+    return [str(interpreter_of(engine_of(plan.job).key)), "-m", WORKER, *words, *SUPERVISED]
 
 
 def start_cold(

@@ -18,14 +18,14 @@ from velodrome.variables import CONTROLLER
 INTERRUPT_SECONDS = 10.0
 
 
-def run_in_foreground(engine: str, options: Sequence[str], deliver: Callable[[str], None]) -> tuple[Exit, bool]:
+def run_in_foreground(key: str, options: Sequence[str], deliver: Callable[[str], None]) -> tuple[Exit, bool]:
     """Run a training process to its end and deliver its output lines; how it ended, and whether Ctrl-C was pressed.
 
     It leads a session of its own, so that Ctrl-C reaches it only through us: once to report, again to be killed. It
     inherits our environment and standard error.
     """
     child = subprocess.Popen(
-        [str(interpreter_of(engine)), "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
+        [str(interpreter_of(key)), "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         env={**os.environ, CONTROLLER: str(os.getpid())},
     )

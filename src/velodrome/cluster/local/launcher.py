@@ -15,7 +15,7 @@ from velodrome.cluster.local.group import LocalGroup, LocalProcess
 from velodrome.cluster.local.ports import free_port
 from velodrome.cluster.local.warm import Template, TemplateKilled, start_warm
 from velodrome.cluster.plan import LOOPBACK, Plan, Process
-from velodrome.offers.registry import engine as engine_named
+from velodrome.offers.registry import engine_of, engine_with_key
 from velodrome.spec.job import Job
 
 
@@ -37,7 +37,7 @@ class LocalLauncher:
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Import the engines once, all at the same time; their processes then start warm."""
-        forking = [name for name in engines if engine_named(name).forks]
+        forking = [name for name in engines if engine_with_key(name).forks]
         for engine in forking:
             self._template(engine)
         for engine in forking:
@@ -71,7 +71,7 @@ class LocalLauncher:
         return group
 
     def _start_one(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
-        engine = plan.job.engine
+        engine = engine_of(plan.job).key
         # A script may set variables before it imports its framework, so it always gets a new interpreter.
         if engine in self._templates and plan.job.script is None:
             return start_warm(self._template(engine), plan, process, folder, token, resume=resume)

@@ -71,7 +71,7 @@ def versions(links: Sequence[Link], job: Job, python: Python) -> list[Finding]:
     words = ["-m", _PROBE, *(f"--module={name}" for name in modules), *(f"--package={name}" for name in packages)]
 
     def ask(link: Link) -> Finding | dict[str, Any]:
-        program = python(link, job.engine)
+        program = python(link, engine.key)
         try:
             answer, output = link.run([program, *words], limit=PROBE_SECONDS)
         except HostError as error:

@@ -24,6 +24,7 @@ from velodrome.cluster.remote.group import RemoteGroup, in_parallel
 from velodrome.cluster.remote.link import READY_SECONDS, Channel, HostError, Link
 from velodrome.cluster.remote.options import RemoteOptions
 from velodrome.errors import VelodromeError
+from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 
@@ -106,7 +107,7 @@ class RemoteLauncher(ABC):
         hosts = self.used_hosts(job)
         refuse(self._unreachable(hosts))
         links = self.connect(hosts)
-        key = (job.engine, job.strategy, *hosts)
+        key = (engine_of(job).key, job.strategy, *hosts)
         if key not in self._checked:
             placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
             each = preflight.needed_memory(job) // len(roles_of(job))
@@ -130,7 +131,7 @@ class RemoteLauncher(ABC):
         code = code_of(job, self.options.code, self.options.code_limit)
         request = starting.Request(
             Plan("doctor", job, ()), Path(), secrets.token_hex(12), code, self.options,
-            {link.host: self.python(link, job.engine) for link in links}, False,
+            {link.host: self.python(link, engine_of(job).key) for link in links}, False,
         )
         groups, pairs = thorough.examine(
             {
@@ -174,7 +175,7 @@ class RemoteLauncher(ABC):
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
         code = code_of(plan.job, self.options.code, self.options.code_limit)
-        pythons = {link.host: self.python(link, plan.job.engine) for link in links}
+        pythons = {link.host: self.python(link, engine_of(plan.job).key) for link in links}
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
         group = RemoteGroup(token, folder, hosts, shared=self.options.shared_dir is not None)

@@ -18,7 +18,8 @@ class RemoteOptions(ClusterOptions):
         "`velodrome clusters prepare` made, else `python3`"
     )
     interpreters: dict[str, str] = Field(
-        default_factory=dict, description="interpreters of engines that have one of their own, by the engine's name"
+        default_factory=dict, description="interpreters of engines that have one of their own, by the engine's name, "
+        "with the framework if it has several: `horovod-torch`"
     )
     environment: dict[str, str] = Field(
         default_factory=dict, description="environment variables of all processes, such as VELODROME_CACHE or "

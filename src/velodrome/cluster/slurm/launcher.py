@@ -32,6 +32,7 @@ from velodrome.cluster.slurm.mail import FileChannel
 from velodrome.cluster.slurm.options import SlurmOptions
 from velodrome.cluster.slurm.script import nodes_of, sbatch_options, steps_of
 from velodrome.errors import BadRequest
+from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 
@@ -123,7 +124,7 @@ class SlurmLauncher(RemoteLauncher):
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
         code = code_of(plan.job, self.options.code, self.options.code_limit)
-        pythons = {link.host: self.python(link, plan.job.engine) for link in links}
+        pythons = {link.host: self.python(link, engine_of(plan.job).key) for link in links}
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
         group = SlurmGroup(token, folder, hosts, shared=True, job=self._job)

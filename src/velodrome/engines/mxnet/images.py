@@ -16,16 +16,14 @@ from velodrome.engines.mxnet.learner import MxnetLearner, restore
 from velodrome.errors import BadRequest
 from velodrome.models import mxnet_zoo
 from velodrome.offers.models import is_own
-from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
+from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
 EVALUATION_BATCH = 512
-#: A confusion matrix of more classes is unreadable and large.
-MAX_CONFUSION_CLASSES = 100
 
 
 class ImageLearner(MxnetLearner):
@@ -88,7 +86,7 @@ class ImageLearner(MxnetLearner):
         return counts
 
     def evaluate(self, part: Part) -> Counts:
-        examples, classes = getattr(self._data, part), self._data.classes
+        examples = getattr(self._data, part)
         mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
         loss_sum, predicted = 0.0, np.empty(len(mine), np.int64)
         labels = np.asarray(examples.labels[mine], np.int64)
@@ -98,15 +96,9 @@ class ImageLearner(MxnetLearner):
             loss_sum += float(self._loss(outputs, mx.nd.array(labels[chosen])).sum().asscalar())
             predicted[chosen] = outputs.asnumpy().argmax(1)
             self._context.status.seen += 1
-        right = predicted == labels
-        whole = np.zeros(len(examples), np.bool_)
-        whole[mine] = right
-        if part == "test":
-            self.answers = answers.from_vector(self._sum_vector(answers.to_vector(whole)), len(examples))
-        if classes <= MAX_CONFUSION_CLASSES:
-            pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
-            self.confusion = self._sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)
-        return self._sum(Counts(len(mine), loss_sum, {"correct": int(right.sum())}))
+        return self._sum(count_classified(
+            self, part, examples, mine, predicted, loss_sum, self._data.classes, self._sum_vector
+        ))
 
     def _description(self) -> dict[str, Any]:
         return {"input_shape": list(self._shape()), "classes": self._data.classes, "dataset": self._data.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 
@@ -17,25 +18,28 @@ from velodrome.transport.base import Alone, Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 
+#: Joins the other processes, on GPUs or not: what sums counts between them, and the learner of the strategy.
+Connect = Callable[[Context, bool], tuple[Transport, type[TorchLearner]]]
 
-def train(context: Context) -> None:
-    """Train the job of the context to its end."""
+
+def train(context: Context, connect: Connect | None = None) -> None:
+    """Train the job of the context to its end; `connect` is for engines that exchange gradients in another way."""
     with ExitStack() as stack:
         if context.job.implementation == "velodrome":
             tuning.keep_freed_memory()
             tuning.flush_denormals()
             stack.enter_context(waiting.sleeping_beside_other_programs(context.threads))
         torch.set_num_threads(context.threads)
-        _train(context)
+        _train(context, connect or _connect)
 
 
-def _train(context: Context) -> None:
+def _train(context: Context, connect: Connect) -> None:
     device = choose_device(context.world, torch.cuda.device_count())
     gpus = device.type == "cuda"
     if gpus:
         torch.cuda.set_device(device)
     with context.events.phase("connect"), context.waiting():
-        transport, learner_class = _connect(context, gpus)
+        transport, learner_class = connect(context, gpus)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
         if context.saved_model is None or isinstance(context.data, Arrays):

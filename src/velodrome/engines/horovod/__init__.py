@@ -1,0 +1,1 @@
+"""Horovod: its rendezvous, and learners for the frameworks it trains with."""

@@ -1,0 +1,261 @@
+"""A model of the zoo in training under TensorFlow 2.15 and Keras 2: alone, and with Horovod as its examples show it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from velodrome import files
+from velodrome.data.pixels import transform_of
+from velodrome.data.splits import Splits
+from velodrome.engines.horovod.session import HorovodTransport, translated
+from velodrome.engines.tensorflow.pixels import to_inputs
+from velodrome.errors import BadRequest
+from velodrome.models import keras_zoo
+from velodrome.models.given_weights import Matching, check_readable
+from velodrome.models.recipe import DESCRIPTION, README
+from velodrome.offers.models import is_own
+from velodrome.spec.job import Job
+from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.transport.base import Transport
+from velodrome.worker.classified import count_classified
+from velodrome.worker.context import Context
+from velodrome.worker.gather import gather
+from velodrome.worker.learner import Learner, Part, State
+
+WEIGHTS = "model.safetensors"
+MODELS = ("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small")
+EVALUATION_BATCH = 512
+
+
+class KerasLearner(Learner):
+    """One process's copy of the network, trained by a `tf.GradientTape` and an optimizer of Keras."""
+
+    def __init__(self, context: Context, transport: Transport) -> None:
+        self._context, self._transport = context, transport
+        job, data = context.job, context.data
+        _refuse(job, data)
+        self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)
+        self.pixels = self._transform.form
+        tf.keras.backend.set_floatx(job.weights_dtype)
+        tf.keras.utils.set_random_seed(job.seed)
+        self._model = keras_zoo.build(job.model, data.input_shape, data.classes)
+        self._named = {variable.name.partition(":")[0]: variable for variable in self._model.variables}
+        self.parameters = sum(int(np.prod(variable.shape)) for variable in self._model.trainable_variables)
+        if context.saved_model is not None:
+            self._assign(load_file(context.saved_model / WEIGHTS))
+        elif job.weights:
+            self._start_from(job.weights)
+        self._optimizer = _optimizer_of(job)
+        self._optimizer.build(self._model.trainable_variables)
+        self._rates: NDArray[np.float64] = np.array([job.rate])
+        image = [None, *data.input_shape]
+        number, labels = tf.TensorSpec([], self._dtype), tf.TensorSpec([None], tf.int64)
+        self._step = tf.function(self._train_step, [tf.TensorSpec(image, tf.uint8), labels, number, number, number])
+        self._look = tf.function(self._evaluate_batch, [tf.TensorSpec(image, tf.uint8), labels])
+
+    # -- what distribution changes
+
+    def _gradients(self, tape: tf.GradientTape, loss: tf.Tensor) -> list[tf.Tensor]:
+        """The gradients of all processes' loss."""
+        return tape.gradient(loss, self._model.trainable_variables)
+
+    # -- the graph
+
+    def _losses(self, images: tf.Tensor, labels: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Loss of each example, and its logits."""
+        logits = self._model(to_inputs(images, self._transform, self._dtype), training=training)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits), logits
+
+    def _train_step(
+        self, images: tf.Tensor, labels: tf.Tensor, real: tf.Tensor, batch: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            losses, logits = self._losses(images, labels, training=True)
+            summed = tf.reduce_sum(losses) * real
+            loss = summed / batch
+        gradients = self._gradients(tape, loss)
+        if self._context.job.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._context.job.clip_norm)
+        self._optimizer.learning_rate.assign(tf.cast(rate, self._optimizer.learning_rate.dtype))
+        self._optimizer.apply_gradients(zip(gradients, self._model.trainable_variables, strict=True))
+        return summed, tf.reduce_sum(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.int64))
+
+    def _evaluate_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        losses, logits = self._losses(images, labels, training=False)
+        return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.argmax(logits, 1)
+
+    # -- training
+
+    def begin_epoch(self, schedule: Schedule) -> None:
+        self._partition = schedule.partition(self._transport.rank)
+
+    def set_rate(self, rate: float) -> None:
+        self._rates = np.array([rate])
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._rates = rates
+
+    def train(self, first: int, last: int) -> Counts:
+        train, found = self._data.train, []
+        for step in range(first, last):
+            mine = self._partition.step(step)
+            # A process without examples takes part with a gradient of zero, which one example times zero has.
+            used = mine if len(mine) else np.zeros(1, np.int64)
+            labels = np.asarray(train.labels[used], np.int64)
+            loss, right = self._made_step(
+                train.images[used], labels, float(len(mine) > 0), float(self._partition.batch[step]),
+                float(self._rates[min(step, len(self._rates) - 1)]),
+            )
+            if len(mine):
+                found.append((len(mine), loss, right))
+        return sum((Counts(count, float(loss), {"correct": int(right)}) for count, loss, right in found), Counts())
+
+    def _made_step(self, images: Any, labels: Any, *numbers: float) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._step(images, labels, *(tf.constant(number, self._dtype) for number in numbers))
+
+    def average_statistics(self) -> None:
+        """No network of this engine has moving statistics."""
+
+    def evaluate(self, part: Part) -> Counts:
+        examples = getattr(self._data, part)
+        mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
+        loss, predicted = 0.0, np.empty(len(mine), np.int64)
+        for low in range(0, len(mine), EVALUATION_BATCH):
+            chosen = mine[low : low + EVALUATION_BATCH]
+            losses, answered = self._look(examples.images[chosen], np.asarray(examples.labels[chosen], np.int64))
+            loss += float(losses)
+            predicted[low : low + EVALUATION_BATCH] = answered
+            self._context.status.seen += 1
+        return self.total(count_classified(
+            self, part, examples, mine, predicted, loss, self._data.classes, self._sum_vector
+        ))
+
+    def total(self, counts: Counts) -> Counts:
+        names = self._context.task.counted
+        return Counts.of(self._sum_vector(counts.vector(names)), names)
+
+    def _sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        with self._context.waiting():
+            self._transport.all_reduce(vector)
+        return vector
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return gather(data, self._transport.rank, self._transport.size, self._sum_vector)
+
+    # -- what is stored
+
+    def state(self) -> State:
+        slots = {f"optimizer.{number}": slot.numpy() for number, slot in enumerate(self._optimizer.variables)}
+        return {**{name: variable.numpy() for name, variable in self._named.items()}, **slots}
+
+    def load(self, state: State) -> None:
+        self._assign(state)
+        for number, slot in enumerate(self._optimizer.variables):
+            slot.assign(state[f"optimizer.{number}"])
+
+    def _assign(self, values: State) -> None:
+        for name, variable in self._named.items():
+            variable.assign(values[name])
+
+    def _start_from(self, file: str) -> None:
+        check_readable(file)
+        try:
+            with safe_open(file, framework="np") as stored:
+                shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+                ours = {name: tuple(variable.shape) for name, variable in self._named.items()}
+                matching = Matching.of(file, ours, shapes)
+                for name in matching.loaded:
+                    self._named[name].assign(stored.get_tensor(name))
+        except SafetensorError as error:
+            raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+        for note in matching.notes() if self._context.is_chief else ():
+            self._context.events.emit("warning", message=note)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        job, data = self._context.job, self._data
+        with files.atomic_path(folder / WEIGHTS) as partial:
+            save_file({name: variable.numpy() for name, variable in self._named.items()}, partial)
+        about = {"engine": "horovod", "framework": "tensorflow", "model": job.model, "dtype": job.dtype,
+                 "file": WEIGHTS, "input_shape": list(data.input_shape), "classes": data.classes,
+                 "dataset": data.name, "outputs": "logits", **self._transform.description()}
+        files.write_text(folder / README, _readme(about), sync=False)
+        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class HorovodKerasLearner(KerasLearner):
+    """Gradients are averaged by `hvd.DistributedGradientTape`."""
+
+    def __init__(self, context: Context, transport: HorovodTransport) -> None:
+        self._session, self._steps = transport, 0
+        super().__init__(context, transport)
+        with context.waiting(), translated():
+            hvd.broadcast_variables(self._model.variables, root_rank=0)
+
+    def _gradients(self, tape: tf.GradientTape, loss: tf.Tensor) -> list[tf.Tensor]:
+        shared = hvd.DistributedGradientTape(tape, op=hvd.Average)
+        # Horovod divides by the number of processes.
+        gradients = shared.gradient(loss, self._model.trainable_variables)
+        return [gradient * tf.cast(self._transport.size, gradient.dtype) for gradient in gradients]
+
+    def _made_step(self, images: Any, labels: Any, *numbers: float) -> tuple[tf.Tensor, tf.Tensor]:
+        status = self._context.status
+        status.waiting = True  # most of the step computes, but where it blocks it waits for others
+        with translated():
+            made = super()._made_step(images, labels, *numbers)
+        status.waiting = False
+        self._steps += 1
+        self._session.count_steps(self._steps)
+        return made
+
+
+def _refuse(job: Job, data: Any) -> None:
+    engine = "engine horovod with --framework tensorflow"
+    if not isinstance(data, Splits):
+        raise BadRequest(f"--dataset {job.dataset!r}: {engine} trains on images of bytes; choose --framework torch")
+    if is_own(job.model) or job.model not in MODELS:
+        raise BadRequest(f"--model {job.model!r}: {engine} has {', '.join(MODELS)}; choose one of them, or --framework "
+                         "torch")
+    if job.dtype == "bfloat16":
+        raise BadRequest(f"--dtype bfloat16: {engine} computes in float32 or float64; choose one of them")
+    if job.has_own_optimizer:
+        raise BadRequest(f"--optimizer {job.optimizer!r}: {engine} has sgd, momentum, adam and adamw; choose one of "
+                         "them, or --framework torch")
+
+
+def _optimizer_of(job: Job) -> Any:
+    optimizers = tf.keras.optimizers
+    if job.optimizer in ("sgd", "momentum"):
+        momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
+        return optimizers.SGD(job.rate, momentum=momentum, nesterov=job.nesterov)
+    betas = {"beta_1": ADAM_BETAS[0], "beta_2": ADAM_BETAS[1]}
+    if job.optimizer == "adamw":
+        return optimizers.AdamW(job.rate, weight_decay=job.decay_of_weights, **betas)
+    return optimizers.Adam(job.rate, **betas)
+
+
+def _readme(about: dict[str, Any]) -> str:
+    shape, classes = tuple(about["input_shape"]), about["classes"]
+    return "\n".join([
+        f"# Model `{about['model']}`, trained by Velodrome", "",
+        f"`{WEIGHTS}` holds its weights under the names that Keras gives them, such as `dense/kernel`; `--engine "
+        "tensorflow --weights` starts from them. With Keras 2 or 3 and Velodrome:", "",
+        "```python", "from safetensors.numpy import load_file", "from velodrome.models.keras_zoo import build", "",
+        f"model = build({about['model']!r}, {shape}, {classes})", f"weights = load_file({WEIGHTS!r})",
+        "for variable in model.variables:", '    name = getattr(variable, "path", variable.name).partition(":")[0]',
+        f"    variable.assign(weights[name.removeprefix({about['model'] + '/'!r})])", "```", "",
+    ])

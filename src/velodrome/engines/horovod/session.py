@@ -1,0 +1,85 @@
+"""Joins Horovod's processes, with either framework: their rendezvous, Horovod's options, its timeline, its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from velodrome.errors import PeerLost, RunFailed, headline
+from velodrome.transport.horovod_rendezvous import RendezvousServer
+from velodrome.transport.interfaces import address_towards, interface_of
+from velodrome.transport.rendezvous import Ranks
+from velodrome.transport.star import StarTransport
+from velodrome.worker.context import Context
+
+#: Where the timeline is stored in the folder of a run; `chrome://tracing` and Perfetto open it.
+TIMELINE = "horovod-timeline.json"
+#: Horovod's collectives may block this long: the controller finds a stalled process, and knows which one it is.
+_GLOO_SECONDS = 7 * 24 * 3600
+
+
+class HorovodTransport(StarTransport):
+    """The processes after Horovod has started in each. It sums what is no gradient: counts, and what ranks agree on."""
+
+    def __init__(self, context: Context, horovod: Any) -> None:
+        """Join; `horovod` is the module of the framework, `horovod.torch` or `horovod.tensorflow`."""
+        ranks = Ranks.of(context.world)
+        super().__init__(ranks, context.job.start_timeout)
+        self._horovod = horovod
+        _set_options(context, ranks)
+        # The port is that at which all have just met; nobody listens there any more.
+        server = RendezvousServer(ranks.host, ranks.port) if ranks.rank == 0 else None
+        try:
+            self.barrier()  # the server is there
+            with translated():
+                horovod.init()
+            self.barrier()  # nobody asks it any more
+        finally:
+            if server is not None:
+                server.stop()
+        if (horovod.rank(), horovod.size()) != (ranks.rank, ranks.size):
+            raise RunFailed(f"Horovod numbers this process {horovod.rank()} of {horovod.size()} instead of "
+                            f"{ranks.rank} of {ranks.size}")
+        self._timeline_steps = context.job.timeline_steps or 0
+        if self._timeline_steps:
+            horovod.start_timeline(str(context.folder.resolve() / TIMELINE))
+
+    def count_steps(self, done: int) -> None:
+        """End the timeline after its steps; called with how many this process has made."""
+        if self._timeline_steps and done >= self._timeline_steps:
+            self._timeline_steps = 0
+            self._horovod.stop_timeline()
+
+    def close(self) -> None:
+        self.barrier()  # a process that ends while another still trains would break that one
+        self._horovod.shutdown()
+        super().close()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise `PeerLost` where Horovod reports an error, which it does when another process has gone."""
+    try:
+        yield
+    except Exception as error:
+        # TensorFlow raises its own errors for those of its operations.
+        if type(error).__module__.startswith("horovod.") or "Horovod" in str(error):
+            raise PeerLost(f"lost another worker: {headline(str(error))}") from error
+        raise
+
+
+def _set_options(context: Context, ranks: Ranks) -> None:
+    """Set what Horovod reads from the environment when it starts, besides what the plan sets."""
+    job = context.job
+    chosen: dict[str, Any] = {
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS,
+        # It would report ranks that wait for others; the controller does, by name.
+        "HOROVOD_STALL_CHECK_DISABLE": 1,
+        "HOROVOD_TIMELINE": "DYNAMIC" if job.timeline_steps else None,
+        "HOROVOD_FUSION_THRESHOLD": None if job.fusion_threshold_mb is None else int(job.fusion_threshold_mb * 2**20),
+        "HOROVOD_CYCLE_TIME": job.cycle_time_ms,
+        "HOROVOD_GLOO_IFACE": interface_of(address_towards(ranks.host, ranks.port)),
+    }
+    os.environ.update({name: str(value) for name, value in chosen.items() if value is not None})
