@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from velodrome.analysis.advice import against_what, more_workers, one_is_enough
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.doubts import as_sentence, doubts
+from velodrome.analysis.doubts import as_sentence, doubts, late_note
 from velodrome.analysis.fairness import configurations_of, crashes, labelled
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
@@ -21,6 +21,11 @@ from velodrome.analysis.one_worker import baseline_is_out, effort, in_its_place,
 from velodrome.analysis.reliability import misses_note
 from velodrome.analysis.settling import Settling, settling
 from velodrome.analysis.unreported import unreported_note
+
+#: What to do about figures that are not reliable.
+_IDLE = ("repeat those runs on an idle machine, then ask again: `velodrome runs rm` removes them from the race, and "
+         "the same `velodrome race` command runs what is missing, or with --until-sure what is needed to be sure.")
+_TOGETHER = "add repetitions in which all run together: run the same race again with --until-sure or a larger --repeat."
 
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 
@@ -107,8 +112,12 @@ def _answer(
     found = _decide(question)
     notes = [found.why, _not_per_success(question, found), aside, _missing_baseline(question)]
     # How accurate a model becomes does not depend on how busy the machine is.
-    reasons = [] if objective == "accuracy" else doubts([candidate.row for candidate in question.candidates])
-    return replace(found, why=" ".join(note for note in notes if note), doubts=tuple(reasons))
+    if objective == "accuracy":
+        return replace(found, why=" ".join(filter(None, notes)))
+    members = [candidate.row for candidate in question.candidates]
+    reasons, late = doubts(members), late_note(members)
+    return replace(found, why=" ".join(filter(None, notes)), doubts=(*reasons, *([late] if late else [])),
+                   next=_IDLE if reasons else _TOGETHER if late else found.next)
 
 
 def _not_per_success(question: Question, found: Recommendation) -> str:
@@ -125,8 +134,6 @@ def _marked(found: Recommendation) -> Recommendation:
     return replace(
         found, verdict=f"not reliable: {found.verdict}",
         why=" ".join([*map(as_sentence, found.doubts), f"As measured: {found.why}"]),
-        next="repeat those runs on an idle machine, then ask again: `velodrome runs rm` removes them from the race, "
-        "and the same `velodrome race` command runs what is missing, or with --until-sure what is needed to be sure.",
     )
 
 
