@@ -217,7 +217,7 @@ def _use(question: Question) -> Recommendation:
         rival = _best(question, [candidate for candidate in others if candidate.distributed])
         assert rival is not None
         chosen = single_instead(question, winner)
-        ahead = question.lead(winner, rival).than("the best distributed one", question.kind)
+        ahead = _ahead(question, winner, rival, "the best distributed one")
         why = f"{_measured(question, winner)} is {ahead}, {_measured(question, rival)}."
         return Recommendation(
             question.objective, "do-not-distribute", f"{no_distribution([chosen])}: use {chosen.name}.",
@@ -230,14 +230,23 @@ def _use(question: Question) -> Recommendation:
     plain = _best(question, [candidate for candidate in others if not candidate.distributed])
     gain = ""
     if plain is not None and plain is not runner and winner.distributed:
-        gain = f", {question.lead(winner, plain).than(plain.name, question.kind)}, and"
+        gain = f", {_ahead(question, winner, plain, plain.name)}, and"
     return Recommendation(
         question.objective, "use",
         f"use {winner.name}: the {question.praise} of {len(question.candidates)} configurations.",
-        f"{_measured(question, winner)}{gain or ','} {lead.than(_next(others), question.kind)}, "
+        f"{_measured(question, winner)}{gain or ','} {_ahead(question, winner, runner, _next(others))}, "
         f"{_measured(question, runner)}.",
         more_workers(question, winner), winner.name, runner.name, lead, distribute=True if mixed else None,
     )
+
+
+def _ahead(question: Question, first: Candidate, second: Candidate, called: str) -> str:
+    """`62 % faster (at least 38 %) than the next`, and in which repetitions if one of them has more than the other."""
+    words = question.lead(first, second).than(called, question.kind)
+    both = len(first.blocks.keys() & second.blocks.keys())
+    if first.attempts is not None or not both or both == max(len(first.blocks), len(second.blocks)):
+        return words
+    return f"{words} in the {both} repetitions that both ran"
 
 
 def _next(others: Sequence[Candidate]) -> str:
