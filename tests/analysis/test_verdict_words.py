@@ -39,8 +39,8 @@ FORMS = [
     pytest.param(
         lambda: answer([*single(100, 101, 99), *ddp(190, 192, 188, 150, 152, 149, 151, 150, 148)]),
         "use torch/ddp with 2 workers: the fastest of 2 configurations.",
-        "162 examples/s for torch/ddp with 2 workers (mean of 9 runs), 90 % faster (at least 88 %) than the other in the "
-        "3 repetitions that both ran, 100 examples/s for torch/single with 1 worker (mean of 3 runs).",
+        "162 examples/s for torch/ddp with 2 workers (mean of 9 runs), 90 % faster (at least 88 %) than the other in "
+        "the 3 repetitions that both ran, 100 examples/s for torch/single with 1 worker (mean of 3 runs).",
         "try 4 workers: 2 still reach 95 % of the ideal.",
         id="one that was out early, on a machine that slowed down later",
     ),
