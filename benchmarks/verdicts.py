@@ -1,6 +1,6 @@
 """How often verdicts are wrong, right and open, in simulated races with known answers, and how many runs they take.
 
-    .venv/bin/python benchmarks/verdicts.py --races 8000 --others 1000 --seed 3 --json verdicts.json --write-docs
+    .venv/bin/python benchmarks/verdicts.py --races 6000 --others 300 --seed 3 --json verdicts.json --write-docs
 
 Every race is judged by the product's own rule, after every repetition (`simulated.py`). Nothing is trained: a thousand
 races of eight configurations take a few seconds, all of the above a good half hour of one core. Figures of earlier
@@ -41,7 +41,7 @@ FIXED, LAST = (3, 5, 10), 30
 GRIDS = (*range(2, 17), 18, 20, 22, 25, 28, 31, 35, 40, 46, 53, 60)
 #: Of the races asked for, the share that is enough where false claims are not near the promised rate, where races are
 #: compared with grids, and in disturbed races that have a best.
-CLEAR, COMPARED, LED = 1 / 4, 1 / 4, 1 / 16
+CLEAR, COMPARED, LED = 1 / 3, 1 / 4, 1 / 16
 #: Where false claims are more frequent than this, all races are simulated.
 NEAR = 0.8 * ERROR_RATE
 #: The plain interval of a pair rests on its own runs: how many others there are hardly matters.
