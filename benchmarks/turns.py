@@ -23,7 +23,7 @@ from running import RunError, background
 #: A job must have reported this often before it is stopped for the first time: start-up and first calls are over.
 FIRST_REPORTS = 2
 #: More turns that a job is waited for which does not report.
-MOST_TURNS = 20
+MOST_TURNS = 60
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from keras_model import compiled, timer  # noqa: E402
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 #: Steps of an epoch where epochs are reported.
-STEPS_PER_REPORT = 5
+STEPS_PER_REPORT = 3
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 images, labels = read_data(task)
