@@ -124,7 +124,8 @@ def _activities(result: dict[str, Any]) -> list[str]:
 def test_the_timeline_shows_the_first_steps_and_what_the_fusion_threshold_does(train: Train) -> None:
     job = (*DENSE, *HOROVOD, "--strategy", "allreduce", "--workers", 2)
     fused = _activities(train(*job, "--timeline-steps", 10))
-    assert fused.count("NEGOTIATE_ALLREDUCE") in range(30, 60)  # four parameters, ten of the twenty steps
+    # Four parameters in ten of the twenty steps, and perhaps some of the next one.
+    assert fused.count("ALLREDUCE") in range(40, 45)
     assert "MEMCPY_IN_FUSION_BUFFER" in fused
     alone = _activities(train(*job, "--timeline-steps", 10, "--fusion-threshold-mb", 0, "--cycle-time-ms", 0.5))
     assert "GLOO_ALLREDUCE" in alone
