@@ -15,7 +15,7 @@ MOST_FALSE, COVERED, LEAST_RIGHT = 0.05, (0.93, 0.97), 0.95
 #: Run-seconds of races that stop when they are sure, as a share of those of a grid.
 MOST_SECONDS = 0.25
 #: Cells in which races are right less often than this are not compared with grids: most races are open in them.
-_SETTLED = 0.5
+SETTLED = 0.5
 #: How often it is enough to be right in one of the comparisons.
 _CONTENT = 0.99
 
@@ -92,8 +92,9 @@ def _worst_once(figure: Figure) -> float:
 
 
 EVERYWHERE = "one grid for all cells, right as often in each"
+UNDISTURBED = "one grid for all cells without disturbances, right as often in each"
 CONTENT = f"the same, if being right in {100 * _CONTENT:.0f} % of races is enough"
-AVERAGE = "one grid for all cells, right as often on average"
+AVERAGE = "the same, right as often on average"
 EQUAL = "a grid made for the cell, by someone who knows its noise and lead"
 
 
@@ -101,30 +102,35 @@ def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
     """Run-seconds of races that stop when they are sure, divided by those of full grids, cell by cell.
 
     A grid is judged once, by the same analysis with the same promised error. One grid for all cells of a size, which
-    whoever does not know noise and lead has to plan, is right as often as the race in each, or on average.
+    whoever does not know noise, lead and disturbances has to plan, is right as often as the race in each.
     """
     compared = [figure for figure in figures if "grid" in figure]
-    found: dict[str, list[float]] = {EVERYWHERE: [], CONTENT: [], AVERAGE: [], EQUAL: []}
+    found: dict[str, list[float]] = {name: [] for name in (EVERYWHERE, UNDISTURBED, CONTENT, AVERAGE, EQUAL)}
     for size in _sizes(compared):
         group = _settled([figure for figure in compared if figure["size"] == size])
-        if not group:
+        plain = [figure for figure in group if figure["situation"] == "undisturbed"]
+        found[EVERYWHERE] += [_share(figure, max(map(equal, group))) for figure in group]
+        if not plain:
             continue
-        mean = {count: fmean(figure["grid"]["right"][count] for figure in group) for count in group[0]["grid"]["right"]}
-        average = _repetitions(mean, fmean(figure["until_sure"]["answered"] for figure in group))
-        most = max(map(equal, group))
-        enough = max(_repetitions(figure["grid"]["right"], min(_CONTENT, figure["until_sure"]["answered"]))
-                     for figure in group)
-        for figure in group:
-            share = figure["until_sure"]["seconds"] / figure["grid"]["repetition"]
-            found[EVERYWHERE].append(share / most)
-            found[CONTENT].append(share / enough)
-            found[AVERAGE].append(share / average)
-            found[EQUAL].append(share / equal(figure))
+        mean = {count: fmean(figure["grid"]["right"][count] for figure in plain) for count in plain[0]["grid"]["right"]}
+        repetitions = {
+            UNDISTURBED: max(map(equal, plain)),
+            CONTENT: max(_repetitions(figure["grid"]["right"], min(_CONTENT, figure["until_sure"]["answered"]))
+                         for figure in plain),
+            AVERAGE: _repetitions(mean, fmean(figure["until_sure"]["answered"] for figure in plain)),
+        }
+        for name, enough in repetitions.items():
+            found[name] += [_share(figure, enough) for figure in plain]
+        found[EQUAL] += [_share(figure, equal(figure)) for figure in plain]
     return found
 
 
+def _share(figure: Figure, repetitions: int) -> float:
+    return float(figure["until_sure"]["seconds"] / figure["grid"]["repetition"] / repetitions)
+
+
 def _settled(figures: Iterable[Figure]) -> list[Figure]:
-    return [figure for figure in figures if figure["until_sure"]["answered"] >= _SETTLED]
+    return [figure for figure in figures if figure["until_sure"]["answered"] >= SETTLED]
 
 
 def equal(figure: Figure) -> int:
@@ -153,12 +159,13 @@ def pages(figures: Sequence[Figure]) -> dict[str, str]:
         "false claims": _false(null),
         "false claims with a best": _false_with_best(led),
         "coverage": _coverage(null),
-        "right": _right([figure for figure in figures if "grid" in figure]),
+        "right": _right([figure for figure in figures
+                         if figure["situation"] == "undisturbed" and ("fixed" in figure or not figure["undecided"])]),
         "disturbed": _disturbed([figure for figure in figures if "capped" in figure]),
         "targets": _targets([figure for figure in others if "targets" in figure]),
         "guard": _guard([figure for figure in others if "guard" in figure]),
         "savings": _savings(figures),
-        "grids": _grids([figure for figure in figures if "grid" in figure]),
+        "grids": _grids([figure for figure in figures if "grid" in figure and figure["situation"] == "undisturbed"]),
         "bars": "\n".join(f"- {line[0].upper()}{line[1:]}." for line in lines),
     }
 
@@ -247,7 +254,8 @@ def _savings(figures: Sequence[Figure]) -> str:
     rows = [["compared with", "median of all cells", *(f"{size} configurations" for size in sizes)]]
     for claim in savings(compared):
         rows.append([claim, *(_middle(savings(group)[claim]) for group in groups)])
-    three = [[3 / equal(figure) for figure in _settled(group)] for group in groups]
+    three = [[3 / equal(figure) for figure in _settled(group) if figure["situation"] == "undisturbed"]
+             for group in groups]
     return _table([*rows, ["of that one, only running everything three times", *map(_middle, three)]])
 
 

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simulated import STRAGGLER_SHARE, Ends, World, coverage, grid_curve, joined, simulated
+from simulated import BATCH, STRAGGLER_SHARE, Ends, World, coverage, grid_curve, joined, simulated
 from simulated_guard import Guards, set_aside_wrongly
 from simulated_targets import false_claims, target_worlds
 from verdict_picture import draw_picture
-from verdict_tables import bars, pages
+from verdict_tables import SETTLED, bars, pages
 
 from velodrome.analysis.blocks import ERROR_RATE
 
@@ -45,7 +45,7 @@ CLEAR, COMPARED, LED = 1 / 3, 1 / 4, 1 / 16
 #: Where false claims are more frequent than this, all races are simulated.
 NEAR = 0.8 * ERROR_RATE
 #: The plain interval of a pair rests on its own runs: how many others there are hardly matters.
-COVERED_SIZES = (2, 8)
+COVERED_SIZES, COVERED_RACES = (2, 8), 16_000
 #: Runs within which eight configurations have to be told apart at a lead of 10 % and noise of 5 %.
 MOST_RUNS = 110
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "verdicts.md"
@@ -107,10 +107,7 @@ def shares(ends: Ends) -> dict[str, float]:
 def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
     """All figures of a cell. Where false claims are not near the promised rate, fewer races are enough."""
     world = cell.world
-    compared = cell.situation == "undisturbed" and world.size in SIZES
-    share = CLEAR if world.undecided else COMPARED if compared else LED
-    few = max(int(races * share), min(races, 100))
-    mixed = zlib.crc32(f"{seed} {cell.name}".encode())
+    few, mixed = _few(cell, races), _mixed(cell, seed)
     ends, count = simulated(world, mixed, few, LAST, until_sure=True), few
     if few < races and ends.false.mean() > NEAR:
         ends = joined([ends, simulated(world, mixed + 3, races - few, LAST, until_sure=True)])
@@ -122,16 +119,33 @@ def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
     if world.undecided and world.size in SIZES:
         since = simulated(world, mixed + 4, few, FIXED[-1], until_sure=False).false_since
         found["fixed"] = {str(number): float(((since > 0) & (since <= number)).mean()) for number in FIXED}
-        if world.size in COVERED_SIZES:
-            found["coverage"] = {str(number): coverage(world, mixed, races, number) for number in FIXED}
-    if compared:
-        curve, repetition = grid_curve(world, mixed + 1, few, GRIDS, found["until_sure"]["answered"])
-        found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
     if (world.size, world.noise, world.lead) == (8, 0.05, 0.1):
         count = races if cell.situation == "undisturbed" else few
         ends = simulated(world, mixed, count, 2 * LAST, until_sure=True, most_runs=MOST_RUNS)
         found["capped"] = {"most_runs": MOST_RUNS, "races": count, **shares(ends)}
     return found
+
+
+def complete(found: dict[str, Any], cell: Cell, races: int, seed: int) -> None:
+    """Add how often plain intervals contain the truth, and how large the grid that is right as often is."""
+    world, mixed, sure = cell.world, _mixed(cell, seed), found["until_sure"]
+    if world.undecided and world.size in COVERED_SIZES and found.get("covered") != COVERED_RACES:
+        found["covered"] = COVERED_RACES
+        found["coverage"] = {str(number): coverage(world, mixed, COVERED_RACES, number) for number in FIXED}
+    if world.size in SIZES and cell.situation != TIED and sure["answered"] >= SETTLED and "grid" not in found:
+        plain = cell.situation == "undisturbed"
+        few = _few(cell, races) if plain else min(_few(cell, races), BATCH)
+        curve, repetition = grid_curve(world, mixed + 1, few, GRIDS if plain else GRIDS[::2], sure["answered"])
+        found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
+
+
+def _few(cell: Cell, races: int) -> int:
+    share = CLEAR if cell.world.undecided else COMPARED if cell.situation == "undisturbed" else LED
+    return max(int(races * share), min(races, 100))
+
+
+def _mixed(cell: Cell, seed: int) -> int:
+    return zlib.crc32(f"{seed} {cell.name}".encode())
 
 
 def measure_others(races: int, seed: int) -> list[dict[str, Any]]:
@@ -173,13 +187,14 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true", help="write the tables and the picture of the docs")
     options = parser.parse_args()
     figures = [figure for file in options.figures for figure in json.loads(file.read_text())]
-    known = {figure["cell"] for figure in figures}
+    known = {figure["cell"]: figure for figure in figures}
     chosen = [cell for cell in cells() if all(word in cell.name.split() for word in options.cells.split())]
     began = time.perf_counter()
     for cell in chosen:
-        if cell.name in known:
-            continue
-        figures.append(found := measure(cell, options.races, options.seed))
+        if cell.name not in known:
+            figures.append(known.setdefault(cell.name, measure(cell, options.races, options.seed)))
+        found = known[cell.name]
+        complete(found, cell, options.races, options.seed)
         sure = found["until_sure"]
         words = [f"{name} {100 * sure[name]:.1f} %" for name in ("false", "right", "level", "open")]
         print(f"{cell.name:58} {', '.join(words)}, {sure['runs']:.0f} runs", flush=True)
