@@ -4,7 +4,8 @@
     .venv/bin/python benchmarks/language_model.py runs/ptb-lstm-small \\
         --figure docs/images/ptb-lstm-small.svg --page docs/results-language-model.md
 
-    velodrome train --dataset ptb --model gpt-mini --threads 1 --seed 1 --runs runs --name ptb-gpt-mini
+    velodrome train --dataset ptb --model gpt-mini --optimizer adamw --learning-rate 0.002 --weight-decay 0.1 \\
+        --warmup 200 --schedule cosine --threads 1 --seed 1 --runs runs --name ptb-gpt-mini
     .venv/bin/python benchmarks/language_model.py runs/ptb-gpt-mini \\
         --figure docs/images/ptb-gpt-mini.svg --page docs/results-gpt-mini.md
 """

@@ -1,10 +1,10 @@
 """A user's own model against the built-in one, and the larger networks against bare loops and peers.
 
-    .venv/bin/python benchmarks/own.py --repeat 5 --json own.json
+    .venv/bin/python benchmarks/own.py --json own.json
     .venv/bin/python benchmarks/own.py --cells dense-300-100:1,lenet5:1 --only torch
 
-Every repetition runs all entries once, in an order of its own, so that whatever slows the machine for a while does not
-fall on one of them alone. A ratio is taken within a repetition.
+What is compared trains at the same time and takes turns of a second, so that whatever slows the machine for a while
+slows all of it. A ratio is taken within a count of a few turns.
 """
 
 from __future__ import annotations
@@ -14,19 +14,31 @@ import os
 import random
 import sys
 import tempfile
-from collections import defaultdict
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from claims import Rates, Verdict, compare, median
 from entries import Cell, make_peers_environment
-from own_entries import CELLS, ENGINES, ENTRIES, LARGE, OWN, PEER_STRATEGIES, STRATEGIES, Material, OwnEntry, write_text
+from own_entries import (
+    CELLS,
+    ENGINES,
+    ENTRIES,
+    GROUPS,
+    LARGE,
+    OWN,
+    PEER_STRATEGIES,
+    STRATEGIES,
+    Group,
+    Material,
+    write_text,
+)
 from peers import describe_machine, write
 from rich.console import Console
 from rich.table import Table
 from running import RunError, end_in_order
+from turns import rates, running
 
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
@@ -37,26 +49,27 @@ OWN_BAR, BARE_BAR = 0.97, 0.95
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=5, help="repetitions; intervals need two or more [5]")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on the steps of every run [1]")
-    parser.add_argument("--only", default="", help="names of entries, or parts of them, with commas between")
+    parser.add_argument("--counts", type=int, default=5, help="how often rates are taken, two or more [5]")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each job per count [3]")
+    parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn [1]")
+    parser.add_argument("--only", default="", help="names of groups, or parts of them, with commas between")
     parser.add_argument("--cells", default="", help=f"some of {','.join(map(str, CELLS))}")
-    parser.add_argument("--json", type=Path, help="file for all figures; rewritten after every repetition")
-    parser.add_argument("--limit", type=float, default=600, help="seconds after which a run is ended [600]")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of the runs [1]")
+    parser.add_argument("--json", type=Path, help="file for all figures; rewritten after every group")
+    parser.add_argument("--limit", type=float, default=300, help="seconds within which all jobs must train [300]")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the turns [1]")
     options = parser.parse_args()
-    if options.repeat < 1 or options.scale <= 0:
-        parser.error("--repeat and --scale: give numbers above 0")
+    if options.counts < 2 or options.turns < 1 or options.turn <= 0:
+        parser.error("give --counts of 2 or more, and --turns and --turn above 0")
     wanted = [word.strip() for word in options.cells.split(",") if word.strip()]
     if unknown := set(wanted) - set(map(str, CELLS)):
         parser.error(f"--cells {','.join(sorted(unknown))!r}: choose among {','.join(map(str, CELLS))}")
     words = [word.strip() for word in options.only.split(",") if word.strip()]
-    options.entries = [
-        entry for entry in ENTRIES
-        if (not wanted or str(entry.cell) in wanted) and (not words or any(word in entry.name for word in words))
+    options.groups = [
+        group for group in GROUPS
+        if (not wanted or str(group.cell) in wanted) and (not words or any(word in group.name for word in words))
     ]
-    if not options.entries:
-        names = sorted({entry.name for entry in ENTRIES})
+    if not options.groups:
+        names = sorted({group.name for group in GROUPS})
         parser.error(f"--only {options.only!r} and --cells {options.cells!r} leave none of: {', '.join(names)}")
     return options
 
@@ -96,30 +109,35 @@ def fastest(rates: Rates, cell: Cell, names: list[str]) -> str | None:
     return max(medians, key=lambda name: medians[name]) if medians else None
 
 
-def measure_all(options: argparse.Namespace, material: Material, console: Console) -> Rates:
-    rates: dict[tuple[Cell, str], list[float | None]] = defaultdict(list)
-    runs: list[dict[str, Any]] = []
-    shuffle, plan = random.Random(options.seed).shuffle, list(options.entries)
-    for repetition in range(1, options.repeat + 1):
-        shuffle(plan)
-        for number, entry in enumerate(plan, 1):
-            rate, failure = measure_once(entry, material)
-            rates[entry.cell, entry.name].append(rate)
-            runs.append({"repetition": repetition, "cell": str(entry.cell), "entry": entry.name,
-                         "examples_per_second": rate, "failure": failure})  # fmt: skip
-            said = f"{rate:>10,.0f} examples/s" if rate else f"[red]failed: {failure}[/red]"
-            console.print(f"{repetition}/{options.repeat} {number:>3}/{len(plan)}  {entry.cell}  {entry.name}: {said}")
+def measure_all(options: argparse.Namespace, material: Material, console: Console) -> tuple[Rates, bool]:
+    """Rates of every count, and whether all groups could be measured."""
+    found: dict[tuple[Cell, str], list[float | None]] = {}
+    failures: list[dict[str, str]] = []
+    for number, group in enumerate(options.groups, 1):
+        named, began = f"{number}/{len(options.groups)} {group.cell} {group.name}", time.monotonic()
+        try:
+            for name, values in measure(group, options, material).items():
+                found[group.cell, name] = list(values)
+                shown = " ".join(f"{value:,.0f}" for value in values)
+                console.print(f"{named}  {name}: {shown} examples/s", highlight=False)
+        except RunError as error:
+            failures.append({"cell": str(group.cell), "group": group.name, "failure": str(error)})
+            console.print(f"{named}  [red]failed: {error}[/red]")
+        console.print(f"{named}  {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}", highlight=False)
         if options.json:
-            settings = {"repeat": options.repeat, "scale": options.scale, "seed": options.seed, **describe_machine()}
-            write(options.json, {"settings": settings, "runs": runs, "claims": [asdict(each) for each in judge(rates)]})
-    return rates
+            settings = {name: getattr(options, name) for name in ("counts", "turns", "turn", "seed")}
+            runs = [{"cell": str(cell), "entry": name, "examples_per_second": values}
+                    for (cell, name), values in found.items()]  # fmt: skip
+            write(options.json, {"settings": {**settings, **describe_machine()}, "runs": runs, "failures": failures,
+                                 "claims": [asdict(each) for each in judge(found)]})  # fmt: skip
+    return found, not failures
 
 
-def measure_once(entry: OwnEntry, material: Material) -> tuple[float | None, str | None]:
-    try:
-        return entry.measure(material), None
-    except RunError as error:
-        return None, str(error)
+def measure(group: Group, options: argparse.Namespace, material: Material) -> dict[str, list[float]]:
+    trials = [entry.trial(material) for entry in group.entries]
+    with running(trials, options.limit) as jobs:
+        order = random.Random(options.seed)
+        return rates(jobs, counts=options.counts, turns=options.turns, seconds=options.turn, order=order)
 
 
 def show(rates: Rates, console: Console) -> None:
@@ -139,7 +157,7 @@ def show(rates: Rates, console: Console) -> None:
 def main() -> int:
     options, console = read_options(), Console()
     end_in_order()
-    most = max(entry.cell.workers for entry in options.entries)
+    most = max(group.cell.workers for group in options.groups)
     if len(os.sched_getaffinity(0)) < most:
         console.print(f"{most} workers need a core each, and here are {len(os.sched_getaffinity(0))}: choose --cells")
         return 2
@@ -147,23 +165,20 @@ def main() -> int:
         console.print(f"[yellow]The load is {load:.1f}: something else runs here, and figures suffer.[/yellow]")
     try:
         catalogue.prepare("fashion-mnist")
-        if any(entry.name.startswith("peer") for entry in options.entries):
+        if any(group.name == "peers" for group in options.groups):
             make_peers_environment()
         with tempfile.TemporaryDirectory(prefix="velodrome-own-") as name:
             scratch = Path(name)
-            material = Material(
-                scratch / "fashion-mnist.npz", scratch / "words.npz", scratch / "text", scratch, options.limit,
-                options.scale,
-            )
+            material = Material(scratch / "fashion-mnist.npz", scratch / "words.npz", scratch / "text", scratch)
             train = catalogue.load("fashion-mnist", seed=1, validation=0.1).train
             np.savez(material.images, images=train.images, labels=train.labels)
             write_text(material.text, material.words)
-            rates = measure_all(options, material, console)
+            found, complete = measure_all(options, material, console)
     except (VelodromeError, RunError) as error:
         console.print(f"[red]{error}[/red]")
         return 1
-    show(rates, console)
-    return 0
+    show(found, console)
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":

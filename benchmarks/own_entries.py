@@ -1,4 +1,5 @@
-"""Who takes part in `own.py`: the same network built in and by `module:function`, bare loops, and peers."""
+"""Who takes part in `own.py`: the same network built in and by `module:function`, bare loops, and peers, in groups that
+train at the same time."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from entries import HERE, PEERS_ENVIRONMENT, VELODROME, Cell
-from running import RunError, run_json
+from entries import HERE, PEERS_ENVIRONMENT, Cell
+from running import ENVIRONMENT
+from turns import Trial, read_events, read_steps
 
-#: Steps of a run, the first 20 at most untimed, and examples (of a text: rows) per worker and step.
-STEPS = {"dense-300-100": 1200, "lenet5": 300, "resnet20": 60, "gpt-mini": 60}
+#: Steps that no run reaches.
+ENDLESS = 1_000_000_000
+#: Examples (of a text: rows) per worker and step.
 BATCH = {"dense-300-100": 128, "lenet5": 128, "resnet20": 64, "gpt-mini": 20}
 CONTEXT, VOCABULARY = 64, 10_000
 OWN = ("dense-300-100", "lenet5")
@@ -40,84 +43,87 @@ Own = Literal["velodrome", "own model", "own task"]
 
 @dataclass(frozen=True)
 class Material:
-    """What the runs are given: where data lies, and limits."""
+    """What the runs are given: where data lies, and where they may write."""
 
     images: Path
     words: Path
     text: Path
     scratch: Path
-    limit: float
-    scale: float
 
     def data(self, cell: Cell) -> Path:
         return self.words if cell.model == "gpt-mini" else self.images
-
-    def steps(self, cell: Cell) -> int:
-        """Whole calls of ten steps, at least four of them: twice the warm-up of the bare loops and peers."""
-        return max(40, round(STEPS[cell.model] * self.scale / 10) * 10)
 
 
 @dataclass(frozen=True)
 class OwnEntry:
     name: str
     cell: Cell
-    measure: Callable[[Material], float]
+    trial: Callable[[Material], Trial]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Entries that are compared with one another, and therefore take turns."""
+
+    name: str
+    cell: Cell
+    entries: tuple[OwnEntry, ...]
 
 
 def _velodrome(cell: Cell, engine: str, strategy: str, own: Own = "velodrome") -> OwnEntry:
-    def measure(material: Material) -> float:
+    name = f"{own} {engine} {strategy}"
+
+    def trial(material: Material) -> Trial:
         model, paths, task = cell.model, [os.environ.get("PYTHONPATH", "")], list[str]()
         if own != "velodrome":
             model, paths = f"{ENGINES[engine]}:{cell.model.replace('-', '_')}", [str(HERE / "own"), *paths]
         if own == "own task":
             task = ["--task", f"{ENGINES[engine]}:Classify"]
         text = cell.model == "gpt-mini"
-        # A step of an asynchronous strategy is one worker's: as many examples as elsewhere take so many more of them.
-        steps = material.steps(cell) * (cell.workers if strategy == "parameter-server" else 1)
+        runs, run = material.scratch / "runs", f"{cell}-{name}".translate(str.maketrans(" :", "--"))
         command = [
-            str(VELODROME), "train", "--json", "--runs", str(material.scratch / "runs"),
+            sys.executable, "-m", "velodrome", "train", "--runs", str(runs), "--name", run,
             "--dataset", f"text:{material.text}" if text else "fashion-mnist", "--model", model, *task,
             "--engine", engine, "--strategy", strategy, "--workers", str(cell.workers),
             "--batch-size", str(BATCH[cell.model]), "--batch-scope", "per-worker", "--optimizer", "adam",
-            "--learning-rate", "0.001", "--epochs", "10000", "--steps", str(steps), "--threads", "1",
-            "--no-checkpoints", "--weight-decay", "0", "--schedule", "constant",
-            *(["--unroll", str(CONTEXT)] if text else []),
+            "--learning-rate", "0.001", "--epochs", "1000000", "--threads", "1", "--no-checkpoints",
+            "--weight-decay", "0", "--schedule", "constant",
+            *(["--unroll", str(CONTEXT)] if text else ["--validation", "0"]),
         ]  # fmt: skip
-        path = os.pathsep.join(filter(None, paths))
-        result = run_json(command, seconds=material.limit, environment={"PYTHONPATH": path})
-        rate = (result.get("throughput") or {}).get("examples_per_second")
-        if not rate:
-            raise RunError("the result holds no throughput")
-        return float(rate)
+        environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return Trial(name, command, environment, runs / run / "events.jsonl", read_events())
 
-    return OwnEntry(f"{own} {engine} {strategy}", cell, measure)
+    return OwnEntry(name, cell, trial)
 
 
 def _script(name: str, cell: Cell, start: Sequence[str], script: Path) -> OwnEntry:
-    def measure(material: Material) -> float:
+    def trial(material: Material) -> Trial:
+        reports = material.scratch / f"{cell.model}-{cell.workers}-{name.replace(' ', '-')}.txt"
         command = [
             *start, str(script), "--model", cell.model, "--workers", str(cell.workers),
-            "--steps", str(material.steps(cell)), "--batch", str(BATCH[cell.model]), "--data", str(material.data(cell)),
+            "--steps", str(ENDLESS), "--batch", str(BATCH[cell.model]), "--data", str(material.data(cell)),
         ]
-        found = run_json(command, seconds=material.limit, environment={"HOME": str(material.scratch)})
-        return float(found["examples_per_second"])
+        environment = {**ENVIRONMENT, "HOME": str(material.scratch), "BENCHMARK_REPORTS": str(reports)}
+        examples = BATCH[cell.model] * cell.workers * (CONTEXT if cell.model == "gpt-mini" else 1)
+        return Trial(name, command, environment, reports, read_steps(examples))
 
-    return OwnEntry(name, cell, measure)
+    return OwnEntry(name, cell, trial)
 
 
-def _entries() -> list[OwnEntry]:
+def _groups() -> list[Group]:
     found = []
     for cell in CELLS:
         if cell.model in OWN:
             for engine, strategy in STRATEGIES[cell.workers]:
-                found += [_velodrome(cell, engine, strategy, own) for own in get_args(Own)]
+                entries = [_velodrome(cell, engine, strategy, own) for own in get_args(Own)]
+                found.append(Group(f"{engine} {strategy}", cell, tuple(entries)))
         elif cell.workers == 1:
             for engine in ENGINES:
-                found.append(_velodrome(cell, engine, "single"))
                 loop = HERE / "bare" / f"{engine}_loop.py"
-                found.append(_script(f"bare {engine}", cell, [sys.executable], loop))
+                bare = _script(f"bare {engine}", cell, [sys.executable], loop)
+                found.append(Group(f"{engine} bare", cell, (_velodrome(cell, engine, "single"), bare)))
         else:
-            found += [_velodrome(cell, engine, strategy) for engine, strategy in PEER_STRATEGIES]
+            entries = [_velodrome(cell, engine, strategy) for engine, strategy in PEER_STRATEGIES]
             torchrun = [
                 str(PEERS_ENVIRONMENT / "bin" / "torchrun"), "--nproc-per-node", str(cell.workers),
                 "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1",
@@ -128,11 +134,13 @@ def _entries() -> list[OwnEntry]:
                 ("peer torch lightning fabric", torchrun, "fabric_ddp.py"),
                 ("peer tensorflow tf_keras fit", python, "tf_keras_mirrored.py"),
             ):
-                found.append(_script(name, cell, start, HERE / "peers" / script))
+                entries.append(_script(name, cell, start, HERE / "peers" / script))
+            found.append(Group("peers", cell, tuple(entries)))
     return found
 
 
-ENTRIES = _entries()
+GROUPS = _groups()
+ENTRIES = [entry for group in GROUPS for entry in group.entries]
 
 
 def write_text(folder: Path, words: Path, *, count: int = 400_000) -> None:

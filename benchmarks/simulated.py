@@ -52,6 +52,10 @@ class World:
         """Whether there is no single best, so that "use X" is always false."""
         return self.lead == 0 or self.best > 1
 
+    def best_among(self, left: Mask) -> Mask:
+        """In which races nobody is missing who is as good as the best: `left` is (race, configuration)."""
+        return np.asarray(left[:, self.speeds() == 0].all(1))
+
     def speeds(self) -> Array:
         """Logarithms, the best first."""
         behind = np.arange(self.size) - self.best + 1
@@ -91,6 +95,8 @@ class Ends:
     level: Mask
     #: Whether "level" was said of configurations that differ by more than the tolerance.
     wrong_level: Mask
+    #: The best was found, or those that are left were called level, rightly, and the best is among them.
+    answered: Mask
     #: Who is left: (race, configuration).
     survivors: Mask
     repetitions: Array
@@ -146,7 +152,8 @@ def follow(
             over = one | even | (runs + alive.sum(1) > most_runs)
             left = alive & ~over[:, None] & racing[:, None]
     right = one & alive[:, 0] & (not world.undecided)
-    return Ends(false, since, right, even, wrong_level, alive, taken, runs, seconds), values
+    answered = right | (even & ~wrong_level & world.best_among(alive))
+    return Ends(false, since, right, even, wrong_level, answered, alive, taken, runs, seconds), values
 
 
 def simulated(
@@ -175,29 +182,39 @@ def grid(world: World, draw: np.random.Generator, races: int, repetitions: int) 
 def grid_curve(
     world: World, seed: int, races: int, counts: Sequence[int], enough: float
 ) -> tuple[dict[int, float], float]:
-    """How often a full grid of so many repetitions finds the best, by repetitions; and run-seconds of one repetition.
+    """How often a full grid of so many repetitions gives the right answer; and run-seconds of one repetition.
 
     The grid is looked at once, at its end, with the same fit and Bonferroni's margin for all pairs at the same error
-    rate. Grids larger than one that finds it often enough are taken to find it always.
+    rate. Grids larger than one that is right often enough are taken to be right always.
     """
     draw = np.random.default_rng(seed)
     parts = [grid(world, draw, count, max(counts)) for count in batches(races)]
-    each = ERROR_RATE / (world.size * (world.size - 1) / 2)
     found: dict[int, float] = {}
     for count in counts:
         if max(found.values(), default=0.0) >= enough:
             found[count] = 1.0
             continue
-        found[count] = sum(_found_by_grid(values[:, :, :count], each) for values in parts) / races
+        found[count] = sum(answered_by_grid(world, values[:, :, :count]) for values in parts) / races
     seconds = sum(float(np.nansum(np.exp(-values[:, :, :DRIFT_PERIOD]))) for values in parts) / DRIFT_PERIOD
     return found, seconds / races
 
 
-def _found_by_grid(values: Array, error: float) -> int:
-    """In how many grids the first is ahead of all others."""
-    found = fit(values)
-    reach = -stdtrit(found.freedom[:, 0, 1:], error / 2) * found.error[:, 0, 1:]
-    return int((found.estimate[:, 0, 1:] > reach).all(1).sum())
+def answered_by_grid(world: World, values: Array) -> int:
+    """How many grids give the right answer: who is not beaten is the best alone, or those who are not are level."""
+    found, speeds, tolerance = fit(values), world.speeds(), math.log1p(TOLERANCE)
+    apart = speeds[:, None] - speeds[None, :]
+    distinct, place = np.unique(found.freedom.ravel(), return_inverse=True)
+    quantiles = -stdtrit(distinct, ERROR_RATE / (world.size * (world.size - 1) / 2) / 2)
+    with np.errstate(invalid="ignore"):
+        reach = quantiles[place].reshape(found.error.shape) * found.error
+    reach = np.where(np.isnan(reach), np.inf, reach)
+    others = ~np.eye(world.size, dtype=bool)
+    ahead = np.where(others & (found.estimate + reach >= tolerance), found.estimate - reach, -np.inf)
+    left = ~out(ahead)
+    one = (left.sum(1) == 1) & left[:, 0] & (not world.undecided)
+    level = all_level(found.estimate, reach, left, tolerance) & (left.sum(1) > 1)
+    wrong = (left[:, :, None] & left[:, None, :] & (np.abs(apart) > tolerance)).any((1, 2))
+    return int((one | (level & ~wrong & world.best_among(left))).sum())
 
 
 def coverage(world: World, seed: int, races: int, repetitions: int) -> float:

@@ -14,8 +14,10 @@ Figure = dict[str, Any]
 MOST_FALSE, COVERED, LEAST_RIGHT = 0.05, (0.93, 0.97), 0.95
 #: Run-seconds of races that stop when they are sure, as a share of those of a grid.
 MOST_SECONDS = 0.25
-#: Cells in which races are sure less often than this are not compared with grids: neither finds the best.
-_SETTLED = 0.5
+#: Cells in which races are right less often than this are not compared with grids: most races are open in them.
+SETTLED = 0.5
+#: How often it is enough to be right in one of the comparisons.
+_CONTENT = 0.99
 
 
 def bars(figures: Sequence[Figure]) -> list[str]:
@@ -51,10 +53,11 @@ def bars(figures: Sequence[Figure]) -> list[str]:
             found.append(_bar(claim, capped["right"], capped["right"] >= LEAST_RIGHT, needed, figure["cell"]))
             needed = f"at most {_percent(MOST_FALSE)}"
             found.append(_bar("wrong", capped["false"], capped["false"] <= MOST_FALSE, needed, figure["cell"]))
-    if ratios := savings(figures)[EQUAL]:
-        middle, needed = median(ratios), f"at most {_percent(MOST_SECONDS)}"
-        where = f"median of {len(ratios)} cells"
-        found.append(_bar(f"run-seconds against {EQUAL}", middle, middle <= MOST_SECONDS, needed, where))
+    for grid, ratios in savings(figures).items():
+        if ratios:
+            middle, where = median(ratios), f"median of {len(ratios)} cells"
+            found.append(_bar(f"run-seconds against {grid}", middle, middle <= MOST_SECONDS,
+                              f"at most {_percent(MOST_SECONDS)}", where))
     for kind, claim in (("targets", "false claims of races to a target that is missed now and then"),
                         ("guard", "races in which the guard sets a configuration aside wrongly")):
         rates = {figure["cell"]: _rate(figure[kind]) for figure in others if kind in figure}
@@ -85,35 +88,54 @@ def _wrong(figure: Figure) -> float:
 
 
 def _worst_once(figure: Figure) -> float:
-    return max(map(float, figure["fixed"].values()))
+    return max(map(float, figure.get("fixed", {"": 0.0}).values()))
 
 
-EQUAL = "the grid of equal error"
-AVERAGE = "one grid for all cells, right as often on average"
 EVERYWHERE = "one grid for all cells, right as often in each"
+UNDISTURBED = "one grid for all cells without disturbances, right as often in each"
+CONTENT = f"the same, if being right in {100 * _CONTENT:.0f} % of races is enough"
+AVERAGE = "the same, right as often on average"
+EQUAL = "a grid made for the cell, by someone who knows its noise and lead"
 
 
 def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
     """Run-seconds of races that stop when they are sure, divided by those of full grids, cell by cell.
 
-    The grid of equal error is the smallest that is right as often in that very cell, judged once by the same analysis
-    with the same promised error. One grid for all cells of a size, which whoever does not know noise and lead has to
-    plan, is right as often on average, or in each.
+    A grid is judged once, by the same analysis with the same promised error. One grid for all cells of a size, which
+    whoever does not know noise, lead and disturbances has to plan, is right as often as the race in each.
     """
     compared = [figure for figure in figures if "grid" in figure]
-    found: dict[str, list[float]] = {EQUAL: [], AVERAGE: [], EVERYWHERE: []}
+    found: dict[str, list[float]] = {name: [] for name in (EVERYWHERE, UNDISTURBED, CONTENT, AVERAGE, EQUAL)}
     for size in _sizes(compared):
-        group = [figure for figure in compared if figure["size"] == size]
-        mean = {count: fmean(figure["grid"]["right"][count] for figure in group) for count in group[0]["grid"]["right"]}
-        average = _repetitions(mean, fmean(figure["until_sure"]["right"] for figure in group))
-        settled = [figure for figure in group if figure["until_sure"]["right"] >= _SETTLED]
-        needed = [_repetitions(figure["grid"]["right"], figure["until_sure"]["right"]) for figure in settled]
-        for figure, enough in zip(settled, needed, strict=True):
-            share = figure["until_sure"]["seconds"] / figure["grid"]["repetition"]
-            found[EQUAL].append(share / enough)
-            found[AVERAGE].append(share / average)
-            found[EVERYWHERE].append(share / max(needed))
+        group = _settled([figure for figure in compared if figure["size"] == size])
+        plain = [figure for figure in group if figure["situation"] == "undisturbed"]
+        found[EVERYWHERE] += [_share(figure, max(map(equal, group))) for figure in group]
+        if not plain:
+            continue
+        mean = {count: fmean(figure["grid"]["right"][count] for figure in plain) for count in plain[0]["grid"]["right"]}
+        repetitions = {
+            UNDISTURBED: max(map(equal, plain)),
+            CONTENT: max(_repetitions(figure["grid"]["right"], min(_CONTENT, figure["until_sure"]["answered"]))
+                         for figure in plain),
+            AVERAGE: _repetitions(mean, fmean(figure["until_sure"]["answered"] for figure in plain)),
+        }
+        for name, enough in repetitions.items():
+            found[name] += [_share(figure, enough) for figure in plain]
+        found[EQUAL] += [_share(figure, equal(figure)) for figure in plain]
     return found
+
+
+def _share(figure: Figure, repetitions: int) -> float:
+    return float(figure["until_sure"]["seconds"] / figure["grid"]["repetition"] / repetitions)
+
+
+def _settled(figures: Iterable[Figure]) -> list[Figure]:
+    return [figure for figure in figures if figure["until_sure"]["answered"] >= SETTLED]
+
+
+def equal(figure: Figure) -> int:
+    """Repetitions of the smallest grid that is right as often as the race in this very cell."""
+    return _repetitions(figure["grid"]["right"], figure["until_sure"]["answered"])
 
 
 def _repetitions(curve: dict[str, float], right: float) -> int:
@@ -122,7 +144,7 @@ def _repetitions(curve: dict[str, float], right: float) -> int:
     before, reached = 0, 0.0
     for count, share in curve.items():
         if share >= right:
-            return before + math.ceil((int(count) - before) * (right - reached) / max(share - reached, 1e-9))
+            return before + math.ceil((int(count) - before) * (right - reached) / max(share - reached, 1e-9) - 1e-9)
         before, reached = int(count), max(share, reached)
     return before
 
@@ -132,14 +154,18 @@ def pages(figures: Sequence[Figure]) -> dict[str, str]:
     lines = bars(figures)
     figures, others = _split(figures)
     null = [figure for figure in figures if figure["undecided"]]
-    told = [figure for figure in figures if not figure["undecided"] and figure["situation"] == "undisturbed"]
+    led = [figure for figure in figures if not figure["undecided"]]
     return {
         "false claims": _false(null),
+        "false claims with a best": _false_with_best(led),
         "coverage": _coverage(null),
-        "right": _right([figure for figure in told if not figure["ladder"]]),
+        "right": _right([figure for figure in figures
+                         if figure["situation"] == "undisturbed" and ("fixed" in figure or not figure["undecided"])]),
         "disturbed": _disturbed([figure for figure in figures if "capped" in figure]),
         "targets": _targets([figure for figure in others if "targets" in figure]),
+        "guard": _guard([figure for figure in others if "guard" in figure]),
         "savings": _savings(figures),
+        "grids": _grids([figure for figure in figures if "grid" in figure and figure["situation"] == "undisturbed"]),
         "bars": "\n".join(f"- {line[0].upper()}{line[1:]}." for line in lines),
     }
 
@@ -154,22 +180,25 @@ def _false(null: Sequence[Figure]) -> str:
                           if (figure["situation"], figure["size"]) == (situation, size)), default=None))
             for size in sizes
         )])  # fmt: skip
-    for count in null[0]["fixed"] if null else ():
+    once = [figure for figure in null if "fixed" in figure]
+    for count in once[0]["fixed"] if once else ():
         rows.append([f"{count} repetitions, worst situation", *(
-            _percent(max(figure["fixed"][count] for figure in null if figure["size"] == size))
+            _percent(max((figure["fixed"][count] for figure in once if figure["size"] == size), default=None))
             for size in sizes
         )])  # fmt: skip
     return _table(rows)
 
 
-def worst_table(figures: Sequence[Figure]) -> str:
-    """Situations by sizes, of those in which false claims are most frequent."""
-    found = [figure for figure in figures if "worst" in figure]
-    sizes = _sizes(found)
-    rows = [["followed to the end, noise 15 %", *(f"{size} configurations" for size in sizes)]]
-    for situation in dict.fromkeys(figure["situation"] for figure in found):
-        by_size = {figure["size"]: figure["worst"] for figure in found if figure["situation"] == situation}
-        rows.append([situation, *(_percent(by_size.get(size)) for size in sizes)])
+def _false_with_best(led: Sequence[Figure]) -> str:
+    """Situations by sizes; the worst of all noises and leads."""
+    sizes = _sizes(led)
+    rows = [["followed to the end", *(f"{size} configurations" for size in sizes)]]
+    for situation in dict.fromkeys(figure["situation"] for figure in led):
+        rows.append([situation, *(
+            _percent(max((_wrong(figure) for figure in led
+                          if (figure["situation"], figure["size"]) == (situation, size)), default=None))
+            for size in sizes
+        )])  # fmt: skip
     return _table(rows)
 
 
@@ -191,13 +220,15 @@ def _right(told: Sequence[Figure]) -> str:
         for noise in sorted({figure["noise"] for figure in told}):
             by_size = {figure["size"]: figure["until_sure"] for figure in told
                        if (figure["lead"], figure["noise"]) == (lead, noise)}  # fmt: skip
-            rows.append([_percent(lead, 0), _percent(noise, 0), *(_ending(by_size.get(size)) for size in sizes)])
+            rows.append([_percent(lead, 0), _percent(noise, 0), *(_ending(by_size.get(size), lead) for size in sizes)])
     return _table(rows)
 
 
-def _ending(sure: Figure | None) -> str:
+def _ending(sure: Figure | None, lead: float) -> str:
     if sure is None:
         return "–"
+    if lead == 0:
+        return f"level {_percent(sure['level'], 0)}; {sure['runs']:.0f} runs"
     level = f", level {_percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
     return f"{_percent(sure['right'], 0)}{level}; {sure['runs']:.0f} runs"
 
@@ -210,42 +241,45 @@ def _targets(figures: Sequence[Figure]) -> str:
     return _table(rows)
 
 
+def _guard(figures: Sequence[Figure]) -> str:
+    rows = [["configurations; scatter by seeds; test examples", "races in which one was set aside wrongly"]]
+    return _table([*rows, *([figure["cell"].replace(", ", "; "), _percent(figure["guard"])] for figure in figures)])
+
+
 def _savings(figures: Sequence[Figure]) -> str:
-    """Shares of the run-seconds of grids, and how little a race can take at all."""
+    """Shares of the run-seconds of grids, and how much running everything three times takes of them."""
     compared = [figure for figure in figures if "grid" in figure]
     sizes = _sizes(compared)
     groups = [compared, *([figure for figure in compared if figure["size"] == size] for size in sizes)]
-    rows = [["share of the run-seconds of", "median of all cells", *(f"{size} configurations" for size in sizes)]]
+    rows = [["compared with", "median of all cells", *(f"{size} configurations" for size in sizes)]]
     for claim in savings(compared):
         rows.append([claim, *(_middle(savings(group)[claim]) for group in groups)])
-    for times, words in ((1, "of that, everything just once"), (2, "of that, everything twice")):
-        rows.append([words, *(_middle(_least(group, times)) for group in groups)])
-    for least, words in ((0, "of that, a test that knows noise and lead beforehand"),
-                         (1, "of that, the same if it runs everything twice")):
-        rows.append([words, *(_middle(_ideal(group, least)) for group in groups)])
+    three = [[3 / equal(figure) for figure in _settled(group) if figure["situation"] == "undisturbed"]
+             for group in groups]
+    return _table([*rows, ["of that one, only running everything three times", *map(_middle, three)]])
+
+
+def _grids(compared: Sequence[Figure]) -> str:
+    """Cell by cell: full repetitions that the race took the time of, and those of the smallest grid that is as good."""
+    sizes = _sizes(compared)
+    rows = [["lead", "noise", *(f"{size} configurations" for size in sizes)]]
+    for lead in sorted({figure["lead"] for figure in compared}):
+        for noise in sorted({figure["noise"] for figure in compared}):
+            group = _settled(figure for figure in compared if (figure["lead"], figure["noise"]) == (lead, noise))
+            by_size = {figure["size"]: figure for figure in group}
+            if by_size:
+                rows.append([_percent(lead, 0), _percent(noise, 0), *(_both(by_size.get(size)) for size in sizes)])
     return _table(rows)
+
+
+def _both(figure: Figure | None) -> str:
+    if figure is None:
+        return "–"
+    return f"{figure['until_sure']['seconds'] / figure['grid']['repetition']:.1f} against {equal(figure)}"
 
 
 def _middle(ratios: Sequence[float]) -> str:
     return _percent(median(ratios), 0) if ratios else "–"
-
-
-def _equal(figure: Figure) -> int:
-    """Repetitions of the grid of equal error."""
-    return _repetitions(figure["grid"]["right"], figure["until_sure"]["right"])
-
-
-def _least(figures: Sequence[Figure], times: int) -> list[float]:
-    """What running everything so often takes of the grids of equal error."""
-    return [times / _equal(figure) for figure in figures if figure["until_sure"]["right"] >= _SETTLED]
-
-
-def _ideal(figures: Sequence[Figure], least: int) -> list[float]:
-    """Run-seconds of a test that knows everything, divided by those of the grid of equal error."""
-    return [
-        figure["ideal"][least] / figure["grid"]["repetition"] / _equal(figure)
-        for figure in figures if "ideal" in figure and figure["until_sure"]["right"] >= _SETTLED
-    ]
 
 
 def _disturbed(capped: Sequence[Figure]) -> str:

@@ -1,10 +1,10 @@
 """How often verdicts are wrong, right and open, in simulated races with known answers, and how many runs they take.
 
-    .venv/bin/python benchmarks/verdicts.py --races 8000 --others 2000 --seed 3 --json verdicts.json --write-docs
+    .venv/bin/python benchmarks/verdicts.py --races 6000 --others 300 --seed 3 --json verdicts.json --write-docs
 
 Every race is judged by the product's own rule, after every repetition (`simulated.py`). Nothing is trained: a thousand
 races of eight configurations take a few seconds, all of the above a good half hour of one core. Figures of earlier
-calls are used with `--figures FILE…`.
+calls are used with `--figures FILE…`; they must be of the same rule.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from frontier import ideal
-from simulated import STRAGGLER_SHARE, Ends, World, coverage, grid_curve, joined, simulated
+from simulated import BATCH, STRAGGLER_SHARE, Ends, World, coverage, grid_curve, joined, simulated
 from simulated_guard import Guards, set_aside_wrongly
 from simulated_targets import false_claims, target_worlds
 from verdict_picture import draw_picture
-from verdict_tables import bars, pages, worst_table
+from verdict_tables import SETTLED, bars, pages
 
 from velodrome.analysis.blocks import ERROR_RATE
 
 SIZES = (2, 4, 8, 16)
-#: As many as were raced for real; in a few situations, because they take long.
-MANY, MANY_SITUATIONS = 24, ("undisturbed", "stragglers", "one with 2× the noise", "missing runs")
+#: Sizes at which only false claims are simulated, in the worst situations and at the noise at which nothing is called
+#: level before: the rule's constants lie between those of the others, or are those of the largest.
+BETWEEN, WORST_NOISE = (3, 6, 12, 24), 0.15
+WORST = ("undisturbed", "stragglers", "one with 2× the noise", "one with 3× the noise", "half with 2× the noise",
+         "missing runs")
 NOISES = (0.02, 0.05, 0.15)
 LEADS = (0.03, 0.1, 0.3)
 #: Repetitions after which a race is looked at once, and after which one that is not sure is given up.
 FIXED, LAST = (3, 5, 10), 30
 #: Repetitions of the grids that are compared.
-GRIDS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 25, 30, 40, 60)
-#: Of the races asked for, the share that is enough where false claims are not near the promised rate, and where a cell
-#: has a best, so that what counts is how often it is found.
-CLEAR, LED = 1 / 4, 1 / 8
+GRIDS = (*range(2, 17), 18, 20, 22, 25, 28, 31, 35, 40, 46, 53, 60)
+#: Of the races asked for, the share that is enough where false claims are not near the promised rate, where races are
+#: compared with grids, and in disturbed races that have a best.
+CLEAR, COMPARED, LED = 1 / 3, 1 / 4, 1 / 16
 #: Where false claims are more frequent than this, all races are simulated.
 NEAR = 0.8 * ERROR_RATE
 #: The plain interval of a pair rests on its own runs: how many others there are hardly matters.
-COVERED_SIZES = (2, 8)
+COVERED_SIZES, COVERED_RACES = (2, 8), 16_000
 #: Runs within which eight configurations have to be told apart at a lead of 10 % and noise of 5 %.
 MOST_RUNS = 110
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "verdicts.md"
@@ -63,8 +65,6 @@ SITUATIONS: dict[str, Callable[[World], World]] = {
     "shared by repetition": lambda world: replace(world, shared=0.1),
 }
 TIED = "two equal, the others 30 % behind"
-#: Where false claims are most frequent, and the noise at which nothing is called level before.
-WORST, WORST_NOISE = ("undisturbed", "one with 2× the noise", "one with 3× the noise", "half with 2× the noise"), 0.15
 
 
 @dataclass(frozen=True)
@@ -75,51 +75,22 @@ class Cell:
     @property
     def name(self) -> str:
         world = self.world
-        lead = f"lead={100 * world.lead:.0f}" + (" ladder" if world.ladder else "")
-        return f"K={world.size} noise={100 * world.noise:.0f} {lead} {self.situation}"
+        return f"K={world.size} noise={100 * world.noise:.0f} lead={100 * world.lead:.0f} {self.situation}"
 
 
 def cells() -> Iterator[Cell]:
-    """Races without a single best in all situations, and races with one."""
+    """Races without a single best and races with one, in all situations; then those of sizes between."""
     for size in SIZES:
         for situation, disturb in SITUATIONS.items():
             for noise in NOISES:
-                yield Cell(situation, disturb(World(size, noise)))
+                for lead in (0.0, *LEADS):
+                    yield Cell(situation, disturb(World(size, noise, lead)))
         for noise in NOISES if size > 2 else ():
             yield Cell(TIED, World(size, noise, 0.3, best=2))
-        for noise in NOISES:
-            for lead in LEADS:
-                yield Cell("undisturbed", World(size, noise, lead))
-                if size > 2:
-                    yield Cell("undisturbed", World(size, noise, lead, ladder=True))
-        for situation, disturb in SITUATIONS.items() if size == 8 else ():
-            if situation != "undisturbed":
-                yield Cell(situation, disturb(World(size, 0.05, 0.1)))
-
-
-def many() -> Iterator[Cell]:
-    """A few cells of many configurations."""
-    for situation in MANY_SITUATIONS:
-        yield Cell(situation, SITUATIONS[situation](World(MANY, 0.05)))
-    yield Cell(TIED, World(MANY, 0.05, 0.3, best=2))
-    for lead in (0.1, 0.3):
-        yield Cell("undisturbed", World(MANY, 0.05, lead))
-
-
-def worst_cells() -> Iterator[Cell]:
-    """The races without a best in which false claims are most frequent."""
-    for size in (2, 3, 4, 8, 16, MANY):
+    for size in BETWEEN:
         for situation in WORST:
             yield Cell(situation, SITUATIONS[situation](World(size, WORST_NOISE)))
-        if size > 2:
-            yield Cell(TIED, World(size, WORST_NOISE, 0.3, best=2))
-
-
-def measure_worst(cell: Cell, races: int, seed: int) -> dict[str, Any]:
-    """How often something false is claimed when a race is followed to the end."""
-    ends = simulated(cell.world, seed, races, LAST, until_sure=True)
-    return {"worst": float(ends.false.mean()), "cell": f"{cell.name}, worst", "situation": cell.situation,
-            "size": cell.world.size, "races": races}
+        yield Cell(TIED, World(size, WORST_NOISE, 0.3, best=2))
 
 
 def shares(ends: Ends) -> dict[str, float]:
@@ -127,6 +98,7 @@ def shares(ends: Ends) -> dict[str, float]:
     return {
         "false": float(ends.false.mean()), "right": float(ends.right.mean()), "level": float(ends.level.mean()),
         "wrong_level": float(ends.wrong_level.mean()), "open": float(ends.open.mean()),
+        "answered": float(ends.answered.mean()),
         "repetitions": float(ends.repetitions.mean()), "runs": float(ends.runs.mean()),
         "seconds": float(ends.seconds.mean()),
     }  # fmt: skip
@@ -135,8 +107,7 @@ def shares(ends: Ends) -> dict[str, float]:
 def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
     """All figures of a cell. Where false claims are not near the promised rate, fewer races are enough."""
     world = cell.world
-    few = max(int(races * (CLEAR if world.undecided else LED)), min(races, 100))
-    mixed = zlib.crc32(f"{seed} {cell.name}".encode())
+    few, mixed = _few(cell, races), _mixed(cell, seed)
     ends, count = simulated(world, mixed, few, LAST, until_sure=True), few
     if few < races and ends.false.mean() > NEAR:
         ends = joined([ends, simulated(world, mixed + 3, races - few, LAST, until_sure=True)])
@@ -145,22 +116,36 @@ def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
         "cell": cell.name, "situation": cell.situation, **asdict(world), "undecided": world.undecided,
         "races": count, "until_sure": shares(ends),
     }  # fmt: skip
-    if world.undecided:
+    if world.undecided and world.size in SIZES:
         since = simulated(world, mixed + 4, few, FIXED[-1], until_sure=False).false_since
         found["fixed"] = {str(number): float(((since > 0) & (since <= number)).mean()) for number in FIXED}
-        if world.size in COVERED_SIZES:
-            found["coverage"] = {str(number): coverage(world, mixed, races, number) for number in FIXED}
-    elif cell.situation == "undisturbed" and world.size < MANY:
-        curve, repetition = grid_curve(world, mixed + 1, few, GRIDS, float(ends.right.mean()))
-        found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
-        if not world.ladder:
-            error = min(0.5, max(1 - float(ends.right.mean()), 1 / count))
-            found["ideal"] = [ideal(world, mixed + 2, few, error, least)[1] for least in (1, 2)]
-    if (world.size, world.noise, world.lead, world.ladder) == (8, 0.05, 0.1, False):
+    if (world.size, world.noise, world.lead) == (8, 0.05, 0.1):
         count = races if cell.situation == "undisturbed" else few
         ends = simulated(world, mixed, count, 2 * LAST, until_sure=True, most_runs=MOST_RUNS)
         found["capped"] = {"most_runs": MOST_RUNS, "races": count, **shares(ends)}
     return found
+
+
+def complete(found: dict[str, Any], cell: Cell, races: int, seed: int) -> None:
+    """Add how often plain intervals contain the truth, and how large the grid that is right as often is."""
+    world, mixed, sure = cell.world, _mixed(cell, seed), found["until_sure"]
+    if world.undecided and world.size in COVERED_SIZES and found.get("covered") != COVERED_RACES:
+        found["covered"] = COVERED_RACES
+        found["coverage"] = {str(number): coverage(world, mixed, COVERED_RACES, number) for number in FIXED}
+    if world.size in SIZES and cell.situation != TIED and sure["answered"] >= SETTLED and "grid" not in found:
+        plain = cell.situation == "undisturbed"
+        few = _few(cell, races) if plain else min(_few(cell, races), BATCH)
+        curve, repetition = grid_curve(world, mixed + 1, few, GRIDS if plain else GRIDS[::2], sure["answered"])
+        found["grid"] = {"right": {str(number): right for number, right in curve.items()}, "repetition": repetition}
+
+
+def _few(cell: Cell, races: int) -> int:
+    share = CLEAR if cell.world.undecided else COMPARED if cell.situation == "undisturbed" else LED
+    return max(int(races * share), min(races, 100))
+
+
+def _mixed(cell: Cell, seed: int) -> int:
+    return zlib.crc32(f"{seed} {cell.name}".encode())
 
 
 def measure_others(races: int, seed: int) -> list[dict[str, Any]]:
@@ -197,30 +182,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of all races [1]")
     parser.add_argument("--others", type=int, default=0, metavar="RACES",
                         help="also simulate so many races to a target, and of accuracies, per cell")
-    parser.add_argument("--worst", action="store_true",
-                        help="simulate only where false claims are most frequent, and write only that table")
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="files of earlier calls")
     parser.add_argument("--json", type=Path, help="file for all figures, rewritten after every cell")
     parser.add_argument("--write-docs", action="store_true", help="write the tables and the picture of the docs")
     options = parser.parse_args()
     figures = [figure for file in options.figures for figure in json.loads(file.read_text())]
-    known = {figure["cell"] for figure in figures}
-    if options.worst:
-        for cell in worst_cells():
-            if f"{cell.name}, worst" not in known:
-                figures.append(found := measure_worst(cell, options.races, options.seed))
-                print(f"{found['cell']:58} false {100 * found['worst']:.2f} %", flush=True)
-                if options.json:
-                    options.json.write_text(json.dumps(figures, indent=1) + "\n")
-        if options.write_docs:
-            write_page(PAGE, {"worst": worst_table(figures)})
-        return 0
-    chosen = [cell for cell in (*cells(), *many()) if all(word in cell.name.split() for word in options.cells.split())]
+    known = {figure["cell"]: figure for figure in figures}
+    chosen = [cell for cell in cells() if all(word in cell.name.split() for word in options.cells.split())]
     began = time.perf_counter()
     for cell in chosen:
-        if cell.name in known:
-            continue
-        figures.append(found := measure(cell, options.races, options.seed))
+        if cell.name not in known:
+            figures.append(known.setdefault(cell.name, measure(cell, options.races, options.seed)))
+        found = known[cell.name]
+        complete(found, cell, options.races, options.seed)
         sure = found["until_sure"]
         words = [f"{name} {100 * sure[name]:.1f} %" for name in ("false", "right", "level", "open")]
         print(f"{cell.name:58} {', '.join(words)}, {sure['runs']:.0f} runs", flush=True)

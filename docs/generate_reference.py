@@ -167,7 +167,7 @@ def engines_page() -> str:
         "# Engines and strategies\n",
         "`velodrome engines` shows the same with what is missing on your machine.\n",
         "Consistency: `bsp`, every worker waits for all others at each step; `asp`, no worker waits for another;\n"
-        "`none`, there is only one.\n",
+        "`periodic`, workers synchronize every few steps; `none`, there is only one.\n",
     ]
     for engine in all_forms():
         install = next((need.install for need in engine.needs), "")
@@ -176,8 +176,9 @@ def engines_page() -> str:
             needs = "; ".join([*(f"`{need.install}`" for need in strategy.needs), *filter(None, [strategy.hardware])])
             roles = "one process" if strategy.one_process else ", ".join(strategy.roles)
             kind = "synchronous" if strategy.synchronous else "asynchronous"
-            rows.append([f"`{strategy.name}`", strategy.description, kind, strategy.consistency, roles, needs])
-        headings = ["strategy", "what it does", "kind", "consistency", "roles", "needs"]
+            options = ", ".join(f"`--{name.replace('_', '-')}`" for name in strategy.options)
+            rows.append([f"`{strategy.name}`", strategy.description, kind, strategy.consistency, roles, options, needs])
+        headings = ["strategy", "what it does", "kind", "consistency", "roles", "options of its own", "needs"]
         named = engine.name if engine.framework is None else f"{engine.name} --framework {engine.framework}"
         parts += [f"## `{named}`\n\n{engine.description}. Install: `{install}`.\n", table(headings, rows)]
         parts += ["Whose parts train, and those of `--implementation stock`:\n", implementations_of(engine)]

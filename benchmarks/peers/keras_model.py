@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -90,8 +91,8 @@ def gpt_mini(keras: Any) -> Any:
     return model
 
 
-def timer(keras: Any) -> Any:
-    """A callback that times the second epoch; the first, as long, is the warm-up.
+def timer(keras: Any, report: Callable[[int], None] | None = None, steps: int = 0) -> Any:
+    """A callback that times the second epoch; the first, as long, is the warm-up. It reports the steps of every epoch.
 
     Only epochs are watched: a callback on every batch would make `fit` slower than it is, and is not allowed under a
     parameter server.
@@ -105,5 +106,7 @@ def timer(keras: Any) -> Any:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.seconds = time.perf_counter() - self._began
+            if report:
+                report((epoch + 1) * steps)
 
     return Timer()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from synthetic_races import beside, repeated, result
 from velodrome.analysis.compare import compare
-from velodrome.analysis.doubts import doubts, is_too_good
+from velodrome.analysis.doubts import doubts, is_too_good, late_note
+from velodrome.analysis.recommend import recommend
 from velodrome.analysis.statistics import Ratio
 
 pytestmark = pytest.mark.unit
@@ -52,3 +55,19 @@ def test_only_an_efficiency_beyond_noise_is_suspect(place: Ratio, suspect: bool)
 
 def test_one_worker_may_be_faster_than_single() -> None:
     assert doubts(compare([*SINGLE, result(rate=200)])) == []
+
+
+def _at(hours: list[float], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [run | {"started": 3600 * hour} for hour, run in zip(hours, runs, strict=True)]
+
+
+def test_a_configuration_that_ran_after_the_others_is_a_reason_for_doubt() -> None:
+    others = _at([1, 2, 3], SINGLE)
+    for hours, late in (([1.5, 2.5, 3.5], 0), ([1.5, 9, 3.5], 1), ([8, 9, 10], 2)):
+        found = recommend(compare([*others, *_at(hours, repeated([190, 192, 188], workers=2))]))
+        assert found.reliable == (late < 2), hours
+    assert found.doubts == ("2 of 3 runs of torch/ddp with 2 workers ran after later repetitions of others had begun, "
+                            "so what changed on the machine meanwhile counts as theirs",)
+    assert found.verdict == "not reliable: use torch/ddp with 2 workers: the fastest of 2 configurations."
+    assert "run together" in found.next
+    assert late_note(compare(others)) == late_note([]) == ""

@@ -78,7 +78,7 @@ def test_the_recorded_language_model_is_better_than_both_baselines_of_its_text()
 
     page = RECORDED.read_text()
     perplexity = float(re.search(r"\*\*Test perplexity ([\d.]+)\*\*", page)[1])
-    stated = {name: float(re.search(rf"{name} ([\d.]+)", page)[1]) for name in ("unigram", "bigram")}
+    stated = {name: float(re.search(rf"{name} (\d+\.\d+)", page)[1]) for name in ("unigram", "bigram")}
     assert perplexity < stated["bigram"] < stated["unigram"]
     if os.environ.get("VELODROME_DATA_MIRROR", "").startswith("http") or not catalogue.is_here("ptb"):
         pytest.skip("the Penn Treebank is not on this machine; `velodrome data prepare ptb` fetches it")

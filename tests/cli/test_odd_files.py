@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from synthetic_races import repeated, write_race
+from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.worker import checkpoint
 
 pytestmark = pytest.mark.timeout(60)
@@ -105,3 +106,27 @@ def test_a_checkpoint(tmp_path, make):
     (tmp_path / "checkpoints").mkdir()
     make(tmp_path / "checkpoints" / "epoch-0002.safetensors")
     assert checkpoint.latest(tmp_path) is None
+
+
+@pytest.mark.parametrize("make", [pipe, zeros, sparse, deep])
+def test_the_description_of_a_saved_model(tmp_path, make):
+    make(tmp_path / DESCRIPTION)
+    with pytest.raises((OSError, ValueError)):
+        read_description(tmp_path)
+
+
+@pytest.mark.parametrize("make", [pipe, zeros, sparse, deep])
+def test_what_pages_read_of_a_run(runs, make):
+    pytest.importorskip("starlette")
+    from velodrome.web.live_run import LiveRun
+    from velodrome.web.served_models import _test_of
+
+    race = write_race(runs, repeated([1000, 1010]), "race").path
+    run = next(race.glob("*/job.yaml")).parent
+    for name in ("events.jsonl", "result.json"):
+        (run / name).unlink()
+        make(run / name)
+    page = LiveRun(run)
+    page.poll()
+    assert page.result is None
+    assert _test_of(run) == {}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from synthetic_races import repeated, result, write_race
 from velodrome.cli.safe_console import SafeConsole
-from velodrome.printable import LONGEST_LINE, printable, shown
+from velodrome.printable import LONGEST_LINE, bytes_text, printable, shown
 from velodrome.run.store import Store
 from velodrome.spec.job import Job
 
@@ -53,6 +53,13 @@ def test_a_huge_word_is_shortened_and_a_path_is_not():
     assert len(printable(f"{HUGE}\n{HUGE}")) < 2 * LONGEST_LINE + 10
     path = "/" + "d" * 4095
     assert printable(path) == path
+
+
+@pytest.mark.parametrize(("count", "text"), [
+    (0, "0 bytes"), (812, "812 bytes"), (1024, "1.0 KiB"), (20_000_000, "19.1 MiB"), (2**40, "1,024.0 GiB"),
+])
+def test_an_amount_of_memory_has_the_unit_that_suits_it(count: int, text: str) -> None:
+    assert bytes_text(count) == text
 
 
 @pytest.mark.parametrize("given", [ATTACK.replace("[/red]", ""), Text(ATTACK)])

@@ -175,12 +175,19 @@ def test_a_decompression_bomb_is_not_even_decoded(tmp_path, side):
     assert len(everything(load_photos(folder, "skip"))) == 30
 
 
-def test_more_pixels_than_the_disk_holds_are_refused_before_decoding(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("size", "images", "taken", "way_out"), [
+    ("", "6×8", r"4\.2 KiB", "free some space"),
+    ("?size=100x100", "100×100", r"878\.9 KiB", r"choose a smaller size, for example \?size=64x64 after the name"),
+])
+def test_more_pixels_than_the_disk_holds_are_refused_before_decoding(
+    tmp_path, monkeypatch, size, images, taken, way_out
+):
     folder = write_folders(tmp_path / "photos")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(BadRequest, match=r"choose a smaller size, for example \?size=64x64"):
-        load_photos(folder)
+    told = rf"30 images of {images} take {taken} decoded, and .*cache has 1000 bytes left: {way_out}$"
+    with pytest.raises(BadRequest, match=told):
+        load_photos(f"{folder}{size}")
 
 
 @pytest.mark.parametrize(

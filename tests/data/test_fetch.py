@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import multiprocessing
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -98,6 +100,46 @@ def test_the_rest_of_an_earlier_process_is_continued_and_a_wrong_rest_is_thrown_
             assert is_whole(tiny.data_set(publishers=(f"{server.address}/tiny/",)).load(1, 0.1))
         assert f"bytes={len(rest)}-" in [wanted for _, wanted in server.requests]
         assert not part.exists()
+
+
+def test_a_complete_data_set_keeps_nothing_of_killed_processes(tmp_path, monkeypatch, own_cache):
+    """Neither a download that another source has replaced nor a file that was killed while it was written."""
+    monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "m")))
+    (own_cache / "tiny").mkdir(parents=True)
+    payload = IMAGES.removesuffix(".gz")
+    for left in (f"{IMAGES}.part", "archive.tar.gz.part", f"{payload}.half", f".{payload}.0123456789ab.half"):
+        (own_cache / "tiny" / left).write_bytes(b"half")
+    assert is_whole(tiny.data_set().load(1, 0.1))
+    assert [path.name for path in (own_cache / "tiny").iterdir() if path.suffix in (".part", ".half")] == []
+
+
+_STORER = """
+import os, sys
+from pathlib import Path
+from velodrome.data.cache import files
+write = Path.write_bytes
+def half(path, content):
+    write(path, content[:5])
+    print("half", flush=True)
+    sys.stdin.read()
+Path.write_bytes = half
+place = Path(sys.argv[1])
+with files.exclusive(place):
+    files.store(place / "images", b"ten bytes.")
+"""
+
+
+@pytest.mark.integration
+def test_what_a_process_that_was_killed_while_it_stored_a_file_left_is_overwritten_by_the_next(tmp_path):
+    words = [sys.executable, "-c", _STORER, str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as storer:
+        assert storer.stdout is not None
+        assert storer.stdout.readline() == "half\n"
+        storer.kill()
+    assert [path.read_bytes() for path in tmp_path.glob("*.half")] == [b"ten b"]
+    with cache.exclusive(tmp_path):
+        cache.store(tmp_path / "images", b"ten bytes.")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "images"]
 
 
 def test_breaking_off_again_and_again_ends_with_a_sentence(tmp_path):

@@ -15,6 +15,7 @@ from PIL import Image
 
 from velodrome.data import catalogue
 from velodrome.data.cache import decoded
+from velodrome.data.cache import files as cache
 from velodrome.data.images import decode
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -139,6 +140,18 @@ def test_photographs_are_held_upright(tmp_path):
     assert splits.notes == ()
 
 
+@pytest.mark.parametrize("name", ["a.gif", "a.tif", "a.webp"])
+def test_of_an_animation_or_several_pages_the_first_frame_is_used(tmp_path, name):
+    frames = [Image.fromarray(np.full((6, 8, 3), shade, np.uint8)) for shade in (50, 150, 250)]
+    path = tmp_path / name
+    frames[0].save(path, save_all=True, append_images=frames[1:], **({"lossless": True} if name == "a.webp" else {}))
+    with Image.open(path) as stored:
+        assert stored.n_frames == 3
+    with path.open("rb") as stream:
+        pixels = decode.decode(stream, path.stat().st_size, 6, 8, 3)
+    assert (pixels == 50).all()
+
+
 @pytest.mark.parametrize(
     ("mode", "channels"), [("1", 1), ("L", 1), ("LA", 1), ("I;16", 1), ("P", 3), ("RGB", 3), ("RGBA", 3)]
 )
@@ -194,6 +207,21 @@ def test_a_half_written_copy_is_never_read(tmp_path):
     (images.parent.parent / ".left-by-a-killed-process").mkdir()
     assert len(everything(catalogue.load(name, seed=1, validation=0.1))) == 30
     assert not (images.parent.parent / ".left-by-a-killed-process").exists()
+
+
+def test_what_was_left_half_made_of_another_set_is_removed_unless_it_is_being_made(tmp_path, own_cache):
+    one, two, three = (write_folders(tmp_path / name) for name in ("one", "two", "three"))
+    catalogue.prepare(f"path:{one}")
+    (home,) = (own_cache / "decoded").iterdir()
+    left = home / ".left-by-a-killed-process"
+    left.mkdir()
+    (left / "images.npy").write_bytes(b"half")
+    with cache.exclusive(home):
+        catalogue.prepare(f"path:{two}")
+        assert left.exists()
+    catalogue.prepare(f"path:{three}")
+    assert not left.exists()
+    assert {file.state for file in catalogue.verify(f"path:{one}")} == {"ok"}
 
 
 def _decode(name, queue):

@@ -39,6 +39,8 @@ def check_named(done, scene: Scene, name: str, seconds: int, option: str = "--st
         pytest.param("torch", "ddp", "sleep", id="ddp"),
         pytest.param("torch", "ddp", "sleep-evaluating", id="ddp-evaluating", marks=slow),
         pytest.param("torch", "allreduce", "sleep", id="allreduce", marks=slow),
+        pytest.param("torch", "fsdp", "sleep", id="fsdp", marks=slow),
+        pytest.param("torch", "local-sgd", "sleep", id="local-sgd", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "sleep", id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "allreduce", "sleep", id="tensorflow-allreduce", marks=slow),
     ],
@@ -60,6 +62,12 @@ def test_a_model_that_sleeps_for_ever_on_one_rank_is_found(
     [
         pytest.param("torch", "ddp", "worker", 1, id="ddp", marks=slow),
         pytest.param("torch", "allreduce", "worker", 0, id="allreduce"),
+        pytest.param("torch", "zero1", "worker", 1, id="zero1", marks=slow),
+        pytest.param("torch", "fsdp", "worker", 1, id="fsdp", marks=slow),
+        pytest.param("torch", "local-sgd", "worker", 0, id="local-sgd", marks=slow),
+        pytest.param("torch", "diloco", "worker", 1, id="diloco", marks=slow),
+        pytest.param("torch", "pipeline", "worker", 1, id="pipeline", marks=slow),
+        pytest.param("torch", "tensor", "worker", 0, id="tensor", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "worker", 1, id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "parameter-server", "worker", 1, id="parameter-server-worker", marks=slow),
         pytest.param("tensorflow", "parameter-server", "server", 0, id="parameter-server-server", marks=slow),
@@ -83,9 +91,14 @@ def test_a_process_that_was_stopped_is_found(
 
 
 @slow
-def test_a_process_that_is_stopped_during_its_import_is_found_before_the_start_timeout(velodrome, scene: Scene) -> None:
+@pytest.mark.parametrize("first", ["hello", "resources"])
+def test_a_process_that_is_stopped_during_its_import_is_found_before_the_start_timeout(
+    velodrome, scene: Scene, first: str
+) -> None:
+    """Also before its first heartbeat, which comes a second after `hello`."""
+
     def importing(events: list[dict]) -> bool:
-        return any(event["kind"] == "resources" and event["rank"] == 1 for event in events)
+        return any(event["kind"] == first and event["rank"] == 1 for event in events)
 
     def stop() -> None:
         scene.until(importing)
@@ -94,7 +107,7 @@ def test_a_process_that_is_stopped_during_its_import_is_found_before_the_start_t
     threading.Thread(target=stop, daemon=True).start()
     done = velodrome(*scene.words("torch", "ddp", "--start-timeout", 200, "--stall-timeout", LIMIT["torch"]))
     error = check_named(done, scene, "worker 1", LIMIT["torch"])
-    assert "in phase 'import'" in error["message"]
+    assert re.search(r"in phase '(start|import)'", error["message"])
     assert error["message"].endswith("and its heartbeat stopped")
 
 

@@ -56,17 +56,26 @@ RUNS = {
     "torch": ("--engine", "torch", "--model", "verified_nets:torch_net", "--strategy", "ddp", "--workers", 2),
     "keras": ("--engine", "tensorflow", "--model", "verified_nets:keras_net", "--strategy", "mirrored", "--workers", 2),
     "torch-zoo": ("--engine", "torch", "--model", "dense-128", "--strategy", "allreduce", "--workers", 2),
+    "zero1": ("--engine", "torch", "--model", "verified_nets:torch_net", "--strategy", "zero1", "--workers", 2),
+    "fsdp": ("--engine", "torch", "--model", "verified_nets:torch_net", "--strategy", "fsdp", "--workers", 2),
+    "local-sgd": ("--engine", "torch", "--model", "dense-128", "--strategy", "local-sgd", "--workers", 2),
+    "diloco": ("--engine", "torch", "--model", "dense-128", "--strategy", "diloco", "--workers", 2,
+               "--sync-every", 5),
+    "pipeline": ("--engine", "torch", "--model", "dense-300-100", "--strategy", "pipeline", "--workers", 2),
+    "tensor": ("--engine", "torch", "--model", "dense-300-100", "--strategy", "tensor", "--workers", 2),
     "keras-zoo": ("--engine", "tensorflow", "--model", "dense-128", "--dtype", "float64"),
 }
 
 
 @pytest.mark.parametrize("name", [
-    "torch", *(pytest.param(name, marks=slow) for name in ("keras", "torch-zoo", "keras-zoo")),
+    "torch", *(pytest.param(name, marks=slow) for name in (
+        "keras", "torch-zoo", "keras-zoo", "zero1", "fsdp", "local-sgd", "diloco", "pipeline",
+        "tensor")),
 ])
 def test_a_fresh_process_reproduces_the_reported_metric(
     velodrome, place: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    pytest.importorskip("torch" if "torch" in name else "tensorflow")
+    pytest.importorskip("tensorflow" if "keras" in name else "torch")
     monkeypatch.chdir(place)
     run = trained(velodrome, place, name, *RUNS[name])
     done = velodrome("runs", "verify", name, "--json")
@@ -76,7 +85,7 @@ def test_a_fresh_process_reproduces_the_reported_metric(
     assert found["reported"]["correct"] == found["measured"]["correct"] == result["test"]["correct"]
     assert found["measured"]["total"] == 359
     assert found["measured"]["loss"] == pytest.approx(result["test"]["loss"], rel=found["tolerance"])
-    if name in ("torch", "keras"):
+    if name in ("torch", "keras", "zero1", "fsdp"):
         (warning,) = [message for message in result["warnings"] if "guarantee" in message]
         assert "batch normalisation" in warning
 

@@ -133,6 +133,27 @@ def make_optimizer() -> keras.optimizers.Optimizer:
     return keras.optimizers.RMSprop(0.01, momentum=0.5)
 
 
+def make_clipped() -> keras.optimizers.Optimizer:
+    """Clips gradients much smaller than they are."""
+    return keras.optimizers.SGD(1 / 16, momentum=0.9, clipnorm=1 / 32)
+
+
+def make_clipped_as_a_whole() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(1 / 16, momentum=0.9, global_clipnorm=1 / 32)
+
+
+def make_clipped_by_value() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(1 / 16, momentum=0.9, clipvalue=1 / 512)
+
+
+def make_averaging() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(1 / 16, use_ema=True)
+
+
+def make_scaling() -> keras.optimizers.Optimizer:
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1 / 16))
+
+
 def make_nadam() -> keras.optimizers.Optimizer:
     """One that assigns to a variable of its own in each replica, which Keras cannot do under every strategy."""
     return keras.optimizers.Nadam(0.01)

@@ -35,6 +35,12 @@ def phase(name: str, state: str = "begin", **fields: Any) -> str:
     return line("phase", phase=name, state=state, **({"seconds": 0.1} if state == "end" else {}), **fields)
 
 
+def hello(heartbeat_seconds: float | None) -> str:
+    promised = {} if heartbeat_seconds is None else {"heartbeat_seconds": heartbeat_seconds}
+    return line("hello", host="a", clock=1.0, interpreter="python", python="3.11", versions={}, cores=1, memory_bytes=1,
+                **promised)
+
+
 def heartbeat(steps: int = 0, *, waiting: bool = False) -> str:
     return line("resources", cpu_percent=50.0, memory_bytes=1, network={"in": 0, "out": 0, "loopback": 0}, steps=steps,
                 waiting=waiting)

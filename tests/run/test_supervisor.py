@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import CONNECT, FINISH, Clock, Script, ScriptedGroup, ScriptedLauncher, beats, heartbeat, line
+from scripted import (
+    CONNECT,
+    FINISH,
+    Clock,
+    Script,
+    ScriptedGroup,
+    ScriptedLauncher,
+    beats,
+    heartbeat,
+    hello,
+    line,
+    phase,
+)
 
 from velodrome.cluster.launcher import AllocationEnded, Diagnosis
 from velodrome.cluster.plan import make_plan
@@ -111,6 +123,19 @@ def test_a_process_whose_heartbeat_stops_has_stalled(run: OpenRun) -> None:
     assert done.culprit == ("worker", 1, "10.0.0.2")
     assert "made no progress for 4 s (--stall-timeout): its last event was 'phase train begin'" in done.message
     assert done.seconds < 6
+
+
+@pytest.mark.parametrize(("promised", "found_after"), [(1.0, 4), (0.0, 20), (None, 20)])
+def test_a_process_that_is_stopped_before_its_first_heartbeat_is_found_once_it_was_due(
+    run: OpenRun, promised: float | None, found_after: int
+) -> None:
+    """One that has promised none, as in older versions, is waited for until the start takes too long."""
+    others = [CONNECT[0], *beats(30)]
+    done = Supervised(run, [others, [hello(promised), phase("import")]], {"stall_timeout": 4, "start_timeout": 20})
+    assert done.culprit == ("worker", 1, "10.0.0.2")
+    option = "--stall-timeout" if found_after == 4 else "--start-timeout"
+    assert f"{found_after} s ({option}): its last event was 'phase import begin'" in done.message
+    assert found_after < done.seconds < found_after + 1
 
 
 def test_a_heartbeat_without_progress_is_a_stall_of_who_does_not_wait(run: OpenRun) -> None:

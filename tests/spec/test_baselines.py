@@ -97,3 +97,28 @@ def test_a_combination_that_cannot_be_gives_no_baseline() -> None:
     asked = race(vary={"strategy": ["nonsense"], "workers": [2]})
     found = combinations(asked)
     assert (found.entries, len(found.wrong)) == ([], 1)
+
+
+def test_diloco_with_workers_brings_one_worker_as_control() -> None:
+    """And `single` with its optimizer, where distribution varies."""
+    asked = race(vary={"entry": ["torch/ddp", "torch/diloco"], "workers": [2]})
+    assert added(asked) == ["torch-single-1w-128b-1", "torch-single-1w-128b-1-again", "torch-diloco-1w-128b-1"]
+    jobs = {entry.name: entry.job for entry in expand(asked)}
+    assert [jobs[name].optimizer for name in added(asked)] == ["adam", "adamw", "adamw"]
+    fixed = race(job={"strategy": "diloco", "workers": 2, "engine": "torch"}, vary={"sync_every": [5, 9]})
+    assert added(fixed) == ["torch-diloco-1w-128b-1", "torch-diloco-1w-128b-1-again"]
+    assert added(race(vary={"entry": ["torch/diloco"], "workers": [1, 2]})) == ["torch-single-1w-128b-1"]
+    assert added(race(vary={"entry": ["torch/local-sgd"], "workers": [2]})) == ["torch-single-1w-128b-1"]
+
+
+def test_a_race_of_diloco_alone_gains_its_control_when_it_is_planned(runs: Path) -> None:
+    words = {"vary": {"sync_every": [5]}, "job": {"engine": "torch", "strategy": "diloco", "workers": 2}}
+    planned = plan_race(merge(None, **words), "first", runs, warm=True)
+    assert [(entry.job.workers, entry.baseline) for entry in planned.entries] == [(2, False), (1, True)]
+
+
+def test_a_worker_alone_has_the_batch_of_all() -> None:
+    asked = race(job={"strategy": "diloco", "workers": 3, "engine": "torch", "batch_scope": "per-worker"},
+                 vary={"batch_size": [32]})  # fmt: skip
+    (control,) = [entry.job for entry in expand(asked) if entry.baseline]
+    assert (control.workers, control.batch_size) == (1, 96)

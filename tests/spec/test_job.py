@@ -8,7 +8,7 @@ from velodrome.errors import BadRequest
 from velodrome.run.yaml_files import parse_yaml, read_yaml
 from velodrome.spec.job import Job, Target
 from velodrome.spec.read import make_job
-from velodrome.spec.resolve import batch_of_step, resolve
+from velodrome.spec.resolve import batch_of_step, replicas_of, resolve
 
 pytestmark = pytest.mark.unit
 
@@ -58,6 +58,16 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"strategy": "ddp", "workers": 4, "batch_size": 3}, ["--batch-size 3", "4 workers"]),
         ({"target": "accuracy>=0.9", "validation": 0}, ["--target", "--validation 0"]),
         ({"strategy": "ddp", "keep_going": True}, ["--keep-going", "synchronous"]),
+        ({"strategy": "ddp", "sync_every": 8}, ["--sync-every 8", "torch/local-sgd and torch/diloco have"]),
+        ({"strategy": "fsdp", "compress": "fp16"}, ["--compress fp16", "only torch/ddp has"]),
+        ({"strategy": "pipeline", "workers": 4, "micro_batches": 3}, ["--micro-batches 3", "1f1b", "4 workers"]),
+        ({"strategy": "pipeline", "batch_size": 8, "micro_batches": 9}, ["--micro-batches 9", "batch of 8"]),
+        ({"strategy": "tensor", "workers": 2, "batch_scope": "per-worker"}, ["--batch-scope", "the same batch"]),
+        ({"strategy": "ddp", "pipeline_schedule": "gpipe"}, ["--pipeline-schedule gpipe", "only torch/pipeline has"]),
+        ({"strategy": "tensor", "workers": 4, "mesh": "data=2,fsdp=2"}, ["--mesh", "write data=2,tensor=2"]),
+        ({"strategy": "fsdp", "workers": 2, "mesh": "data=2,fsdp=2"}, ["--mesh", "use --workers 4"]),
+        ({"strategy": "ddp", "mesh": "data=2,tensor=2"}, ["--mesh", "only torch/fsdp and torch/tensor have"]),
+        ({"strategy": "zero1", "optimizer": "mine:make"}, ["'mine:make'", "makes the optimizer by itself"]),
     ],
 )
 def test_what_does_not_fit_together_is_refused(fields: dict[str, object], words: list[str]) -> None:
@@ -131,3 +141,40 @@ def test_a_strategy_of_one_engine_brings_it_unless_somebody_named_another(
     assert resolve(make_job(fields)).engine == engine
     with pytest.raises(BadRequest, match="has no strategy 'parameter-server'"):
         resolve(make_job({"engine": "torch", "strategy": "parameter-server"}))
+
+
+def test_a_strategy_brings_the_defaults_of_its_own_fields() -> None:
+    assert resolve(Job(strategy="local-sgd", workers=2)).sync_every == 8
+    diloco = resolve(Job(strategy="diloco", workers=2))
+    assert (diloco.sync_every, diloco.optimizer, diloco.rate) == (50, "adamw", 0.001)
+    assert resolve(Job(strategy="diloco", sync_every=3, optimizer="sgd")).optimizer == "sgd"
+    assert resolve(Job(strategy="ddp", workers=2)).sync_every is None
+    pipeline = resolve(Job(strategy="pipeline", workers=3, batch_size=4))
+    assert (pipeline.micro_batches, pipeline.pipeline_schedule) == (4, "1f1b")
+    assert resolve(Job(strategy="pipeline", workers=3)).micro_batches == 6
+
+
+def test_the_recipe_of_a_model_is_for_its_own_optimizer() -> None:
+    """resnet20 is trained by momentum with a rate of 0.1, which is nothing for AdamW."""
+    found = resolve(Job(strategy="diloco", model="resnet20", dataset="cifar-10"))
+    assert (found.optimizer, found.rate, found.schedule, found.batch_size) == ("adamw", 0.001, "constant", 128)
+    assert resolve(Job(strategy="ddp", model="resnet20", dataset="cifar-10")).optimizer == "momentum"
+
+
+@pytest.mark.parametrize("text", ["fp8", "powersgd", "powersgd:0", "powersgd:-1", "powersgd:two", "fp16:2", ""])
+def test_an_unknown_compression_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="fp16, bf16, or powersgd:RANK"):
+        make_job({"strategy": "ddp", "compress": text})
+
+
+@pytest.mark.parametrize("text", ["", "tensor=2", "data=2", "data=0,tensor=2", "data=2 x tensor=2", "tensor=2,data=2"])
+def test_what_is_no_mesh_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="write one such as data=2,tensor=2"):
+        make_job({"strategy": "tensor", "mesh": text})
+
+
+def test_only_the_groups_of_a_mesh_divide_the_examples() -> None:
+    assert replicas_of(resolve(Job(strategy="tensor", workers=6, mesh="data=3,tensor=2"))) == 3
+    assert replicas_of(resolve(Job(strategy="fsdp", workers=6, mesh="data=3,fsdp=2"))) == 6
+    assert replicas_of(resolve(Job(strategy="pipeline", workers=2))) == 1
+    assert replicas_of(resolve(Job(strategy="ddp", workers=2))) == 2

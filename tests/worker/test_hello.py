@@ -60,6 +60,20 @@ def test_a_process_without_a_readable_job_still_says_what_it_runs_on(job: str | 
     assert said["versions"]["numpy"] == metadata.version("numpy")
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [(None, 1.0), ("0.02", 0.02), ("0", 0.0), ("-3", 0.0), ("often", 1.0), ("nan", 1.0), ("inf", 1.0)],
+)
+def test_it_says_how_often_its_heart_will_beat(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, seconds: float
+) -> None:
+    monkeypatch.delenv("VELODROME_MEASURE", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("VELODROME_MEASURE", asked)
+    assert hello.describe_process(None)["heartbeat_seconds"] == seconds
+
+
 @pytest.mark.integration
 def test_hello_comes_first_even_from_a_process_that_fails_at_once() -> None:
     command = [sys.executable, "-m", "velodrome.worker", "--run", "r", "--role", "worker", "--rank", "1"]

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from velodrome.analysis.accuracy import Score, difference, scores_of
-from velodrome.analysis.blocks import Fit
+from velodrome.analysis.blocks import FIRST_LOOK, Fit, margin
 from velodrome.analysis.compare import Row
-from velodrome.analysis.decide import Contest
+from velodrome.analysis.decide import MOST_MORE, Contest, Standing
 from velodrome.tasks.base import Metric
 
 #: With more configurations than this only the one that is ahead is compared with the others.
 _ALL_PAIRS = 12
+#: Freedom of a normal distribution.
+_MANY = 10_000.0
 
 
 def accuracy_contest(rows: Sequence[Row], metric: Metric, tolerance: float) -> Contest:
@@ -27,6 +29,27 @@ def accuracy_contest(rows: Sequence[Row], metric: Metric, tolerance: float) -> C
         return _fit([[score for score in found if score.seed in held] for found in scores], sign)
 
     return Contest(len(rows), len(seeds), tolerance, fit_at)
+
+
+def limited_by_test_set(contest: Contest, standing: Standing) -> bool:
+    """Whether the survivors seem level, and the test set is too small to show it however often they run.
+
+    Where seeds still leave more doubt than the test set, more runs may change what seems level.
+    """
+    left = list(standing.survivors)
+    if standing.looks < FIRST_LOOK or len(left) < 2:
+        return False
+    found = contest.fit_at(contest.looks)
+    pairs = [(one, other) for one in left for other in left if one < other and np.isfinite(found.error[0, one, other])]
+    if not pairs or found.lasting is None:
+        return False
+    seen = np.array([abs(found.estimate[0, one, other]) for one, other in pairs])
+    lasting = np.array([found.lasting[0, one, other] for one, other in pairs])
+    errors = np.array([found.error[0, one, other] for one, other in pairs])
+    if (2 * lasting**2 < errors**2).any():
+        return False
+    reach = lasting * margin(np.array([_MANY]), contest.looks + MOST_MORE, float(len(left)), contest.size)
+    return bool((seen < contest.tolerance).all() and ((seen < reach) & (seen + reach >= contest.tolerance)).any())
 
 
 def _fit(scores: Sequence[Sequence[Score]], sign: float) -> Fit:

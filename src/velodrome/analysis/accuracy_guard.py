@@ -139,4 +139,10 @@ def _at_worst(found: Difference, high: float, metric: Metric, best: str) -> str:
     notes = [f"{seen} so far"] if found.estimate > 0 and float(seen) > 0 else []
     notes += [] if found.seeds_known else ["other seeds not tried"]
     aside = f" ({'; '.join(notes)})" if notes else ""
-    return f"up to {_amount(high, metric)}{unit} {worse} than {best}{aside}"
+    most = _amount(_up(high) if metric.fraction else high, metric)
+    return f"up to {most}{unit} {worse} than {best}{aside}"
+
+
+def _up(share: float) -> float:
+    """Rounded up to tenths of a point: what may exceed a margin must not read as if it did not."""
+    return math.ceil(1000 * share - 1e-9) / 1000

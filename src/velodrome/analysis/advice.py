@@ -24,6 +24,16 @@ def against_what(row: Row) -> str:
     return f"race it against {' and '.join(others) or 'another engine, batch size or model'}."
 
 
+def one_is_enough(question: Question, chosen: Candidate) -> str:
+    """What to try next where one worker is enough: its engine's `single` if that did not run, else more work."""
+    engine = chosen.row.configuration.fields["engine"]
+    baseline = any(other.row.single and other.row.configuration.fields["engine"] == engine
+                   for other in question.candidates)
+    if baseline or chosen.row.is_script:
+        return MORE_WORK
+    return "add its engine's single run to the race: one worker needs no strategy, so that is most likely as good."
+
+
 def more_workers(question: Question, leader: Candidate) -> str:
     """What to try next with the one that is recommended; never what this race has tried."""
     row = leader.row
@@ -44,6 +54,8 @@ def more_workers(question: Question, leader: Candidate) -> str:
     if row.workers == 1:
         if cores == 1:
             return f"{_ONE_CORE}."
+        if leader.distributed:
+            return f"add runs of {row.label} with {sizes_to_add} workers: so far it ran with one."
         return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
     if place.estimate >= GOOD_EFFICIENCY:
         return _larger(row.workers, place.estimate, cores)

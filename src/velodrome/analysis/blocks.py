@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from scipy.special import digamma, fdtrc, polygamma, stdtrit
@@ -22,19 +21,20 @@ ERROR_RATE = 0.05
 FIRST_LOOK = 3
 #: Differences of logarithms below this are not told apart by any clock: 0.1 %.
 RESOLUTION = 0.001
-#: Up to here every look has the same share of the error rate; later ones have less and less, without an end. Races that
-#: are hard to decide, with noise half as large as the lead, end at about that look.
+#: Up to here every look has the same share of the error rate; later ones have less and less, without an end: falling
+#: with the square of the look, or, with more than a few configurations, with its cube. Races that are hard to decide,
+#: with noise half as large as the lead, end at about that look.
 _EVEN_LOOKS = 14
 #: The first looks of more than two configurations have less: there, noise of unequal size is hardest to see. Two need
 #: none of this, because the noise of their difference is all that matters. Up to four leave more for the third
 #: repetition, at which many races end; with more, the later looks need it to tell many rivals apart.
 _FIRST_SHARES_OF_FEW = {3: 0.13, 4: 0.15, 5: 0.2, 6: 0.3, 7: 0.5, 8: 0.8}
-_FIRST_SHARES_OF_MANY = {3: 0.02, 4: 0.03, 5: 0.04, 6: 0.1, 7: 0.2, 8: 0.5}
+_FIRST_SHARES_OF_MANY = {3: 0.004, 4: 0.008, 5: 0.015, 6: 0.05, 7: 0.12, 8: 0.35}
 _FEW = 4
 #: By how much looks and pairs err less often than their sum, because they depend on one another, by the number of
 #: configurations that entered. With these, the worst situations of the benchmark, mostly those of unequal noise, have
-#: 4 to 5 % false claims; the number for eight also leaves two that are equally good, ahead of the others, below 5 %.
-_TOGETHER = {2: 3.5, 3: 2.1, 4: 1.9, 8: 5.0, 16: 4.9}
+#: 4 to 5 % false claims.
+_TOGETHER = {2: 3.5, 3: 2.1, 4: 1.9, 8: 3.6, 16: 3.3}
 #: A configuration whose noise exceeds that of the others, with this chance of seeming so only, is judged by itself.
 _NOISY = 0.04
 #: Standard errors by which the difference in noise between configurations is taken for larger than it seems.
@@ -152,15 +152,20 @@ def _without_means(rest: Array, there: Array, rounds: int) -> Array:
     return rest
 
 
-def share_of_look(look: int, first: Mapping[int, float] = MappingProxyType({})) -> float:
+def share_of_look(look: int, entered: int = 2) -> float:
     """The share of the error rate for the look after so many repetitions; the shares of all looks add up to one."""
     if look < FIRST_LOOK:
         return 0.0
+    few = entered <= _FEW
+    first: Mapping[int, float] = {} if entered <= 2 else _FIRST_SHARES_OF_FEW if few else _FIRST_SHARES_OF_MANY
     even = sum(first.get(number, 1.0) for number in range(FIRST_LOOK, _EVEN_LOOKS + 1))
-    whole = even + _EVEN_LOOKS + 1
+    next_one = _EVEN_LOOKS + 1
+    # Both falls begin with 1 and have sums that are known: (n + 1) and (n + 1) / 2 for n even looks.
+    whole = even + (next_one if few else next_one / 2)
     if look <= _EVEN_LOOKS:
         return first.get(look, 1.0) / whole
-    return (_EVEN_LOOKS + 1) * _EVEN_LOOKS / (look * (look - 1)) / whole
+    fall = next_one * _EVEN_LOOKS / (look * (look - 1))
+    return (fall if few else fall * (_EVEN_LOOKS - 1) / (look - 2)) / whole
 
 
 def error_of_look(look: int) -> float:
@@ -173,8 +178,7 @@ def margin(freedom: Array, look: int, rivals: Array | float, entered: int) -> Ar
     left as rivals."""
     pairs = np.maximum(rivals * (rivals - 1) / 2, 1)
     together = np.interp(entered, list(_TOGETHER), list(_TOGETHER.values()))
-    first = {} if entered <= 2 else _FIRST_SHARES_OF_FEW if entered <= _FEW else _FIRST_SHARES_OF_MANY
-    level = ERROR_RATE * together * share_of_look(look, first) / pairs
+    level = ERROR_RATE * together * share_of_look(look, entered) / pairs
     if look < FIRST_LOOK:
         return np.full_like(freedom, np.inf)
     # Quantiles take long, and most pairs of a race have the same.

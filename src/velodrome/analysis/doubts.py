@@ -1,15 +1,19 @@
-"""Reasons to doubt the figures of a race: other programs on the machine, and speedups that are too good to be true.
+"""Reasons to doubt the figures of a race: other programs, speedups that are too good to be true, and runs that did not
+run with the others of their repetition.
 
 Pure functions from rows to sentences.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.foreign import foreign_note
+from velodrome.analysis.measures import Result
+from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import Ratio
 
 #: A smaller change of a machine's speed is not worth a word.
@@ -24,6 +28,31 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     """Sentences, without their full stop, on everything that makes these rows unreliable; empty if nothing does."""
     note = foreign_note([result for row in rows for result in row.results])
     return [*([note] if note else []), *(_too_good(row, *found) for row in rows if (found := _excess(row)))]
+
+
+def late_note(rows: Sequence[Row]) -> str:
+    """A sentence, without its full stop, on configurations that mostly ran after their repetitions; empty if none did.
+
+    Comparing within repetitions removes what changed on the machine only for those that ran in them. One or two late
+    runs just scatter more; where most are late, all of the change would count as theirs.
+    """
+    began: dict[Block, float] = {}
+    for row in rows:
+        for block, result in zip(row.blocks, row.results, strict=False):
+            began[block] = min(began.get(block, math.inf), _started(result))
+    latest = {block: min((began[later] for later in began if later > block), default=math.inf) for block in began}
+    counts = {row.name: (sum(_started(result) > latest[block]
+                             for block, result in zip(row.blocks, row.results, strict=False)), row.runs)
+              for row in rows}
+    name, (late, runs) = max(counts.items(), key=lambda item: item[1][0] / item[1][1], default=("", (0, 1)))
+    if 2 * late <= runs:
+        return ""
+    return (f"{late} of {runs} runs of {name} ran after later repetitions of others had begun, so what changed on the "
+            "machine meanwhile counts as theirs")
+
+
+def _started(result: Result) -> float:
+    return float(result.get("started") or -math.inf)
 
 
 def as_sentence(reason: str) -> str:

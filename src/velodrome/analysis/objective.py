@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from velodrome.analysis.accuracy_contest import accuracy_contest
+from velodrome.analysis.accuracy_contest import accuracy_contest, limited_by_test_set
 from velodrome.analysis.accuracy_guard import Guarded, guard
 from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, times_to
-from velodrome.analysis.blocks import error_of_look
+from velodrome.analysis.blocks import error_of_look, fit
 from velodrome.analysis.compare import Row, measure_of
 from velodrome.analysis.decide import Contest, Standing, contest_of, decide
 from velodrome.analysis.lead import Kind, Lead, Scale
@@ -50,6 +50,8 @@ class Candidate:
     blocks: Mapping[Block, float]
     #: All runs with what they cost, where some of the race were no success.
     attempts: Attempts | None = None
+    #: How many runs were left out of `spread`, as they are out of leads, because of stragglers.
+    left_out: int = 0
 
     @property
     def name(self) -> str:
@@ -63,8 +65,8 @@ class Candidate:
 
     @property
     def count(self) -> int:
-        """Runs that count."""
-        return self.spread.count if self.attempts is None else self.attempts.tries
+        """All runs, stragglers included."""
+        return self.spread.count + self.left_out if self.attempts is None else self.attempts.tries
 
     @property
     def missed(self) -> bool:
@@ -106,6 +108,8 @@ class Question:
     success: str = "finished"
     #: How many configurations were set aside because no run of theirs was one.
     never: int = 0
+    #: How many were set aside because of their accuracy.
+    less_accurate: int = 0
 
     @property
     def kind(self) -> Kind:
@@ -121,6 +125,14 @@ class Question:
     def standing(self) -> Standing:
         """How the contest of the candidates stands; it speaks of them by their number."""
         return decide(self._contest())
+
+    @cached_property
+    def too_few_examples(self) -> int:
+        """The size of a test set on which those that are left stay level however often they run; 0 if there is none."""
+        if self.scale != "points" or self.contest is None or not limited_by_test_set(self.contest, self.standing):
+            return 0
+        results = [result for candidate in self.survivors for result in candidate.row.results]
+        return min(int((result.get("test") or {}).get("total") or 0) for result in results)
 
     def _contest(self) -> Contest:
         if self.contest is not None:
@@ -264,12 +276,37 @@ def ask(
     elif objective == "throughput":
         accurate = accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
-                         lambda value: f"{value:,.0f} examples/s", "fastest", accurate.note)
+                         _rate, "fastest", accurate.note, less_accurate=len(accurate.aside))
         if not found.candidates and all(row.is_script for row in rows):
             found = _duration(accurate)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins)
-    return found if found.scale == "points" else replace(found, tolerance=margins.tolerance)
+    if found.scale == "ratio":
+        found = replace(found, tolerance=margins.tolerance)
+    return found if found.contest is not None or found.exact else _without_stragglers(found)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f} examples/s" if value >= 10 else f"{value:.3g} examples/s"
+
+
+def _without_stragglers(question: Question) -> Question:
+    """The question with means of the runs that leads are of: so they agree with the leads beside them."""
+    candidates = question.candidates
+    if len(candidates) < 2:
+        return question
+    logs = logarithms([candidate.blocks for candidate in candidates])
+    found = fit(logs[None]).stragglers[0]
+    blocks = sorted({block for candidate in candidates for block in candidate.blocks})
+    kept = [
+        Spread(tuple(value for block, value in candidate.blocks.items() if not mask[blocks.index(block)]))
+        for candidate, mask in zip(candidates, found, strict=True)
+    ]
+    return replace(question, candidates=tuple(
+        replace(candidate, spread=spread, left_out=candidate.spread.count - spread.count)
+        if spread.count < candidate.spread.count else candidate
+        for candidate, spread in zip(candidates, kept, strict=True)
+    ))
 
 
 def _duration(accurate: Guarded) -> Question:
@@ -303,7 +340,7 @@ def _cost(
         accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
     )
     if target is None:
-        words["aside"] = accurate.note
+        words |= {"aside": accurate.note, "less_accurate": len(accurate.aside)}
 
     def shown(value: float) -> str:
         return f"{value * 3600:,.1f} instance-seconds a run" if price.per_hour is None else f"{value:.4g} a run"

@@ -21,6 +21,10 @@ class Settling:
     so_far: int
     #: Seconds of one run, by the name of the configuration.
     seconds: Mapping[str, float]
+    #: Which option says what is too small to matter.
+    option: str = "--tolerance"
+    #: Whether only a larger test set could settle it.
+    test_set: bool = False
 
     @property
     def runs(self) -> int | None:
@@ -33,9 +37,12 @@ class Settling:
     @property
     def sentence(self) -> str:
         """What to do, and what it takes."""
+        if self.test_set:
+            return (f"more repetitions would not tell them apart, a larger test set would: choose the simplest, or ask "
+                    f"with a larger {self.option}.")
         if self.repetitions is None or self.total_seconds is None:
             return (f"more than {MOST_MORE} further repetitions would be needed to tell them apart: choose the "
-                    "simplest, or ask with a larger --tolerance.")
+                    f"simplest, or ask with a larger {self.option}.")
         times = "1 more repetition" if self.repetitions == 1 else f"{self.repetitions} more repetitions"
         whom = "both" if len(self.seconds) == 2 else f"the {len(self.seconds)} that are left"
         return (f"probably {times} of {whom} would settle it: {self.runs} runs, about {in_words(self.total_seconds)}. "
@@ -58,4 +65,5 @@ class Settling:
 def settling(question: Question) -> Settling:
     """What it would cost to settle a question that is open."""
     seconds = {one.name: one.row.median("total_seconds") or 0.0 for one in question.survivors}
-    return Settling(question.standing.more, question.standing.looks, seconds)
+    option = "--accuracy-margin" if question.scale == "points" else "--tolerance"
+    return Settling(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))

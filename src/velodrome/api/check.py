@@ -14,10 +14,10 @@ from velodrome.errors import VelodromeError
 from velodrome.events.models import InspectionEvent, ResultEvent, WarningEvent
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import engine_of
-from velodrome.offers.traffic import traffic_of
+from velodrome.offers.traffic import Traffic, traffic_of
 from velodrome.run.rehearse import alone, rehearse
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve, within_limits
+from velodrome.spec.job import Compression, Job
+from velodrome.spec.resolve import resolve, strategy_fields, within_limits
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.variables import CHECK
 
@@ -79,6 +79,7 @@ def _strategy(job: Job, strategy: Strategy, workers: int, gradient_bytes: int, l
     wanted = job.model_copy(update={
         "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
         "batch_scope": None, "keep_going": False,
+        **{name: None for name in strategy_fields() if name not in strategy.options},
     })
     try:
         wanted = resolve(wanted)
@@ -88,6 +89,16 @@ def _strategy(job: Job, strategy: Strategy, workers: int, gradient_bytes: int, l
         refused = None
     except VelodromeError as error:
         refused = str(error)
-    traffic = None if strategy.exchange is None else asdict(traffic_of(strategy.exchange, gradient_bytes, count))
-    return {"strategy": strategy.name, "workers": count, "consistency": strategy.consistency, "traffic": traffic,
-            "refused": refused}
+    traffic = _traffic(wanted, strategy, gradient_bytes, count)
+    return {"strategy": strategy.name, "workers": count, "consistency": strategy.consistency,
+            "traffic": traffic and asdict(traffic), "refused": refused}
+
+
+def _traffic(job: Job, strategy: Strategy, gradient_bytes: int, workers: int) -> Traffic | None:
+    """What a worker of the job should send per step; None where no formula knows."""
+    compress = Compression.parse(job.compress) if job.compress and "compress" in strategy.options else None
+    if strategy.exchange is None or (compress is not None and compress.kind == "powersgd"):
+        return None
+    part = 1.0 if compress is None else 2 / (8 if job.dtype == "float64" else 4)
+    every = job.sync_every or strategy.options.get("sync_every", 1)
+    return traffic_of(strategy.exchange, gradient_bytes, workers, every=every, compressed=part)

@@ -40,8 +40,12 @@ def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, 
         return asked, ()  # one job, or a name that is refused as in any race
     entries: list[dict[str, Any]] = []
     reasons: dict[str, list[str]] = {}
+    unasked: dict[str, list[str]] = {}
     with open_launcher(on) as launcher:
         for engine, strategy in candidates:
+            if strategy.not_raced is not None and "strategy" not in asked.job:
+                unasked.setdefault(strategy.not_raced, []).append(f"{engine.name}/{strategy.name}")
+                continue
             fields = _fields(asked, engine, strategy)
             try:
                 _check({**asked.job, **fields}, launcher)
@@ -53,7 +57,7 @@ def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, 
         raise BadRequest("\n  ".join(reasons if len(reasons) == 1 else ["nothing can run here:", *reasons]))
     until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
     limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
-    notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in (reasons | unasked).items()]
     return asked.model_copy(update={"vary": {"entry": entries}, **limits}), tuple(notes)
 
 

@@ -32,6 +32,7 @@ def _engine(engine: Engine) -> dict[str, Any]:
             "synchronous": strategy.synchronous,
             "consistency": strategy.consistency,
             "consistencies": list(strategy.consistencies or (strategy.consistency,)),
+            "options": dict(strategy.options),
             "implementation": {side: list(parts) for side, parts in asdict(strategy.implementation).items()},
             "available": not missing,
             "missing": missing,

@@ -23,7 +23,7 @@ from velodrome.machine import cores
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_check import CheckedRace, check_race
 from velodrome.run.yaml_files import read_yaml
-from velodrome.spec.baselines import varies_distribution
+from velodrome.spec.baselines import has_baselines
 from velodrome.spec.job import Job
 from velodrome.spec.race import LIMITS, Entry, Race, parse_race
 from velodrome.spec.wording import in_words
@@ -128,7 +128,7 @@ def plan_race(
     notes: tuple[str, ...] = ()
     if complete and not race.vary:
         race, notes = complete_race(race, name, Path(runs), on)
-    if race.baseline is None and folder.written() is None and varies_distribution(race.vary):
+    if race.baseline is None and folder.written() is None and has_baselines(race.vary, race.job):
         race = race.model_copy(update={"baseline": True})
     race = folder.stamped(race)
     with open_launcher(on) as launcher, open_launchers() as others:

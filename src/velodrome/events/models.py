@@ -60,6 +60,9 @@ class HelloEvent(EventBase):
     cores: Count = Field(description="cores that the process may use")
     memory_bytes: Count = Field(description="memory of the host")
     gpus: list[str] = Field(default_factory=list, description="names of the GPUs that the process sees")
+    heartbeat_seconds: Annotated[Amount | None, NOT_NULL] = Field(
+        None, description="seconds from now to the first `resources` event, and between two; 0 if none will come"
+    )
     schema_version: Annotated[Count | None, NOT_NULL] = Field(
         None, alias="schema", description="version of the event schema that the process writes"
     )

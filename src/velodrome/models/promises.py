@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import replicas_of
 
 #: Each reason why workers and one process differ, as a run states it.
 BATCH_NORMALISATION = "batch normalisation, and each worker normalises its own part of a batch"
@@ -14,8 +15,11 @@ STATISTICS = "statistics that its forward pass changes, and they are averaged ov
 
 
 def promised(job: Job) -> bool:
-    """Whether a job is promised the weights of one worker: it is synchronous, and has several."""
-    return job.workers > 1 and strategy_of(job).synchronous
+    """Whether a job is promised the weights of one worker by the sum of its workers' gradients: it has several, each
+    with a part of a batch, that are synchronous after every step."""
+    strategy = strategy_of(job)
+    divided = replicas_of(job) > 1
+    return divided and strategy.synchronous and strategy.exact and job.compress is None
 
 
 def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.offers.models import is_own
 
 README = "README.md"
 DESCRIPTION = "model.json"
 VOCABULARY = "vocabulary.json"
 COLUMNS = "columns.json"
+#: Bytes of a description; an exported language model's has its vocabulary.
+LARGEST_DESCRIPTION = 1 << 28
 MODEL_FILES = {
     "model.keras": "the model with its weights, in Keras' own format",
     "model.weights.h5": "the weights alone, of a Keras model that cannot be saved as a whole",
@@ -28,6 +31,14 @@ _OUTPUTS = {
     "probabilities": "probabilities, one per class",
     "sigmoid": "one number from 0 to 1 per class, which do not add up to one",
 }
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What is recorded of the model in a folder; `OSError` or `ValueError` if that cannot be read."""
+    about = files.read_json(folder / DESCRIPTION, LARGEST_DESCRIPTION)
+    if not isinstance(about, dict):
+        raise ValueError(f"{folder / DESCRIPTION} describes no model")
+    return about
 
 
 def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from velodrome import files
+from velodrome.models.recipe import LARGEST_DESCRIPTION
 
 ONNX = "model.onnx"
 SERVED = "serving.json"
@@ -17,7 +18,6 @@ SCHEMA = 1
 CHECKED_EXAMPLES = 100
 #: By how much they may differ, relative to the largest number that the engine's own model returns, or to 1.
 TOLERANCE = 1e-4
-_LARGEST_DESCRIPTION = 1 << 28
 
 Kind = Literal["images", "arrays", "text"]
 
@@ -82,4 +82,4 @@ class Served(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Served:
-        return cls.model_validate(files.read_json(file, _LARGEST_DESCRIPTION))
+        return cls.model_validate(files.read_json(file, LARGEST_DESCRIPTION))

@@ -22,7 +22,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self._heads = heads
+        self.heads = heads
         self.norm1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.attended = nn.Linear(width, width)
@@ -32,7 +32,8 @@ class Block(nn.Module):
 
     def forward(self, stream: torch.Tensor) -> torch.Tensor:
         rows, columns, width = stream.shape
-        split = self.qkv(self.norm1(stream)).view(rows, columns, 3, self._heads, width // self._heads)
+        # Of all heads, or of some where the layers are divided over processes.
+        split = self.qkv(self.norm1(stream)).view(rows, columns, 3, -1, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
         heads = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         stream = stream + self.attended(heads.transpose(1, 2).flatten(2))

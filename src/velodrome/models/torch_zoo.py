@@ -84,8 +84,9 @@ class LanguageModel(nn.Module):
 
     def initial_state(self, rows: int) -> LstmState:
         """The state at the beginning of a text."""
-        like = self.softmax.weight
-        h, c = (like.new_zeros(self.lstm.num_layers, rows, self.lstm.hidden_size) for _ in range(2))
+        shape, like = (self.lstm.num_layers, rows, self.lstm.hidden_size), self.softmax.weight
+        # Not made of the weight itself, which may be divided over processes.
+        h, c = (torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2))
         return h, c
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from velodrome.offers.traffic import Exchange
 from velodrome.offers.world import World
 
-Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "script"]
+Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "periodic", "script"]
 #: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.
 Kind = Literal["velodrome", "stock"]
 #: What became of a framework's development: releases, none for years, or ended by its owners.
@@ -83,6 +83,20 @@ class Strategy:
     exchange: Exchange | None = None
     #: Fields of a job that only some strategies use, of which this is one, with their defaults.
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: The optimizer of a job that names none, where it is not the usual one.
+    optimizer: str | None = None
+    #: Whether each worker computes a part of a batch; otherwise all compute all of it, each with a part of the model.
+    divides_batch: bool = True
+    #: Whether several workers end with the weights of one, up to rounding, where the model allows it.
+    exact: bool = True
+    #: Whether a race with several workers of it also needs one alone, because part of what it gains has nothing to do
+    #: with distribution.
+    needs_control: bool = False
+    #: Why an optimizer of the user's own cannot step under it and what to choose, as part of a sentence; None if it
+    #: can.
+    no_own_optimizer: str | None = None
+    #: Why a race that varies nothing leaves it out, as part of a sentence; None if it takes part.
+    not_raced: str | None = None
     implementation: Implementation = Implementation()
 
     def with_consistency(self, chosen: Consistency) -> Strategy:

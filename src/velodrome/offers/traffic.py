@@ -7,8 +7,13 @@ from typing import Literal
 
 #: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one
 #: process. `all-reduce`: gradients summed over sockets. `all-reduce-in-memory`: the same, through memory on one host.
-#: `servers`: weights down from and gradients up to parameter servers.
-Exchange = Literal["none", "devices", "all-reduce", "all-reduce-in-memory", "servers"]
+#: `servers`: weights down from and gradients up to parameter servers. `all-reduce-and-broadcast`: gradients summed, and
+#: new weights sent by the one that computed them. `gather-and-scatter`: weights gathered for each pass, gradients
+#: summed where the weights are. `periodic`: weights summed every few steps.
+Exchange = Literal[
+    "none", "devices", "all-reduce", "all-reduce-in-memory", "servers", "all-reduce-and-broadcast",
+    "gather-and-scatter", "periodic",
+]
 
 _RING = "2·(N−1)/N·G sent and as much received"
 
@@ -25,17 +30,36 @@ class Traffic:
     formula: str
 
 
-def traffic_of(exchange: Exchange, gradient_bytes: int, workers: int) -> Traffic:
-    """What a worker sends per step, and receives as much, with gradients of so many bytes."""
+def traffic_of(
+    exchange: Exchange, gradient_bytes: int, workers: int, *, every: int = 1, compressed: float = 1.0
+) -> Traffic:
+    """What a worker sends per step, and receives as much, with gradients of so many bytes.
+
+    `every` is after how many steps the workers of a `periodic` strategy synchronize, `compressed` the part of its bytes
+    that a gradient has when it is sent.
+    """
     ring = round(2 * (workers - 1) / workers * gradient_bytes)
     match exchange:
         case "none":
             return Traffic(0, 0, "one process exchanges nothing")
         case "devices":
             return Traffic(0, 0, "devices of one process exchange G in memory")
+        case "all-reduce" if compressed != 1.0:
+            sent = round(compressed * ring)
+            return Traffic(sent, sent, f"2·(N−1)/N·G·{compressed:g} sent and as much received: compressed gradients")
         case "all-reduce":
             return Traffic(ring, ring, _RING)
         case "all-reduce-in-memory":
             return Traffic(0, ring, f"{_RING}; in memory on one host")
+        case "all-reduce-and-broadcast":
+            both = round(3 * (workers - 1) / workers * gradient_bytes)
+            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, new weights broadcast")
+        case "gather-and-scatter":
+            both = round(3 * (workers - 1) / workers * gradient_bytes)
+            return Traffic(both, both, "at most 3·(N−1)/N·G sent and as much received: weights gathered for each pass, "
+                           "gradients scattered")
+        case "periodic":
+            mean = round(ring / every)
+            return Traffic(mean, mean, f"2·(N−1)/N·G/{every} sent and as much received: weights every {every} steps")
         case "servers":
             return Traffic(gradient_bytes, gradient_bytes, "G of weights received and G of gradients sent")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from velodrome.cluster.launcher import Exit
 from velodrome.cluster.plan import Process
-from velodrome.events.models import PHASES, ErrorEvent, Event, PhaseEvent, ResourcesEvent
+from velodrome.events.models import PHASES, ErrorEvent, Event, HelloEvent, PhaseEvent, ResourcesEvent
 
 #: Without a heartbeat for so long, a process is not running.
 SILENT_SECONDS = 5.0
@@ -50,6 +50,8 @@ class ProcessState:
         self.last_event, self.last_event_time, self.last_progress = event, now, now
         if isinstance(event, PhaseEvent):
             self._enter(event)
+        elif isinstance(event, HelloEvent) and event.heartbeat_seconds:
+            self.last_heartbeat = now  # it may be stopped before its first one
         elif isinstance(event, ErrorEvent):
             self.error, self.error_time = event, now
 

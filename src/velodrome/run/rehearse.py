@@ -17,7 +17,7 @@ from velodrome.run.outcome import Failure
 from velodrome.run.store import Store
 from velodrome.run.supervisor import Supervisor
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.spec.resolve import resolve, strategy_fields
 from velodrome.variables import INSTEAD
 
 
@@ -36,6 +36,7 @@ def alone(job: Job) -> Job:
     return resolve(job.model_copy(update={
         "strategy": "single", "workers": 1, "servers": 0, "implementation": "velodrome", "keep_going": False,
         "batch_scope": None, "sharding": "auto", "target": None, "faults": [],
+        **dict.fromkeys(strategy_fields()),
     }))
 
 

@@ -16,7 +16,7 @@ from velodrome.offers.registry import strategy_of
 from velodrome.run.rehearse import alone, rehearse
 from velodrome.run.store import RunFolder
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, resolve
+from velodrome.spec.resolve import batch_of_step, replicas_of, resolve
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
 
@@ -66,7 +66,7 @@ def job_of_saved_model(folder: RunFolder) -> Job:
         raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
     stored = resolve(folder.job())
     strategy = strategy_of(stored)
-    share = batch_of_step(stored, strategy) // (stored.workers if strategy.synchronous else 1) // stored.accumulate
+    share = batch_of_step(stored, strategy) // (replicas_of(stored) if strategy.synchronous else 1) // stored.accumulate
     # A model may take no other batch than the one that each process had. What only training uses is left out.
     plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
     return alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))

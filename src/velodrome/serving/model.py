@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, Served
 
@@ -91,6 +92,7 @@ class LoadedModel:
     def examples(self) -> dict[str, Array]:
         """Examples of the test set: inputs as `in:NAME`, targets as `y:NAME`; none if the file is gone."""
         try:
+            files.check_regular(self.folder / EXAMPLES)
             with np.load(self.folder / EXAMPLES, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files if name != "expected"}
         except (OSError, ValueError, KeyError):

@@ -1,5 +1,5 @@
 """The baselines of a race: each engine's `single` with the fields of the jobs that are distributed, so that a verdict
-can tell whether distributing pays."""
+can tell whether distributing pays; and one worker alone of strategies that gain by something else too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.offers.registry import engines
+from velodrome.offers.registry import engines, strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve, strategy_fields
 
@@ -24,6 +24,16 @@ def varies_distribution(vary: Mapping[str, Sequence[Any]]) -> bool:
     return bool(names & _DISTRIBUTION)
 
 
+def has_baselines(vary: Mapping[str, Sequence[Any]], job: Mapping[str, Any]) -> bool:
+    """Whether jobs may be added to a race of this job, by what it varies."""
+    return varies_distribution(vary) or job.get("strategy") in _controlled()
+
+
+def _controlled() -> set[str]:
+    """The names of strategies that need a control."""
+    return {one.name for engine in engines() for one in engine.strategies if one.needs_control}
+
+
 def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
     having = {engine.name for engine in engines() if any(one.name == SINGLE for one in engine.strategies)}
@@ -32,9 +42,19 @@ def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
             continue
         dropped = {*_OF_SEVERAL, *strategy_fields()}
         fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in dropped}
+        if usual := strategy_of(job.model_copy(update={"engine": engine})).optimizer:
+            fields.setdefault("optimizer", usual)
         single = Job.model_validate({**fields, "engine": engine, "strategy": SINGLE})
         try:
             yield resolve(single)
         except BadRequest:
             # `single` may have no stock form: then its own one is the baseline.
             yield resolve(single.model_copy(update={"implementation": "velodrome"}))
+
+
+def controls(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
+    """One worker alone of each job and its engine whose strategy needs that, resolved."""
+    for job, engine in jobs:
+        if job.workers > 1 and job.script is None and job.strategy in _controlled():
+            batch = job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
+            yield resolve(job.model_copy(update={"engine": engine, "workers": 1, "batch_size": batch, "faults": []}))

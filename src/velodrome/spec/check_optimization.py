@@ -13,10 +13,17 @@ from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import Span, parse_milestones
 
+#: Fields of a recipe that are meant for its optimizer alone.
+_OF_OPTIMIZER = frozenset({
+    "optimizer", "learning_rate", "weight_decay", "nesterov", "schedule", "decay", "decay_after", "clip_norm"
+})
 
-def without_conflicts(recipe: Mapping[str, Any], job: Job) -> dict[str, Any]:
-    """What a model of the zoo sets by default, without what the job's own settings replace."""
+
+def without_conflicts(recipe: Mapping[str, Any], job: Job, strategy: Strategy) -> dict[str, Any]:
+    """What a model of the zoo sets by default, without what the job's own settings or its strategy replace."""
     replaced: set[str] = set()
+    if strategy.optimizer is not None and recipe.get("optimizer") not in (None, "adam", strategy.optimizer):
+        replaced |= _OF_OPTIMIZER
     if job.schedule != "constant":
         replaced |= {"decay", "decay_after"}
     if job.has_own_optimizer:
@@ -24,16 +31,16 @@ def without_conflicts(recipe: Mapping[str, Any], job: Job) -> dict[str, Any]:
     return {name: value for name, value in recipe.items() if name not in replaced}
 
 
-def check_optimization(job: Job, named: str) -> None:
-    """Refuse what the optimizer or the schedule cannot do; `named` is the engine and strategy of the job."""
+def check_optimization(job: Job, strategy: Strategy) -> None:
+    """Refuse what the optimizer or the schedule cannot do under the job's strategy."""
     if job.nesterov and job.optimizer != "momentum":
         raise BadRequest(f"--nesterov: it is a form of momentum, and --optimizer is {job.optimizer!r}; choose momentum")
-    _check_own_optimizer(job, named)
+    _check_own_optimizer(job, strategy)
     _check_schedule(job)
     _check_files(job)
 
 
-def _check_own_optimizer(job: Job, named: str) -> None:
+def _check_own_optimizer(job: Job, strategy: Strategy) -> None:
     if not job.has_own_optimizer:
         return
     parts = [part for side in job.optimizer.split(":") for part in side.split(".")]
@@ -44,10 +51,10 @@ def _check_own_optimizer(job: Job, named: str) -> None:
     for option, given in (("--learning-rate", job.learning_rate), ("--weight-decay", job.weight_decay)):
         if given is not None:
             raise BadRequest(f"{option} {given:g}: {job.optimizer!r} decides it, which is used as is; set it there")
-    if named == "tensorflow/allreduce":
+    if strategy.no_own_optimizer is not None:
         raise BadRequest(
-            f"--optimizer {job.optimizer!r}: {named} keeps all weights in one flat buffer, which a Keras optimizer "
-            "does not take; choose multi-worker-mirrored, or an optimizer by name"
+            f"--optimizer {job.optimizer!r}: {job.engine}/{strategy.name} {strategy.no_own_optimizer}, or an optimizer "
+            "by name"
         )
 
 

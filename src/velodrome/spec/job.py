@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -45,6 +45,26 @@ class Job(Optimization):
     )
     framework: Literal["torch", "tensorflow"] | None = Field(
         None, description="which framework computes, for engines that train with several (horovod); by default torch"
+    )
+    sync_every: Positive | None = Field(
+        None, description="for local-sgd and diloco: steps after which the workers combine their weights; by default 8 "
+        "for local-sgd and 50 for diloco"
+    )
+    compress: str | None = Field(
+        None, description="for ddp: how gradients are compressed before they are summed: fp16, bf16, or powersgd:RANK "
+        "for matrices of that rank; by default they are not"
+    )
+    micro_batches: Positive | None = Field(
+        None, description="for pipeline: parts of a batch that pass through the stages one after another; by default "
+        "two for each worker, and at least 4"
+    )
+    pipeline_schedule: Literal["gpipe", "1f1b"] | None = Field(
+        None, description="for pipeline: all forward passes before all backward passes (gpipe), or one backward pass "
+        "after each forward pass as soon as possible, which keeps fewer activations (1f1b); by default 1f1b"
+    )
+    mesh: str | None = Field(
+        None, description="for fsdp and tensor: several groups of workers, as data=2,tensor=2: two groups divide "
+        "the batch, and two workers of each group the model; by default one group"
     )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
@@ -129,6 +149,20 @@ class Job(Optimization):
             Target.parse(text)
         return text
 
+    @field_validator("compress")
+    @classmethod
+    def _compression_parses(cls, text: str | None) -> str | None:
+        if text is not None:
+            Compression.parse(text)
+        return text
+
+    @field_validator("mesh")
+    @classmethod
+    def _mesh_parses(cls, text: str | None) -> str | None:
+        if text is not None:
+            Mesh.parse(text)
+        return text
+
     @field_validator("faults")
     @classmethod
     def _faults_parse(cls, texts: list[str]) -> list[str]:
@@ -148,8 +182,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "framework", "implementation", "workers", "servers", "threads", "on",
-        "keep_going", "fusion_threshold_mb", "cycle_time_ms", "timeline_steps", "start_timeout", "stall_timeout",
+        "engine", "strategy", "consistency", "framework", "sync_every", "compress", "micro_batches",
+        "pipeline_schedule", "mesh", "implementation", "workers", "servers", "threads", "on", "keep_going",
+        "fusion_threshold_mb", "cycle_time_ms", "timeline_steps", "start_timeout", "stall_timeout",
         "faults",
     ),
     "Optimization": (
@@ -160,6 +195,41 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Limits": ("epochs", "steps", "target"),
     "Output": ("checkpoints",),
 }
+
+
+class Compression(NamedTuple):
+    """How gradients are compressed."""
+
+    kind: Literal["fp16", "bf16", "powersgd"]
+    #: Of the matrices that PowerSGD sends in place of a gradient.
+    rank: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Compression:
+        """From `fp16`, `bf16` or `powersgd:RANK`."""
+        kind, _, rank = text.partition(":")
+        if text in ("fp16", "bf16"):
+            return cls(text)  # type: ignore[arg-type]
+        if kind == "powersgd" and rank.isascii() and rank.isdigit() and int(rank) > 0:
+            return cls("powersgd", int(rank))
+        raise ValueError(f"{text!r} is no compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
+
+
+class Mesh(NamedTuple):
+    """Workers in groups: the groups divide a batch, and the workers of each group a model."""
+
+    groups: int
+    #: The strategy that divides the model, and among how many workers.
+    strategy: str
+    members: int
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """From `data=2,tensor=2`."""
+        match = re.fullmatch(r"\s*data=(\d+)\s*,\s*([a-z][a-z0-9-]*)=(\d+)\s*", text)
+        if match is None or not int(match[1]) or not int(match[3]):
+            raise ValueError(f"{text!r} is no mesh: write one such as data=2,tensor=2")
+        return cls(int(match[1]), match[2], int(match[3]))
 
 
 class Target(BaseModel):

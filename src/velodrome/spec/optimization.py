@@ -19,6 +19,8 @@ DEFAULT_LEARNING_RATE: dict[str, float] = {"adam": 0.001, "adamw": 0.001, "sgd":
 DEFAULT_WEIGHT_DECAY: dict[str, float] = {"adamw": 0.01}
 MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
+#: The outer optimizer of DiLoCo, SGD with Nesterov momentum, as its authors recommend it.
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 #: Files with weights that can be read without running code, by their endings; and those that cannot.
 WEIGHTS_FILES = (".safetensors", ".keras", ".weights.h5")

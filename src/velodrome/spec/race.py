@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from velodrome.errors import BadRequest
 from velodrome.offers.registry import DEFAULT_ENGINE
-from velodrome.spec.baselines import baselines, varies_distribution
+from velodrome.spec.baselines import baselines, controls, varies_distribution
 from velodrome.spec.job import Job, Positive
 from velodrome.spec.quantities import seconds_of, share_of
 from velodrome.spec.read import make_job, reason_of
@@ -68,8 +68,8 @@ class Race(BaseModel):
         "the target: one whose runs are shorter stays in the race"
     )
     baseline: bool | None = Field(
-        None, description="whether each engine's `single` takes part where distribution varies; recorded when the race "
-        "starts, by default true"
+        None, description="whether each engine's `single` takes part where distribution varies, and one worker alone "
+        "where diloco has several; recorded when the race starts, by default true"
     )
     naming: Literal["plain", "published"] = Field(
         "plain", description="how runs are named: by engine, strategy and sizes (plain), or by [the published "
@@ -239,12 +239,13 @@ def combinations(race: Race) -> Combinations:
         seen[key] = adapted
         taking_part.append((job, resolved.engine))
         found.entries += _repetitions(resolved, race.repeat)
-    if race.baseline and varies_distribution(race.vary):
-        for single in baselines(taking_part):
-            key = single.model_dump_json()
+    if race.baseline:
+        singles = baselines(taking_part) if varies_distribution(race.vary) else ()
+        for added in (*singles, *controls(taking_part)):
+            key = added.model_dump_json()
             if key not in seen:
                 seen[key] = True
-                found.entries += _repetitions(single, race.repeat, baseline=True)
+                found.entries += _repetitions(added, race.repeat, baseline=True)
     return found
 
 

@@ -10,7 +10,7 @@ from velodrome.offers.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_
 from velodrome.offers.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
 from velodrome.spec.check_optimization import batch_of_step as batch_of_step
 from velodrome.spec.check_optimization import check_optimization, without_conflicts
-from velodrome.spec.job import Job
+from velodrome.spec.job import Job, Mesh
 from velodrome.spec.script import refuse_without_script, resolve_script
 
 
@@ -20,10 +20,12 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         return resolve_script(job, engine)
     refuse_without_script(job)
     job = _with_task(_with_engine(job, engine))
-    recipe = without_conflicts(recipe_of(job.model), job)
-    own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
     strategy = strategy_of(job)
     named = f"{engine_of(job).name}/{strategy.name}"
+    recipe = without_conflicts(recipe_of(job.model), job, strategy)
+    if strategy.optimizer is not None:
+        recipe["optimizer"] = strategy.optimizer
+    own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
     job = _with_options(job.model_copy(update=own), strategy, named)
     if job.implementation == "stock" and not strategy.implementation.stock:
         raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
@@ -38,14 +40,20 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
             f"--workers {job.workers}: strategy {named} is one process; choose another strategy to use more workers"
         )
     scope = job.batch_scope or ("global" if strategy.synchronous else "per-worker")
-    if scope == "global" and job.batch_size < job.workers:
+    if scope == "per-worker" and not strategy.divides_batch:
+        raise BadRequest(f"--batch-scope per-worker: the workers of {named} compute the same batch; leave it out")
+    if scope == "global" and job.batch_size < replicas_of(job):
         raise BadRequest(
             f"--batch-size {job.batch_size}: a global batch must hold at least one example for each of the "
             f"{job.workers} workers"
         )
     if job.target and job.validation == 0:
         raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
-    check_optimization(job, named)
+    if "micro_batches" in strategy.options:
+        job = _with_micro_batches(job)
+    if job.mesh is not None:
+        _check_mesh(job)
+    check_optimization(job, strategy)
     if job.keep_going and strategy.synchronous:
         raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
     return job.model_copy(
@@ -78,6 +86,27 @@ def _with_options(job: Job, strategy: Strategy, named: str) -> Job:
                              f"{' and '.join(users)} {'has' if len(users) == 1 else 'have'}; leave it out")
     missing = {name: value for name, value in strategy.options.items() if getattr(job, name) is None}
     return job.model_copy(update=missing)
+
+
+def _with_micro_batches(job: Job) -> Job:
+    """A job of a pipeline with its number of micro-batches, by default two for each worker; or `BadRequest`."""
+    count = job.micro_batches or min(job.batch_size, max(4, 2 * job.workers))
+    if count > job.batch_size:
+        raise BadRequest(f"--micro-batches {count}: a batch of {job.batch_size} has fewer examples; choose fewer")
+    if job.pipeline_schedule == "1f1b" and count < job.workers:
+        raise BadRequest(f"--micro-batches {count}: --pipeline-schedule 1f1b needs one for each of the {job.workers} "
+                         "workers at least; choose more, or --pipeline-schedule gpipe")
+    return job.model_copy(update={"micro_batches": count})
+
+
+def _check_mesh(job: Job) -> None:
+    mesh = Mesh.parse(job.mesh or "")
+    if mesh.strategy != job.strategy:
+        right = f"data={mesh.groups},{job.strategy}={mesh.members}"
+        raise BadRequest(f"--mesh {job.mesh!r}: the strategy is {job.strategy}; write {right}")
+    if mesh.groups * mesh.members != job.workers:
+        raise BadRequest(f"--mesh {job.mesh!r} has {mesh.groups * mesh.members} workers; use --workers "
+                         f"{mesh.groups * mesh.members}, and not {job.workers}")
 
 
 def _with_task(job: Job) -> Job:
@@ -125,18 +154,26 @@ def roles_of(job: Job) -> list[tuple[str, int]]:
     return strategy_of(job).processes(job.workers, job.servers)
 
 
+def replicas_of(job: Job) -> int:
+    """Among how many workers, or groups of them, the examples of a job are divided."""
+    if strategy_of(job).divides_batch:
+        return job.workers
+    return Mesh.parse(job.mesh).groups if job.mesh else 1
+
+
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
     """What `auto` selects for a job: whole files if every worker of a synchronous strategy gets one, else examples.
 
     `files` is 0 for data that is not stored in files.
     """
-    if job.sharding == "file" and files < job.workers:
+    workers = replicas_of(job)
+    if job.sharding == "file" and files < workers:
         has = f"has {files}" if files else "is not stored in files"
         raise BadRequest(
-            f"--sharding file: {job.workers} workers need at least {job.workers} files, and {job.dataset} {has}; "
+            f"--sharding file: {workers} workers need at least {workers} files, and {job.dataset} {has}; "
             f"`velodrome data shard` makes more, or use --sharding data"
         )
     if job.sharding != "auto":
         return job.sharding
-    return "file" if synchronous and job.workers > 1 and files >= job.workers else "data"
+    return "file" if synchronous and workers > 1 and files >= workers else "data"
 

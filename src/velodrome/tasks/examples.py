@@ -12,7 +12,7 @@ from velodrome.errors import BadRequest
 from velodrome.offers.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, sharding_of
+from velodrome.spec.resolve import batch_of_step, replicas_of, sharding_of
 from velodrome.tasks.base import Task
 from velodrome.tasks.targets import as_arrays
 
@@ -101,9 +101,9 @@ class ExampleTask(Task):
         strategy = strategy_of(job)
         batch, policy = batch_of_step(job, strategy), _sharding(job, data)
         if getattr(data, "in_order", False):
-            return schedule.in_order(len(data.train), batch, job.workers if strategy.synchronous else 1)
+            return schedule.in_order(len(data.train), batch, replicas_of(job) if strategy.synchronous else 1)
         if strategy.synchronous:
-            return _by_policy(policy, data, batch, job.workers, job.seed, epoch)
+            return _by_policy(policy, data, batch, replicas_of(job), job.seed, epoch)
         if policy == "data":
             return schedule.by_data(len(data.train), batch, 1, job.seed, epoch)
         return schedule.one_queue(_by_policy(policy, data, batch * job.workers, job.workers, job.seed, epoch), batch)
@@ -208,7 +208,7 @@ def _files_of_worker(job: Job, rank: int) -> range | None:
     from velodrome.tasks.schedule import files_of
 
     strategy = strategy_of(job)
-    if not strategy.synchronous or strategy.one_process or job.workers == 1 or job.sharding in ("data", "off"):
+    if not strategy.synchronous or strategy.one_process or replicas_of(job) == 1 or job.sharding in ("data", "off"):
         return None
     count = len(catalogue.files(job.dataset, bad_data=job.bad_data))
     return files_of(rank, count, job.workers) if sharding_of(job, count, synchronous=True) == "file" else None

@@ -11,7 +11,7 @@ from velodrome.errors import BadRequest
 from velodrome.offers.models import is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step
+from velodrome.spec.resolve import batch_of_step, replicas_of
 from velodrome.tasks.base import LOSS, Metric, Task, mean_loss
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class LanguageModel(Task):
 
         strategy = strategy_of(job)
         # Workers that do not wait for one another have a batch of rows each, from the first word to the last.
-        workers, groups = (job.workers, 1) if strategy.synchronous else (1, job.workers)
+        workers, groups = (replicas_of(job), 1) if strategy.synchronous else (1, job.workers)
         return TextSchedule(len(data.train), batch_of_step(job, strategy), job.unroll, workers, groups)
 
     def schedule_warnings(self, job: Job, data: Text) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.events.lines import LONGEST_LINE, parse_stored
 from velodrome.events.models import (
     EpochEvent,
@@ -197,7 +198,7 @@ class LiveRun:
 
     def _new_events(self, file: Path) -> Iterable[Event]:
         try:
-            with file.open("rb") as stream:
+            with files.open_regular(file) as stream:
                 stream.seek(self._read_to)
                 text = stream.read(_MOST_NEW_BYTES)
         except OSError:

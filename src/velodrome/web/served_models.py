@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -13,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from velodrome import files
 from velodrome.api.runs import locate_run
 from velodrome.errors import VelodromeError
+from velodrome.run.store import LARGEST_RESULT
 from velodrome.serving.batching import Batcher
 from velodrome.serving.model import BadInput, LoadedModel, is_exported
 
@@ -140,7 +141,7 @@ class ServedModels:
 def _test_of(path: Path) -> dict[str, Any]:
     """The metrics of the run's result that are plain numbers."""
     try:
-        test = json.loads((path / "result.json").read_text(encoding="utf-8")).get("test") or {}
-    except (OSError, ValueError):
+        test = files.read_json(path / "result.json", LARGEST_RESULT).get("test") or {}
+    except (OSError, ValueError, AttributeError):
         return {}
     return {name: value for name, value in test.items() if isinstance(value, int | float)}

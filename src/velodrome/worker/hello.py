@@ -23,6 +23,7 @@ from velodrome.machine import cores
 from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.worker.probe import versions_of
+from velodrome.worker.sampler import sampling_interval
 
 #: Our own package, as a whole or with the training side only.
 _OURS = ("velodrome", "velodrome-worker")
@@ -41,6 +42,7 @@ def describe_process(job: str | None) -> dict[str, Any]:
         "cores": cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpu_names(),
+        "heartbeat_seconds": sampling_interval(),
     }
 
 

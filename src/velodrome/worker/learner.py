@@ -107,6 +107,12 @@ class Learner(ABC):
     def total(self, counts: Counts) -> Counts:
         """The sum of the processes' counts, the same in each of them."""
 
+    def collect_state(self) -> None:  # noqa: B027 (most have it in every process)
+        """Bring together in the chief what is divided over the processes. Called in lockstep before `state`."""
+
+    def collect_model(self) -> None:  # noqa: B027
+        """The same for what `save` and `check_saving` need. Called in lockstep before them."""
+
     @abstractmethod
     def state(self) -> State:
         """Weights, statistics and optimizer state, enough to continue as if nothing had happened."""

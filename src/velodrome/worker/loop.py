@@ -44,6 +44,8 @@ def run(context: Context, learner: Learner) -> None:
     job, task, events = context.job, context.task, context.events
     schedule_of = schedules(context)
     generators = learner.generators()
+    with context.waiting():
+        learner.collect_model()
     if context.is_chief:
         with preserved(generators):  # the other processes do not try it
             messages = learner.check_saving(context.folder)
@@ -96,6 +98,7 @@ def run(context: Context, learner: Learner) -> None:
         if job.checkpoints:
             with context.waiting():
                 states = learner.gather(read_states(generators))
+                learner.collect_state()
         if context.is_chief:
             events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
                         steps=context.status.steps, train=train, validation=validation, learning_rate=rate)
@@ -114,6 +117,8 @@ def run(context: Context, learner: Learner) -> None:
     _mention_undefined(context, task.measured(task.fields(test)), "test set is not a number")
     if learner.collective_seconds is not None:
         events.emit("shares", train_seconds=pace.seconds, collective_seconds=learner.collective_seconds)
+    with context.waiting():
+        learner.collect_model()
     if context.is_chief:
         with events.phase("save"):
             learner.save(context.folder / "model")

@@ -6,7 +6,6 @@ ONNX Runtime computes before it keeps the file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
-from velodrome.models.recipe import DESCRIPTION
+from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served, ServedInput, ServedState
 from velodrome.offers.registry import engine_of
 from velodrome.tasks.counts import Counts
@@ -55,7 +54,7 @@ class Exporter(Protocol):
 def run(context: Context, folder: Path) -> None:
     """Export the model of the folder above `folder` into it."""
     saved = folder.parent
-    about = json.loads((saved / DESCRIPTION).read_text(encoding="utf-8"))
+    about = read_description(saved)
     engine = engine_of(context.job)
     module = cast(Exporter, import_module(f"{engine.worker.rpartition('.')[0]}.onnx_export"))
     _refuse_without(module.NEEDS, engine.name)

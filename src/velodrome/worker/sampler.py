@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from contextlib import suppress
@@ -19,9 +20,10 @@ INTERVAL = 1.0
 def sampling_interval() -> float:
     """Seconds between samples; `VELODROME_MEASURE` sets others, and 0 for none, to find out what sampling costs."""
     try:
-        return float(os.environ.get(MEASURE, INTERVAL))
+        seconds = float(os.environ.get(MEASURE, INTERVAL))
     except ValueError:
         return INTERVAL
+    return max(seconds, 0.0) if math.isfinite(seconds) else INTERVAL
 
 
 def network() -> tuple[int, int, int]:

@@ -13,7 +13,9 @@ def connect_mpi(context: Context) -> MpiTransport:
     """Join the job's MPI ranks; when a peer is lost, report it and end the process."""
 
     def on_lost(message: str) -> None:
-        context.events.emit("error", cause="peer", message=message, traceback=None)
-        os._exit(1)
+        try:
+            context.events.emit("error", cause="peer", message=message, traceback=None)
+        finally:  # who reads it may be gone, too
+            os._exit(1)
 
     return MpiTransport(Ranks.of(context.world), context.job.start_timeout, on_lost)

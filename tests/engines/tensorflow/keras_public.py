@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-from keras import layers, regularizers
+from keras import constraints, layers, regularizers
 
 Shape = tuple[int, int, int]
 
@@ -31,6 +31,27 @@ def regularized(input_shape: Shape, classes: int) -> keras.Model:
         bias_regularizer=regularizers.L2(1e-2), activity_regularizer=regularizers.L2(1e-2),
     )(x)
     return keras.Model(inputs, layers.Dense(classes, activation="softmax")(x))
+
+
+def constrained(input_shape: Shape, classes: int) -> keras.Model:
+    """Kernels that may not grow beyond a norm, or below zero."""
+    inputs = keras.Input(shape=input_shape)
+    x = layers.Conv2D(5, 3, activation="tanh", kernel_constraint=constraints.MaxNorm(0.4, axis=[0, 1, 2]))(inputs)
+    x = layers.Dense(7, activation="relu", kernel_constraint="non_neg", bias_constraint=_halved)(layers.Flatten()(x))
+    return keras.Model(inputs, layers.Dense(classes)(x))
+
+
+@keras.saving.register_keras_serializable()
+def _halved(weights: Any) -> Any:
+    """Differs whenever it is applied more than once."""
+    return 0.5 * weights
+
+
+def spectral(input_shape: Shape, classes: int) -> keras.Model:
+    """A layer that assigns to the kernel of another one when it is called."""
+    inputs = keras.Input(shape=input_shape)
+    x = layers.SpectralNormalization(layers.Dense(7))(layers.Flatten()(inputs))
+    return keras.Model(inputs, layers.Dense(classes)(x))
 
 
 class ResidualBlock(layers.Layer):
@@ -93,5 +114,9 @@ def shared(input_shape: Shape, classes: int) -> keras.Model:
 def build(input_shape: Shape, classes: int, kind: str, **arguments: Any) -> keras.Model:
     if kind == "subclass":
         return ResidualNet(classes)
-    return {"preprocessing": preprocessing, "regularized": regularized, "vit": vision_transformer, "shared": shared}[
-        kind](input_shape, classes, **arguments)
+    makers = {
+        "preprocessing": preprocessing, "regularized": regularized, "constrained": constrained,
+        "spectral": spectral,
+        "vit": vision_transformer, "shared": shared,
+    }
+    return makers[kind](input_shape, classes, **arguments)

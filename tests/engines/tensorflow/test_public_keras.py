@@ -19,6 +19,10 @@ INSIDE = [
     pytest.param("preprocessing", "multi-worker-mirrored", id="preprocessing-multi-worker-mirrored", marks=slow),
     pytest.param("regularized", "allreduce", id="regularizers-allreduce"),
     pytest.param("regularized", "mirrored", id="regularizers-mirrored", marks=slow),
+    pytest.param("constrained", "mirrored", id="constraints-mirrored"),
+    pytest.param("constrained", "allreduce", id="constraints-allreduce", marks=slow),
+    pytest.param("constrained", "multi-worker-mirrored", id="constraints-multi-worker-mirrored", marks=slow),
+    pytest.param("constrained", "central-storage", id="constraints-central-storage", marks=slow),
     pytest.param("vit", "allreduce", id="vision-transformer-allreduce", marks=slow),
     pytest.param("vit", "central-storage", id="vision-transformer-central-storage", marks=slow),
     pytest.param("shared", "mirrored", id="shared-layer-and-dictionary-mirrored", marks=slow),
@@ -70,7 +74,8 @@ def test_a_parameter_server_trains_it_too(train: Any, kind: str) -> None:
     assert not [message for message in warnings(ran) if "guarantee" in message]
 
 
-def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any) -> None:
+@pytest.mark.parametrize("kind", ["regularized", "constrained"])
+def test_penalties_and_constraints_are_those_of_keras_own_training(train: Any, data: Any, kind: str) -> None:
     """The same steps with `GradientTape`, Keras' own loss and plain arithmetic, apart from everything in the engine."""
     import keras
     import keras_public
@@ -82,7 +87,7 @@ def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any
     images, labels = stored["train_images"] / 255.0, stored["train_labels"]
     with numbers("float64"):
         keras.utils.set_random_seed(3)
-        model = keras_public.build((8, 8, 1), 10, "regularized")
+        model = keras_public.build((8, 8, 1), 10, kind)
         speed = [0.0 for _ in model.trainable_variables]
         for epoch in (1, 2, 3):
             order = order_of_epoch(len(labels), 3, epoch)
@@ -90,11 +95,40 @@ def test_penalties_count_as_keras_own_training_counts_them(train: Any, data: Any
                 batch = order[first : first + 30]
                 with tf.GradientTape() as tape:
                     answers = model(images[batch], training=True)
-                    loss = keras.losses.sparse_categorical_crossentropy(labels[batch], answers)
-                    loss = tf.reduce_mean(loss) + tf.add_n(model.losses)
+                    loss = keras.losses.sparse_categorical_crossentropy(
+                        labels[batch], answers, from_logits=kind == "constrained"
+                    )
+                    loss = tf.reduce_mean(loss) + sum(model.losses)
                 gradients = tape.gradient(loss, model.trainable_variables)
                 speed = [0.9 * before + np.asarray(gradient) for before, gradient in zip(speed, gradients, strict=True)]
                 for variable, moved in zip(model.trainable_variables, speed, strict=True):
                     variable.assign(np.asarray(variable) - 0.05 * moved)
+                    if variable.constraint is not None:
+                        variable.assign(variable.constraint(variable))
         expected = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
-    np.testing.assert_allclose(train(**asked("regularized", "single")).state["weights"], expected, atol=1e-9)
+    np.testing.assert_allclose(train(**asked(kind, "single")).state["weights"], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("strategy", "form"), [
+    pytest.param("mirrored", "stock"), pytest.param("single", "stock", marks=slow),
+    pytest.param("multi-worker-mirrored", "stock", marks=slow), pytest.param("central-storage", "stock", marks=slow),
+    pytest.param("parameter-server", "stock", marks=slow), pytest.param("parameter-server", "velodrome", marks=slow),
+])
+def test_constraints_hold_in_every_form_of_a_strategy(train: Any, strategy: str, form: str) -> None:
+    """Under a parameter server with one worker, whose steps are those of one process; averages are of what was kept."""
+    more = {"optimizer": "sgd", "learning_rate": 1 / 16, "ema": 0.5}
+    alone = train(**asked("constrained", "single", **more))
+    if strategy == "parameter-server":
+        more |= {"workers": 1, "servers": 2, "batch_size": 30}
+    ran = train(**{**asked("constrained", strategy), **more, "implementation": form})
+    for name in ("weights", "average"):
+        assert largest_difference(ran.state, alone.state, name) < 1e-9
+
+
+def test_a_model_that_assigns_to_its_weights_is_refused_by_the_weight(train: Any) -> None:
+    """What a call assigns holds for that call only: training and evaluation would compute with different kernels."""
+    (process,) = train(**asked("spectral", "single"), good=False).processes
+    assert process.code == 2
+    message = process.of_kind("error")[0]["message"]
+    assert "changes its trainable weight" in message
+    assert "kernel" in message

@@ -145,6 +145,39 @@ def test_an_optimizer_of_ones_own_is_used_as_it_is(
     assert "your optimizer keras_nets:make_optimizer" in ran.result["implementation"]["framework"]
 
 
+@pytest.mark.parametrize(("strategy", "workers", "name"), [
+    ("mirrored", 2, "make_clipped"),
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in [
+        ("single", 1, "make_clipped"), ("multi-worker-mirrored", 2, "make_clipped"),
+        ("central-storage", 3, "make_clipped"), ("parameter-server", 1, "make_clipped"),
+        ("mirrored", 3, "make_clipped_as_a_whole"), ("multi-worker-mirrored", 2, "make_clipped_by_value"),
+    ]),
+])
+def test_an_optimizer_clips_the_gradient_of_all_workers(
+    train: Any, data: Path, strategy: str, workers: int, name: str
+) -> None:
+    """Keras itself clips what each replica has, so that the number of replicas would change what is learned."""
+    keras = pytest.importorskip("keras")
+    import keras_nets
+
+    ran = train(strategy=strategy, workers=workers, **OWN | {"optimizer": f"keras_nets:{name}"})
+    weights, free = (
+        by_keras(data, optimizer, lambda step: 1 / 16, 0.0, steps=12)[0]
+        for optimizer in (getattr(keras_nets, name)(), keras.optimizers.SGD(1 / 16, momentum=0.9))
+    )
+    assert np.abs(ran.state["weights"] - weights).max() < 1e-7
+    assert np.abs(free - weights).max() > 1e-3, "it clips"
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("make_averaging", "leave it out, and use --ema"), ("make_scaling", "leave out the scaling of losses"),
+])
+def test_what_only_keras_fit_can_finish_is_refused(train: Any, name: str, words: str) -> None:
+    (process,) = train(**OWN | {"optimizer": f"keras_nets:{name}"}, good=False).processes
+    assert process.code == 2
+    assert words in process.of_kind("error")[0]["message"]
+
+
 @pytest.mark.slow
 def test_a_strategy_that_cannot_use_an_optimizer_refuses_it_with_the_reason(train: Any) -> None:
     asked = {**OWN, "optimizer": "keras_nets:make_nadam", "strategy": "central-storage", "workers": 2}

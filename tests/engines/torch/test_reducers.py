@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from thread_transport import Group, Threads  # noqa: E402
 
 from velodrome.engines.torch.optimizer import (  # noqa: E402
     FlatOptimizer,
@@ -20,36 +20,9 @@ from velodrome.engines.torch.optimizer import (  # noqa: E402
 )
 from velodrome.engines.torch.reducers import AllReduceReducer, FlatLayout, SharedMemoryReducer  # noqa: E402
 from velodrome.spec.job import Job  # noqa: E402
-from velodrome.transport.base import Transport  # noqa: E402
 
 STEPS = 3
 SHAPES = [(40, 5), (3,), (6, 2, 3, 3), (1,), (70, 7)]
-
-
-class Group:
-    """What the threads of a test share."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.barrier = size, threading.Barrier(size, timeout=30)
-        self.lock, self.memory, self.buffers = threading.Lock(), {}, [None] * size
-
-
-class Threads(Transport):
-    def __init__(self, group: Group, rank: int) -> None:
-        self._group, self.rank, self.size = group, rank, group.size
-
-    def barrier(self) -> None:
-        self._group.barrier.wait()
-
-    def all_reduce(self, buffer) -> None:
-        self._group.buffers[self.rank] = buffer.copy()
-        self.barrier()
-        buffer[:] = sum(self._group.buffers)
-        self.barrier()
-
-    def shared(self, shape, dtype):
-        with self._group.lock:
-            return self._group.memory.setdefault("rows", np.zeros(shape, dtype))
 
 
 def parameters() -> list[torch.nn.Parameter]:

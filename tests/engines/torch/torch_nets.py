@@ -189,3 +189,77 @@ def no_optimizer(parameters: list[nn.Parameter]) -> str:
 
 def many_losses(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.LBFGS(parameters)
+
+
+def deep(input_shape: tuple[int, int, int], classes: int, width: int = 1024, hidden: int = 1) -> nn.Module:
+    """Layers of more than a million numbers each between two small ones."""
+    channels, height, width_of_image = input_shape
+    inner: list[nn.Module] = []
+    for _ in range(hidden):
+        inner += [nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(channels * height * width_of_image, width), nn.Tanh(), *inner, nn.Linear(width, classes)
+    )
+
+
+class Attending(nn.Module):
+    """PyTorch's own transformer layer, whose attention uses the weights of its parts without calling them."""
+
+    def __init__(self, pixels: int, classes: int, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(pixels, width)
+        self.blocks = nn.ModuleList([nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)])
+        self.last = nn.Linear(width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = self.first(images.flatten(1, 2))
+        for block in self.blocks:
+            rows = block(rows)
+        return self.last(rows.mean(1))
+
+
+def attending(input_shape: tuple[int, int, int], classes: int, width: int = 384) -> nn.Module:
+    return Attending(input_shape[2], classes, width)
+
+
+def counted(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """One layer whose weights begin as 0, 1/8, 2/8 and so on."""
+    channels, height, width = input_shape
+    layer = nn.Linear(channels * height * width, classes)
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(layer.weight.numel()).view_as(layer.weight) / 8)
+        layer.bias.zero_()
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def rmsprop(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer of one's own."""
+    return torch.optim.RMSprop(parameters, 0.002, momentum=0.5)
+
+
+class Planned(nn.Module):
+    """Two dense layers that are no nn.Sequential, with a plan of how to divide them."""
+
+    def __init__(self, pixels: int, classes: int, style: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(pixels, 16), nn.Linear(16, classes)
+        self.tensor_plan = {"first": "column", "second": style}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(images.flatten(1))))
+
+
+def planned(input_shape: tuple[int, int, int], classes: int, style: str = "row") -> nn.Module:
+    channels, height, width = input_shape
+    return Planned(channels * height * width, classes, style)
+
+
+def staged(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A chain that says where its second stage begins."""
+    channels, height, width = input_shape
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(channels * height * width, 12), nn.ReLU(), nn.Linear(12, 12), nn.Tanh(),
+        nn.Linear(12, classes), nn.Identity(),
+    )
+    model.stage_starts = ["5"]
+    return model

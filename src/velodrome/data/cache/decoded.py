@@ -5,10 +5,13 @@ A folder a source, in it one generation at a time. Its name is a checksum, so no
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +22,13 @@ from velodrome.data.cache import files as cache
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
 #: Increased when arrays are made differently, so that old ones are rebuilt.
 VERSION = 3
 _ABOUT = "about.json"
+#: What the name of a generation begins with until it is complete.
+_MAKING = "."
 #: Bytes of it; the vocabulary of a text may hold long words.
 _LARGEST_ABOUT = 1 << 30
 
@@ -90,6 +95,7 @@ def keep(
     if found := find(source, key):
         return found
     home = _home(source)
+    _sweep(home)
     try:
         with cache.exclusive(home, also):  # a process that waited here may find the work done
             if found := find(source, key):
@@ -97,7 +103,7 @@ def keep(
             for left in home.iterdir():  # earlier generations, and what a killed process left
                 if left.is_dir():
                     shutil.rmtree(left)
-            making = home / f".{key[:32]}"
+            making = home / f"{_MAKING}{key[:32]}"
             making.mkdir()
             try:
                 about = make(making)
@@ -110,13 +116,35 @@ def keep(
                 raise
     except OSError as error:
         raise DataError(
-            f"decoded data cannot be stored in {home} ({error.strerror or error}): free some space, or set "
+            f"decoded data cannot be stored in {home} ({_reason(error)}): free some space, or set "
             "VELODROME_CACHE to a folder that can be written"
         ) from error
     found = find(source, key)
     if found is None:
         raise DataError(f"{home} changes while it is read: see what else writes there")
     return found
+
+
+def _reason(error: OSError) -> str:
+    """Why something could not be written. NumPy reports a full disk as "4096 requested and 0 written"."""
+    if error.errno is None and str(error).endswith(" written"):
+        return os.strerror(errno.ENOSPC)
+    return error.strerror or str(error)
+
+
+def allocate(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
+    """A new `.npy` file as an array of zeros to be filled, with all of its space on the disk: writing to a mapped file
+    whose disk is full would end the process by SIGBUS."""
+    import numpy as np
+
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    with path.open("r+b") as stream:
+        try:
+            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot reserve
+                raise
+    return array
 
 
 def sources(prefix: str) -> list[str]:
@@ -152,6 +180,16 @@ def forget(source: str) -> None:
         for left in _home(source).iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
+
+
+def _sweep(home: Path) -> None:
+    """Remove what killed processes left half made of other sources, which may never be asked for again."""
+    for left in home.parent.glob(f"*/{_MAKING}*/"):
+        lock = files.FileLock(left.parent / cache.LOCK)
+        with suppress(OSError):
+            if left.parent != home and lock.acquire():
+                shutil.rmtree(left, ignore_errors=True)
+        lock.release()
 
 
 def _home(source: str) -> Path:

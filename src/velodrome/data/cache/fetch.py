@@ -48,6 +48,7 @@ def ensure(
                 cache.store(folder / file.payload_name, payload)
                 done += file.gz_bytes
                 advance(file.gz_bytes)
+            cache.tidy(folder)
     except OSError as error:
         raise DataError(
             f"data set {data_set!r} cannot be stored in {folder} ({error.strerror or error}): free some space, or set "
@@ -101,7 +102,7 @@ def _sources(
     advance: Callable[[int], None],
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Where the file may come from, in order of preference, each with the way to get it."""
-    part = folder / f"{file.name}.part"
+    part = folder / f"{file.name}{cache.DOWNLOADING}"
     mirror = os.environ.get(MIRROR, "")
     if mirror.startswith(("http://", "https://")):
         url = f"{mirror.rstrip('/')}/{data_set}/{file.name}"

@@ -16,6 +16,10 @@ from velodrome.data.base import DataError
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0
+#: Locked by who fetches into a folder.
+LOCK = ".lock"
+#: The end of the name of a download that is not complete, which the next try continues.
+DOWNLOADING = ".part"
 
 _State = frozenset[tuple[str, int, int, int]]
 
@@ -64,8 +68,18 @@ def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
 
 
 def store(path: Path, payload: bytes) -> None:
-    """Put a payload in its place at once and whole."""
-    files.write_bytes(path, payload, shared=True)
+    """Put a payload in its place at once and whole, while its folder is locked: so the next process overwrites what a
+    killed one left."""
+    files.write_bytes(path, payload)
+
+
+def tidy(data_set_folder: Path) -> None:
+    """Remove what interrupted downloads and killed processes left of a data set that is complete, while it is locked:
+    nobody will continue it."""
+    for ending in (DOWNLOADING, files.PARTIAL):
+        for left in data_set_folder.glob(f"*{ending}"):  # hidden files too
+            with suppress(OSError):
+                left.unlink()
 
 
 @contextmanager
@@ -75,7 +89,7 @@ def exclusive(data_set_folder: Path, also: Path | None = None) -> Iterator[None]
     Other processes wait for as long as anything changes in the folder, or in `also`, where the holder writes too.
     """
     data_set_folder.mkdir(parents=True, exist_ok=True)
-    lock = files.FileLock(data_set_folder / ".lock", poll_seconds=0.1)
+    lock = files.FileLock(data_set_folder / LOCK, poll_seconds=0.1)
     if not lock.acquire():
         _wait(lock, data_set_folder, (data_set_folder, also) if also else (data_set_folder,))
     try:

@@ -112,9 +112,11 @@ class PhotoSet(CachedImageSet):
 
         # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
         usable, shape = self._shape(listing, faults, reading)
-        check_room(self.name, len(usable), shape, "choose a smaller size, for example ?size=64x64 after the name")
+        smaller = shape[0] * shape[1] > 64 * 64
+        check_room(self.name, len(usable), shape,
+                   "choose a smaller size, for example ?size=64x64 after the name" if smaller else "free some space")
         files = [listing.files[place] for place in usable]
-        images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, (len(usable), *shape))
+        images = decoded.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
         failed = decode_all(listing.tree, files, images, decoding)
         images.flush()
         for row, reason in failed.items():

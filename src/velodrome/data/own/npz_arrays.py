@@ -112,7 +112,7 @@ class NpzArraySet:
             if progress:
                 progress(done, total, f"reading {self.name}")
             done += int(np.prod(shape)) * dtype.itemsize
-            return np.lib.format.open_memmap(folder / f"input{names.index(one)}.npy", "w+", dtype, shape)
+            return decoded.allocate(folder / f"input{names.index(one)}.npy", dtype, shape)
 
         faults = Faults()
         examples = read(self.name, self._given, allocate, faults)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from velodrome.engines.mxnet.learner import restore
 from velodrome.models import mxnet_zoo
-from velodrome.models.recipe import DESCRIPTION
+from velodrome.models.recipe import read_description
 
 
 def load(folder: Path) -> Any:
     """A saved network: it takes images (count, channels, height, width), or words (columns, rows) and the state."""
-    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    about = read_description(folder)
     if about.get("kind") == "text":
         network: Any = mxnet_zoo.build_text(about["model"], about["vocabulary"], 0, about["dtype"])
     else:

@@ -24,8 +24,7 @@ def ignored_settings(name: str, model: keras.Model, used: str = "cross-entropy a
         )
     if methods:
         notes.append(
-            f"model {name!r} has its own {_listed(methods)}, which {_verb(methods)} ignored: it is trained on the "
-            "cross-entropy of what it returns"
+            f"model {name!r} has its own {_listed(methods)}, which {_verb(methods)} ignored: {used} are used"
         )
     return tuple(notes)
 

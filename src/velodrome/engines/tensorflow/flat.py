@@ -82,6 +82,8 @@ class FlatModel(ABC):
         self.shapes = [tuple(variable.shape) for variable in self.trainable]
         self.layout = Layout(self.shapes)
         self.parameters = self.layout.parameters
+        #: What keeps a weight within bounds after every update, as Keras' layers may have it; None for most.
+        self._constraints = [variable.constraint for variable in self.trainable]
         if job.weights is not None:
             self.notes = (*self.notes, *given_weights.load(model, job.weights))
 
@@ -99,6 +101,22 @@ class FlatModel(ABC):
             report = {**strategy.implementation.report("stock", path), "kind": self.job.implementation}
             report["framework"].append(f"your optimizer {self.job.optimizer}")
         return {**report, "own": [*report["own"], *self.own_parts]}
+
+    @property
+    def is_constrained(self) -> bool:
+        return any(self._constraints)
+
+    def constrain(self, weights: tf.Tensor) -> None:
+        """Keep the buffer, a variable handle, within the bounds that layers set; in a graph, after an update."""
+        if self.is_constrained:
+            now = tf.raw_ops.ReadVariableOp(resource=weights, dtype=self.dtype)
+            tf.raw_ops.AssignVariableOp(resource=weights, value=self.constrained(now))
+
+    def constrained(self, buffer: tf.Tensor) -> tf.Tensor:
+        """The buffer with the layers' constraints applied, in a graph."""
+        layers = self.layout.layers(buffer)
+        kept = [value if keep is None else keep(value) for value, keep in zip(layers, self._constraints, strict=True)]
+        return self.layout.buffer(kept)
 
     def initial_state(self, rows: int) -> list[Array]:
         """The state with which a stateful network begins an epoch or an evaluation of so many rows."""

@@ -64,10 +64,20 @@ class KerasNetwork(FlatModel):
         """
         cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
         values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
-        return keras.StatelessScope(state_mapping=values, collect_losses=self._penalised)
+        scope = keras.StatelessScope(state_mapping=values, collect_losses=self._penalised)
+        scope.given = [scope.get_current_value(variable) for variable in self.trainable]
+        return scope
 
     def _after(self, scope: Any) -> list[tf.Tensor]:
-        """The statistics after what the model computed in a scope."""
+        """The statistics after what the model computed in a scope. A call that changes weights is refused: they would
+        be changed for that call only, and evaluation would compute with others than training did."""
+        for variable, given in zip(self.trainable, scope.given, strict=True):
+            if scope.get_current_value(variable) is not given:
+                raise BadRequest(
+                    f"model {self.job.model!r} changes its trainable weight {variable.path!r} when it is called, as "
+                    "keras.layers.SpectralNormalization does, and such changes are not kept here: leave that layer "
+                    "out, or compute with the changed weight without assigning it"
+                )
         return [scope.get_current_value(variable) for variable in self.statistics]
 
     def _kept(

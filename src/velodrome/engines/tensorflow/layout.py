@@ -57,3 +57,8 @@ class Layout:
             unaligned = tf.split(tf.reshape(buffer, [-1]), [*sizes, self._padding])
             parts |= dict(zip(self._unaligned, unaligned, strict=False))
         return [tf.reshape(parts[number], shape) for number, shape in enumerate(self._shapes)]
+
+    def buffer(self, layers: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The buffer from each layer's weights, in a graph."""
+        parts = [tf.reshape(layers[number], [-1]) for number in [*self._aligned, *self._unaligned]]
+        return tf.concat([*parts, tf.zeros([self._padding], parts[0].dtype)], 0)

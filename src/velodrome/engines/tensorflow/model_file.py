@@ -19,7 +19,14 @@ from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.models import generators
 from velodrome.models.own import builder_of, split_name
-from velodrome.models.recipe import DESCRIPTION, README, building_arguments, first_inputs, loading_recipe
+from velodrome.models.recipe import (
+    DESCRIPTION,
+    README,
+    building_arguments,
+    first_inputs,
+    loading_recipe,
+    read_description,
+)
 
 WHOLE, WEIGHTS = "model.keras", "model.weights.h5"
 
@@ -66,17 +73,11 @@ def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
     files.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n", sync=False)
 
 
-def description(folder: Path) -> dict[str, Any]:
-    """What is recorded of a saved model."""
-    about: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    return about
-
-
 def load(folder: Path) -> keras.Model:
     """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
     the description and added to its `offset`, or arrays as described; a language model takes words and, if it carries
     one, its state."""
-    about = description(folder)
+    about = read_description(folder)
     if about["file"] == WHOLE:
         objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}
         return keras.saving.load_model(

@@ -24,6 +24,7 @@ from velodrome.models.batches import other_size, way_out
 from velodrome.models.byte_input import byte_input_note
 from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
+from velodrome.models.recipe import read_description
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.tasks.classification import Classification
@@ -59,7 +60,7 @@ class Network(KerasNetwork):
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._sample = images
         if saved is not None:
-            self.notes, self._found = (), Findings.of_saved(model_file.description(saved))
+            self.notes, self._found = (), Findings.of_saved(read_description(saved))
         elif is_own(job.model):
             self._found = Trial(job.model, model, self.shape, self.dtype).examine(
                 images, outputs, self.classes, smallest=sizes[-1],

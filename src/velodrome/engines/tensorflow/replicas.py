@@ -155,6 +155,7 @@ class Replicas(Learner):
         slots = [slot.handle for slot in self._slots]
         rate = self._rates.at(iteration)
         self._optimizer.apply(self._weights.handle, slots, gradient, rate, self._optimizer.powers(iteration))
+        self._network.constrain(self._weights.handle)
         if self._average is not None:
             self._optimizer.move_average(self._average.handle, self._weights.handle, iteration)
 

@@ -99,6 +99,20 @@ class FlatServerWeights(ServerWeights):
             with tf.device(part.device):
                 handles = [slot.handle for slot in slots]
                 self._optimizer.apply(part.handle, handles, piece, rates.at(iteration), powers)
+                if self._averages and not self._network.is_constrained:
+                    self._optimizer.move_average(self._averages[index].handle, part.handle, iteration)
+        if self._network.is_constrained:
+            self._constrain(iteration)
+
+    def _constrain(self, iteration: tf.Tensor) -> None:
+        """Move the weights to where the layers' constraints want them. Added, not assigned: updates of other workers
+        that arrive meanwhile are not lost."""
+        pulled = self.pull()
+        whole = pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0)
+        moves = tf.split(self._network.constrained(whole) - whole, [part.shape[0] for part in self._parts])
+        for index, (part, move) in enumerate(zip(self._parts, moves, strict=True)):
+            with tf.device(part.device):
+                part.assign_add(move, read_value=False)
                 if self._averages:
                     self._optimizer.move_average(self._averages[index].handle, part.handle, iteration)
 

@@ -53,6 +53,16 @@ def users_optimizer(name: str) -> keras.optimizers.Optimizer:
         raise BadRequest(
             f"--optimizer {name!r} returned {type(made).__name__!r}: --engine tensorflow needs a Keras optimizer"
         )
+    if isinstance(made, keras.optimizers.LossScaleOptimizer) or made.loss_scale_factor:
+        raise BadRequest(
+            f"--optimizer {name!r} divides gradients by a factor that only Keras' fit multiplies losses with: leave "
+            "out the scaling of losses, which bfloat16 does not need"
+        )
+    if made.use_ema and not made.ema_overwrite_frequency:
+        raise BadRequest(
+            f"--optimizer {name!r} keeps averages of the weights (use_ema) that only Keras' fit puts in their place: "
+            "leave it out, and use --ema"
+        )
     return made
 
 
@@ -68,6 +78,7 @@ class KerasWeights:
         with strategy.scope():
             self.optimizer = users_optimizer(job.optimizer) if job.has_own_optimizer else keras_optimizer(job)
             self._base = self._own_rate() if job.has_own_optimizer and job.sets_rate else 1.0
+        self.clips = self._share_clipping(strategy.num_replicas_in_sync)
         with strategy.scope() if self.on_servers else nullcontext():
             self._rates = GraphRates(job, network.dtype, steps)
         with strategy.scope():
@@ -78,6 +89,10 @@ class KerasWeights:
             self._averages = [] if job.ema is None else [
                 tf.Variable(keras.ops.convert_to_numpy(variable)) for variable in network.trainable
             ]
+        # Keras would assign the variables of a replica, which no strategy of several replicas allows.
+        self._constraints = [variable.constraint for variable in network.trainable]
+        for variable in network.trainable:
+            variable.constraint = None
         # Each replica adds its share of what the optimizer sums.
         self._added_decay = added_decay(job) / strategy.num_replicas_in_sync
 
@@ -89,6 +104,15 @@ class KerasWeights:
                 "--schedule, --warmup, --decay and --scale-rate"
             )
         return float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
+
+    def _share_clipping(self, replicas: int) -> bool:
+        """Whether the user's optimizer clips gradients. Keras clips before it sums over replicas: given equal shares of
+        the sum, and bounds for a share, it clips the sum."""
+        bounds = {name: getattr(self.optimizer, name) for name in ("clipnorm", "global_clipnorm", "clipvalue")}
+        for name, bound in bounds.items():
+            if bound:
+                setattr(self.optimizer, name, bound / replicas)
+        return any(bounds.values())
 
     def read(self) -> list[tf.Tensor]:
         """The weights of each layer, as this replica sees them."""
@@ -104,8 +128,18 @@ class KerasWeights:
         if self._added_decay:
             dense = [piece + self._added_decay * now for piece, now in zip(dense, self.read(), strict=True)]
         self.optimizer.apply(dense, self._network.trainable)
+        if any(self._constraints):
+            tf.distribute.get_replica_context().merge_call(self._constrain)
         if self._averages:
             tf.distribute.get_replica_context().merge_call(self._move_averages)
+
+    def _constrain(self, strategy: Any) -> None:
+        """Keep the weights within the bounds that their layers set, after an update; once for all replicas."""
+        for variable, keep in zip(self._network.trainable, self._constraints, strict=True):
+            if keep is not None:
+                strategy.extended.update(
+                    variable.value, lambda held, keep=keep: held.assign(keep(tf.convert_to_tensor(held))), group=False
+                )
 
     def _move_averages(self, strategy: Any) -> None:
         """Move the averages towards the weights after an update; the first one copies them. Once for all replicas."""
@@ -191,7 +225,7 @@ class StockReplicas(Replicas):
         batch = self._feed.batch(inputs[replica], step)
         gradient = self._gradient(replica, self._keras.read(), list, batch)
         norm, by_total = self._context.job.clip_norm, self._network.by_total
-        if norm is not None or by_total:
+        if norm is not None or by_total or self._keras.clips:
             # Keras clips before it sums over replicas. Summed here, the gradient is clipped as a whole; the optimizer
             # then sums equal shares of it.
             gradient = [tf.convert_to_tensor(piece) for piece in gradient]

@@ -11,7 +11,7 @@ from torch import nn
 
 from velodrome.data.arrays import Arrays
 from velodrome.data.pixels import transform_of_arrays
-from velodrome.engines.torch import array_trial, trial
+from velodrome.engines.torch import array_trial, memory_format, trial
 from velodrome.engines.torch.array_feed import Columns
 from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, seed_everything
 from velodrome.engines.torch.objectives import ObjectiveModule, objective_of
@@ -21,6 +21,7 @@ from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import replicas_of
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.examples import ExampleTask
 
@@ -93,7 +94,7 @@ def build(
     lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]).x)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
-    evaluation_size = other_size(data, job.workers, evaluation_batch, sizes[0])
+    evaluation_size = other_size(data, replicas_of(job), evaluation_batch, sizes[0])
     called, saved, notes = _adapted(job, data, task, model, sample, sizes, evaluation_size)
     found = array_trial.examine(
         job.model, called, sample, lambda sigmoid: objective_of(task, job.model, data, device, sigmoid=sigmoid),
@@ -105,11 +106,13 @@ def build(
             f"--accumulate {job.accumulate}: loss() of {task.name!r} returns a sum and a count, and the count of all "
             "batches is not known before the last is computed; return one value per example, or use a larger batch"
         )
+    batch = sample(sizes[0])
+    memory_format.arrange(job, called, lambda tried: found.objective.loss(tried, batch))
     return Network(
         model=model, loss=loss_of_logits, from_zoo=False, minimum_batch=found.minimum_batch, pixels=pixels,
         adapter=ObjectiveModule(called, found.objective, autocast=job.dtype == "bfloat16"),
         saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, **saved},
-        notes=(*notes, *found.notes), call=_calls(found.objective, sample(sizes[0])),
+        notes=(*notes, *found.notes), call=_calls(found.objective, batch),
     )
 
 

@@ -26,7 +26,7 @@ from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STO
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
-from velodrome.transport.base import Transport
+from velodrome.transport.base import Alone, Transport
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.gather import gather
@@ -40,9 +40,15 @@ class TorchLearner(Learner):
     loss_factor = 1.0
     #: What carries the gradients, where a strategy has several ways.
     path: str | None = None
+    #: The weights to save, by name, where a process has only some of them: set in the chief by `collect_model`.
+    _collected: dict[str, torch.Tensor] | None = None
+    #: Whether forward passes wait for one another, so that every process must make as many.
+    forward_together = False
 
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
         self._context, self._network, self._transport, self._device = context, network, transport, device
+        #: The processes among which examples are divided.
+        self._among: Transport = transport if context.strategy.divides_batch else Alone()
         self._model = network.model
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
@@ -56,7 +62,7 @@ class TorchLearner(Learner):
         self._accumulate, self._added = context.job.accumulate, 0
         self.implementation = self._report_implementation()
         self.forward: nn.Module = self._wrapped()
-        self._task = task_class(context)(context, network, Replica(transport.rank, transport.size, device))
+        self._task = task_class(context)(context, self._network, self._replica())
         self._epochs = 0
 
     # -- what a strategy may change
@@ -68,6 +74,10 @@ class TorchLearner(Learner):
     def _wrapped(self) -> nn.Module:
         """The module that the forward pass calls."""
         return self._network.forward
+
+    def _replica(self) -> Replica:
+        """Which part of the examples this process computes with."""
+        return Replica(self._among.rank, self._among.size, self._device, self.forward_together)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         """The gradients that the optimizer takes; `loss` is None if this process has no example in the step."""
@@ -104,11 +114,12 @@ class TorchLearner(Learner):
     # -- training
 
     def begin_epoch(self, schedule: Any) -> None:
+        self._collected = None  # the whole model, which takes memory
         self._epochs += 1
         self._task.epoch = self._epochs
         self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
-        seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._transport.rank])
+        seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._among.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         self._model.train()
 
@@ -137,9 +148,12 @@ class TorchLearner(Learner):
         scaled = None if loss is None else loss * (self.loss_factor / batch)
         if self._accumulate > 1 and self._add(scaled):
             return
+        self._update(self._gradients(scaled))
+
+    def _update(self, gradients: Gradients) -> None:
+        """Change the weights by the gradients of a step."""
         if self._rates is not None:
             self._optimizer.rate = next(self._next_rates)
-        gradients = self._gradients(scaled)
         if self._clip_norm is not None:
             clip(gradients, self._norm(gradients), self._clip_norm)
         self._optimizer.step(gradients)
@@ -161,11 +175,11 @@ class TorchLearner(Learner):
 
     def sum(self, number: float) -> float:
         """The sum of a number over all processes, in each of them."""
-        if self._transport.size == 1:
+        if self._among.size == 1:
             return number
         vector = np.array([number], np.float64)
         with self._context.waiting():
-            self._transport.all_reduce(vector)
+            self._among.all_reduce(vector)
         return float(vector[0])
 
     def _local_gradients(self, loss: torch.Tensor) -> Gradients:
@@ -180,11 +194,11 @@ class TorchLearner(Learner):
 
     def average_statistics(self) -> None:
         buffers = [buffer for buffer in self._model.buffers() if buffer.is_floating_point() and buffer.numel()]
-        if self._transport.size == 1 or not buffers:
+        if self._among.size == 1 or not buffers:
             return
         flat = np.concatenate([buffer.detach().double().cpu().numpy().ravel() for buffer in buffers])
-        self._transport.all_reduce(flat)
-        flat /= self._transport.size
+        self._among.all_reduce(flat)
+        flat /= self._among.size
         offset = 0
         with torch.no_grad():
             for buffer in buffers:
@@ -215,7 +229,7 @@ class TorchLearner(Learner):
         optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
         parts = [mine.counts.vector(names), *optional, found]
         vector = np.concatenate(parts)
-        self._transport.all_reduce(vector)
+        self._among.all_reduce(vector)
         summed, confusion, scores, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
         if mine.confusion is not None:
             classes = math.isqrt(len(confusion))
@@ -231,7 +245,7 @@ class TorchLearner(Learner):
     def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted
         vector = counts.vector(names)
-        self._transport.all_reduce(vector)
+        self._among.all_reduce(vector)
         return Counts.of(vector, names)
 
     # -- state
@@ -259,6 +273,9 @@ class TorchLearner(Learner):
         return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
 
     def load(self, state: State) -> None:
+        # Where parameters are shared, each process has put its first weights there by now, and the chief has tried to
+        # save them. From here on all write the same numbers, so one may compute before the others are done.
+        self._between_steps()
         places = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         with torch.no_grad():
             for name, value in state.items():
@@ -269,15 +286,13 @@ class TorchLearner(Learner):
             for name, value in state.items() if name.startswith("optimizer.")
         })
         self._epochs = int(state["epochs"])
-        # Where parameters are shared, nobody may compute with them while another process still writes them.
-        self._between_steps()
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:
             return ()
         name, sample = self._context.job.model, self._network.sample
-        notes = saved.check_saving(name, self._model)
-        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder)
+        notes = saved.check_saving(name, self._model, self._collected)
+        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder, self._collected)
         return notes if problem is None else (*notes, saved.not_reloaded(name, problem))
 
     def save(self, folder: Path) -> None:
@@ -287,10 +302,11 @@ class TorchLearner(Learner):
             description["autocast"] = job.dtype
         folder.mkdir(parents=True, exist_ok=True)
         self._task.write_extra_files(folder)
-        average = self._optimizer.whole_average  # the other processes compute no more
+        # The other processes compute no more. What was collected is averaged already.
+        average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:
             average.swap()
-        saved.save(folder, self._model, description | self._task.description())
+        saved.save(folder, self._model, description | self._task.description(), self._collected)
         if average is not None:
             average.swap()
 
@@ -309,14 +325,11 @@ class TorchLearner(Learner):
         """Give every process the weights of rank 0: a user's function may ignore the seed."""
         if self._transport.size == 1:
             return
-        values = [value for value in self._model.state_dict().values() if isinstance(value, torch.Tensor)]
-        arrays = [value.detach().cpu().contiguous().numpy() for value in values]
-        everything = np.frombuffer(bytearray(b"".join(array.tobytes() for array in arrays)), dtype=np.uint8)
-        with self._context.waiting():
-            self._transport.broadcast(everything)
-        offset = 0
-        with torch.no_grad():
-            for value, array in zip(values, arrays, strict=True):
-                part = everything[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-                value.copy_(torch.from_numpy(part))
-                offset += array.nbytes
+        for value in self._model.state_dict().values():
+            if not isinstance(value, torch.Tensor) or not value.numel():
+                continue
+            array = value.detach().cpu().contiguous().numpy()  # the memory of the value itself, if that is possible
+            with self._context.waiting():
+                self._transport.broadcast(array.reshape(-1).view(np.uint8))
+            with torch.no_grad():
+                value.copy_(torch.from_numpy(array))

@@ -20,7 +20,7 @@ from velodrome.engines.torch import network, trial
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.outputs import class_scores
-from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, tuples
+from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, read_description, tuples
 from velodrome.tasks.batch import Batch
 
 WEIGHTS = "model.safetensors"
@@ -35,13 +35,15 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def save(folder: Path, model: nn.Module, description: dict[str, Any]) -> None:
+def save(
+    folder: Path, model: nn.Module, description: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
+) -> None:
     """Write the weights, how to load them, and what the model is: this last, so that a folder that tells it is
-    complete."""
+    complete. `weights` are the model's, where this process does not have all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with files.atomic_path(folder / WEIGHTS) as partial:
-            save_file(weights_of(model), partial)
+            save_file(weights_of(model) if weights is None else weights, partial)
     except SafetensorError as error:
         raise OSError(f"cannot write {folder / WEIGHTS}: {error}") from error
     about = {**description, "file": WEIGHTS, "strict": not not_saved(model)}
@@ -54,9 +56,12 @@ def not_saved(model: nn.Module) -> list[str]:
     return [name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)]
 
 
-def check_saving(name: str, model: nn.Module) -> tuple[str, ...]:
-    """Refuse a model with a tensor that cannot be saved; what the user should know about the rest, as sentences."""
-    for key, value in model.state_dict().items():
+def check_saving(
+    name: str, model: nn.Module, weights: dict[str, torch.Tensor] | None = None
+) -> tuple[str, ...]:
+    """Refuse a model with a tensor that cannot be saved; what the user should know about the rest, as sentences.
+    `weights` as for `save`."""
+    for key, value in (model.state_dict() if weights is None else weights).items():
         if isinstance(value, torch.Tensor):
             try:
                 serialize({key: value.detach().flatten()[:1].cpu().contiguous().clone()})
@@ -70,10 +75,11 @@ def check_saving(name: str, model: nn.Module) -> tuple[str, ...]:
 
 
 def reload_problem(
-    model: nn.Module, write: Callable[[Path], None], sample: Any | None, folder: Path
+    model: nn.Module, write: Callable[[Path], None], sample: Any | None, folder: Path,
+    weights: dict[str, torch.Tensor] | None = None,
 ) -> str | None:
     """Why what `write` saves cannot be loaded again, or is another model then; None if it is the same. It is tried in a
-    folder below `folder`."""
+    folder below `folder`. `weights` as for `save`; the model is not called then."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
         try:
@@ -83,10 +89,12 @@ def reload_problem(
             if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
                 raise
             return " ".join(str(error).split())[:300] or type(error).__name__
-    ours, theirs = weights_of(model), weights_of(loaded)
+    ours, theirs = weights_of(model) if weights is None else weights, weights_of(loaded)
     if ours.keys() != theirs.keys() or not all(torch.equal(value, theirs[key]) for key, value in ours.items()):
         return "not all of its weights are restored"
-    return None if sample is None else _difference(model, loaded.to(next(model.parameters()).device), sample)
+    if sample is None or weights is not None:
+        return None
+    return _difference(model, loaded.to(next(model.parameters()).device), sample)
 
 
 def _difference(model: nn.Module, loaded: nn.Module, sample: Any) -> str | None:
@@ -114,7 +122,7 @@ def load(folder: Path) -> nn.Module:
     """Load a saved model in evaluation mode. It takes images (count, channels, height, width), whose bytes were
     multiplied by `scale` of the description and added to its `offset`; a language model takes words and, if it
     carries one, its state."""
-    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    about = read_description(folder)
     if about.get("kind") == "text":
         language = torch_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 0))
         language.to(getattr(torch, about["dtype"])).load_state_dict(load_file(folder / WEIGHTS))

@@ -15,8 +15,9 @@ from torch import nn
 
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
-from velodrome.engines.torch import trial
+from velodrome.engines.torch import memory_format, trial
 from velodrome.engines.torch.byte_input import expects_bytes
+from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.pixels import converter
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
@@ -25,6 +26,7 @@ from velodrome.models.batches import other_size, way_out
 from velodrome.models.byte_input import byte_input_note
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
+from velodrome.spec.resolve import replicas_of
 from velodrome.tasks.classification import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
@@ -162,7 +164,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
     found = trial.examine(
         job.model, model, sample, data.classes, sizes=sizes,
-        evaluation_size=other_size(data, job.workers, evaluation_batch, sizes[0]), way_out=way_out(job, data),
+        evaluation_size=other_size(data, replicas_of(job), evaluation_batch, sizes[0]), way_out=way_out(job, data),
     )
     notes = found.notes
     if pixels.form != "byte":
@@ -175,6 +177,8 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
         several=found.several,
     )
+    images = sample(sizes[0])
+    memory_format.arrange(job, model, lambda tried: scores(tried, images))
     if job.dtype == "bfloat16":
         adapter = Autocast(adapter or model, device)
     return Network(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -95,6 +96,8 @@ class FusedOptimizer(Optimizer):
 
     def _step(self, gradients: Gradients) -> None:
         given = [gradient for gradient in gradients if gradient is not None]
+        if not given:
+            return
         tensors, slots, counters = self._tensors, list(self._slots.values()), self._counters
         if len(given) == len(tensors):
             self._steps += 1
@@ -186,21 +189,24 @@ class FlatOptimizer(FusedOptimizer):
         self._even = bool((self._steps == self._steps[0]).all())
 
 
+def torch_optimizer(job: Job) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The class of `torch.optim` that a job's optimizer is, and its settings."""
+    decay = job.decay_of_weights
+    if job.optimizer in ("adam", "adamw"):
+        kind = torch.optim.AdamW if job.optimizer == "adamw" else torch.optim.Adam
+        return kind, {"lr": job.rate, "betas": ADAM_BETAS, "eps": ADAM_EPSILON, "weight_decay": decay}
+    momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
+    return torch.optim.SGD, {"lr": job.rate, "momentum": momentum, "weight_decay": decay, "nesterov": job.nesterov}
+
+
 class StockOptimizer(Optimizer):
     """`torch.optim.SGD`, `Adam` or `AdamW` with their defaults and the job's hyper-parameters."""
 
     def __init__(self, job: Job, parameters: list[torch.nn.Parameter]) -> None:
         self.rate, self._parameters = job.rate, parameters
-        self._optimizer: torch.optim.Optimizer
-        decay, adaptive = job.decay_of_weights, job.optimizer in ("adam", "adamw")
-        if adaptive:
-            kind = torch.optim.AdamW if job.optimizer == "adamw" else torch.optim.Adam
-            self._optimizer = kind(parameters, lr=job.rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, weight_decay=decay)
-        else:
-            momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
-            self._optimizer = torch.optim.SGD(
-                parameters, lr=job.rate, momentum=momentum, weight_decay=decay, nesterov=job.nesterov
-            )
+        kind, settings = torch_optimizer(job)
+        self._optimizer = kind(parameters, **settings)
+        adaptive = job.optimizer in ("adam", "adamw")
         # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
         slots = _STOCK_SLOTS[job.optimizer]
         begun = {"step": torch.zeros(())} if adaptive else {}
@@ -245,7 +251,7 @@ def make_optimizer(job: Job, parameters: list[torch.nn.Parameter]) -> Optimizer:
 def squared_norm(gradients: Gradients) -> float:
     """The sum of the squares of all numbers, in double precision: a float32 sum of millions loses four digits."""
     norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in gradients if each is not None]
-    return float(torch.stack(norms).square().sum())
+    return float(torch.stack(norms).square().sum()) if norms else 0.0
 
 
 @torch.no_grad()

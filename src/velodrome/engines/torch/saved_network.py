@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -12,14 +11,14 @@ from velodrome.data.pixels import transform_of
 from velodrome.engines.torch.model_file import load
 from velodrome.engines.torch.network import Autocast, Network, loss_of_logits
 from velodrome.engines.torch.softmax import LogitsModel
-from velodrome.models.recipe import DESCRIPTION
+from velodrome.models.recipe import read_description
 from velodrome.offers.models import is_own
 from velodrome.worker.context import Context
 
 
 def load_network(folder: Path, context: Context, device: torch.device) -> Network:
     """What was saved in a folder, ready to be evaluated on the job's data."""
-    about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    about = read_description(folder)
     model, from_zoo = load(folder).to(device), not is_own(about["model"])
     if from_zoo:
         model = model.to(memory_format=torch.channels_last)

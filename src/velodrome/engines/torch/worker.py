@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 
 import torch
 
@@ -54,12 +55,22 @@ def choose_device(world: World, gpus: int) -> torch.device:
     return torch.device("cuda", world.me.local_rank) if gpus >= world.local_size else torch.device("cpu")
 
 
+#: The modules of strategies that train in a process group of PyTorch, and their learners.
+_IN_PROCESS_GROUP = {
+    "ddp": ("ddp", "DdpLearner"), "zero1": ("zero1", "Zero1Learner"), "fsdp": ("fsdp", "FsdpLearner"),
+    "tensor": ("tensor", "TensorLearner"), "pipeline": ("pipeline", "PipelineLearner"),
+    "local-sgd": ("periodic", "LocalSgdLearner"), "diloco": ("periodic", "DilocoLearner"),
+}
+
+
 def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
     # Each strategy loads only what it needs: MPI may be missing where DDP runs.
-    if context.job.strategy == "ddp":
-        from velodrome.engines.torch import ddp
+    if context.job.strategy in _IN_PROCESS_GROUP:
+        from velodrome.engines.torch.process_group import connect
 
-        return ddp.connect(context, gpus=gpus), ddp.DdpLearner
+        module, name = _IN_PROCESS_GROUP[context.job.strategy]
+        found: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.{module}"), name)
+        return connect(context, gpus=gpus), found
     if context.job.strategy == "allreduce":
         from velodrome.engines.torch.allreduce import AllReduceLearner
         from velodrome.worker.transports import connect_mpi

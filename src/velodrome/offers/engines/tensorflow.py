@@ -94,6 +94,8 @@ ENGINE = Engine(
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
             synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
+            no_own_optimizer="keeps all weights in one flat buffer, which a Keras optimizer does not take; choose "
+            "multi-worker-mirrored",
             implementation=Implementation(
                 own=(_FLAT, "the gradient summed by MPI in the tensor's own memory"), framework=(_AUTODIFF,),
             ),

@@ -38,6 +38,19 @@ _REDUCTION = (
     "gradients summed in shared memory and the optimizer step divided among the processes of one host, or one flat "
     "gradient summed by MPI between hosts"
 )
+_DDP = "DistributedDataParallel over gloo or NCCL, buffers not broadcast, gradients as views of its buckets"
+_STOCK_DDP = "DistributedDataParallel over gloo or NCCL with its defaults"
+_FULLY_SHARD = "fully_shard over gloo or NCCL, layers of a million numbers and more each by itself"
+_AVERAGE = "average_parameters of torch.distributed over gloo or NCCL"
+_OUTER = "torch.optim.SGD as outer optimizer"
+_ROUNDS = "rounds of DiLoCo"
+_OTHER_RESULT = "they end with other weights than one process, by how seldom they synchronize: name them to race them"
+_DIVIDES_MODEL = "they divide the model, which must have layers for that: name them to race them"
+_PIPELINE = "PipelineStage and Schedule1F1B or ScheduleGPipe over gloo or NCCL"
+_CUT = "stages cut by measured time"
+_TENSOR = "ColwiseParallel and RowwiseParallel over gloo or NCCL"
+_PLAN = "a plan derived from chains of dense layers"
+_ZERO = "ZeroRedundancyOptimizer over torch.optim"
 
 ENGINE = Engine(
     name="torch",
@@ -54,12 +67,10 @@ ENGINE = Engine(
         Strategy(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce", options={"compress": None},
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS),
-                framework=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL, buffers not broadcast, gradients as "
-                           "views of its buckets"),
-                stock=(_AUTOGRAD, "DistributedDataParallel over gloo or NCCL with its defaults", STOCK_OPTIMIZER),
+                framework=(_AUTOGRAD, _DDP), stock=(_AUTOGRAD, _STOCK_DDP, STOCK_OPTIMIZER),
                 kept=(_BATCHES,),
             ),
         ),
@@ -70,6 +81,66 @@ ENGINE = Engine(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _REDUCTION),
                 framework=(_AUTOGRAD,),
                 stock=(_AUTOGRAD, STOCK_OPTIMIZER), kept=(_BATCHES, "one flat gradient summed by MPI_Allreduce"),
+            ),
+        ),
+        Strategy(
+            "zero1", "DistributedDataParallel with ZeroRedundancyOptimizer: synchronous, each process keeps the "
+            "optimizer's state of a part of the weights only (ZeRO stage 1)",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce-and-broadcast",
+            no_own_optimizer="makes the optimizer by itself; choose ddp or fsdp",
+            implementation=Implementation(
+                own=(_BATCHES, _PROCESS), framework=(_AUTOGRAD, _DDP, _ZERO),
+                stock=(_AUTOGRAD, _STOCK_DDP, _ZERO), kept=(_BATCHES,),
+            ),
+        ),
+        Strategy(
+            "fsdp", "fully_shard (FSDP2): synchronous, weights, gradients and the optimizer's state are divided over "
+            "the processes, and a layer's weights are gathered when it computes (ZeRO stage 3)",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="gather-and-scatter",
+            options={"mesh": None},
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD, _FULLY_SHARD),
+                stock=(_AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(_BATCHES,),
+            ),
+        ),
+        Strategy(
+            "local-sgd", "every process steps by its own gradients, and the weights of all are averaged every "
+            "--sync-every steps",
+            synchronous=True, consistency="periodic", listens=("worker",), exchange="periodic", exact=False,
+            options={"sync_every": 8}, not_raced=_OTHER_RESULT,
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD, _AVERAGE),
+                stock=(_AUTOGRAD, _AVERAGE, STOCK_OPTIMIZER), kept=(_BATCHES,),
+            ),
+        ),
+        Strategy(
+            "diloco", "DiLoCo: every process trains by itself, by default with adamw; every --sync-every steps, the "
+            "mean of their changes is one step of an outer SGD (rate 0.7, Nesterov momentum 0.9)",
+            synchronous=True, consistency="periodic", listens=("worker",), exchange="periodic", exact=False,
+            options={"sync_every": 50}, optimizer="adamw", needs_control=True, not_raced=_OTHER_RESULT,
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _ROUNDS), framework=(_AUTOGRAD, _AVERAGE, _OUTER),
+                stock=(_AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(_BATCHES, _ROUNDS),
+            ),
+        ),
+        Strategy(
+            "pipeline", "pipeline parallelism (torch.distributed.pipelining): each process has some of the layers, and "
+            "micro-batches pass through all of them",
+            synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            options={"pipeline_schedule": "1f1b", "micro_batches": None},
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _CUT), framework=(_AUTOGRAD, _PIPELINE),
+                stock=(_AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(_BATCHES, _CUT),
+            ),
+        ),
+        Strategy(
+            "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
+            "by columns and then by rows",
+            synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            options={"mesh": None},
+            implementation=Implementation(
+                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _PLAN), framework=(_AUTOGRAD, _TENSOR),
+                stock=(_AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(_BATCHES, _PLAN),
             ),
         ),
     ),

@@ -25,7 +25,7 @@ from velodrome.models.recipe import COLUMNS
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -85,8 +85,7 @@ class ArrayTask(TorchTask):
     def evaluate(self, part: Part) -> EvaluationCounts:
         data, objective, module = self._context.data, self._objective, self._module
         examples, chosen = len(getattr(data, part)), self._feed(part)
-        mine = evaluation_indices(examples, self._replica.rank, self._replica.size)
-        offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))
+        mine, offsets = self._replica.evaluation_batches(examples, EVALUATION_BATCH)
         chosen.begin(mine, offsets)
         tally, found = _Tally(objective, part), _Answers(examples, mine, self._learns.scored)
         module.eval()

@@ -15,6 +15,7 @@ from torch import nn
 from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.network import Network
 from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import Indices, evaluation_indices
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -39,6 +40,16 @@ class Replica(NamedTuple):
     rank: int
     size: int
     device: torch.device
+    #: Whether forward passes wait for one another, so that every process must make as many.
+    together: bool = False
+
+    def evaluation_batches(self, examples: int, batch: int) -> tuple[Indices, Indices]:
+        """The examples of a set that this process evaluates, and where its batches of at most `batch` begin and end."""
+        mine = evaluation_indices(examples, self.rank, self.size)
+        if not self.together:
+            return mine, np.minimum(np.arange(0, len(mine) + batch, batch), len(mine))
+        count = -(-len(range(0, examples, self.size)) // batch)  # as many as the process with the most has
+        return mine, len(mine) * np.arange(count + 1, dtype=np.int64) // max(1, count)
 
 
 class EvaluationCounts(NamedTuple):

@@ -13,7 +13,7 @@ from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
 from velodrome.models.promises import outside_promise, promised
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -82,6 +82,17 @@ class ClassificationTask(TorchTask):
         loss_sum = torch.stack(losses).sum(dtype=torch.float64) if losses else torch.zeros((), dtype=torch.float64)
         return Counts(end - start, float(loss_sum), {"correct": int(correct)})
 
+    def images_of(self, step: int) -> torch.Tensor:
+        """The images of a step."""
+        return self._train.images(self._offsets[step], self._offsets[step + 1])
+
+    def labels_of(self, step: int) -> torch.Tensor:
+        return self._labels[self._offsets[step] : self._offsets[step + 1]]
+
+    def batch_of(self, step: int) -> int:
+        """The examples of a step over all processes."""
+        return int(self._batches[step])
+
     def _padded(self, low: int, high: int) -> torch.Tensor:
         """At least the model's minimum batch: the images of the step repeated; the extra ones are not counted."""
         return self._train.images(low, high).repeat(self._network.minimum_batch, 1, 1, 1)
@@ -89,8 +100,7 @@ class ClassificationTask(TorchTask):
     def evaluate(self, part: Part) -> EvaluationCounts:
         data, device, model = self._context.data, self._replica.device, self._network.forward
         examples = self._examples(part)
-        mine = evaluation_indices(len(examples), self._replica.rank, self._replica.size)
-        offsets = np.minimum(np.arange(0, len(mine) + EVALUATION_BATCH, EVALUATION_BATCH), len(mine))
+        mine, offsets = self._replica.evaluation_batches(len(examples), EVALUATION_BATCH)
         labels = examples.begin(mine, offsets)
         predicted = torch.empty(len(mine), dtype=torch.int64, device=device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)

@@ -1,0 +1,159 @@
+"""`local-sgd` and `diloco`: every process trains by itself, and all of them combine their weights every few steps.
+
+What is evaluated and saved is the mean of the processes' weights at that moment, whether or not a round ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+from safetensors.torch import load as unpack
+from safetensors.torch import save as pack
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
+
+from velodrome.engines.torch import model_file as saved
+from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.network import Network
+from velodrome.engines.torch.optimizer import Gradients
+from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
+from velodrome.spec.optimization import OUTER_MOMENTUM, OUTER_RATE
+from velodrome.transport.base import Transport
+from velodrome.worker.context import Context
+from velodrome.worker.learner import State
+
+#: What the names of arrays of one process begin with in a checkpoint; its rank follows.
+_WORKER = "worker."
+
+
+class LocalSgdLearner(TorchLearner):
+    """Steps by its own gradients; the weights of all processes are averaged every `sync_every` steps."""
+
+    def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
+        super().__init__(context, network, transport, device)
+        # As under `ddp`: examples count the same, whichever process has how many of a batch.
+        self.loss_factor = float(transport.size)
+        self._every = self._context.job.sync_every or 1
+        self._updates = 0
+        self._all_states: list[dict[str, torch.Tensor]] = []
+        self._begin_rounds()
+
+    @property
+    def _group(self) -> distributed.ProcessGroup | None:
+        assert isinstance(self._transport, ProcessGroup)
+        return self._transport.group
+
+    def _mean(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The means of tensors over all processes."""
+        # PyTorch's function gives tensors other memory, and optimizers know that of the parameters: it gets copies.
+        means = [tensor.detach().clone() for tensor in tensors]
+        with self._context.waiting(), translate_peer_errors():
+            average_parameters(iter(means), self._group)
+        return means
+
+    # -- what differs between both
+
+    def _begin_rounds(self) -> None:
+        """Called when the weights of all processes are the same, at the beginning."""
+
+    def _end_round(self) -> None:
+        """Combine the weights of all processes."""
+        self._copy(self._mean(self._trained))
+
+    # -- training
+
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
+        return [None] * len(self._trained) if loss is None else self._local_gradients(loss)
+
+    def step(self, loss: torch.Tensor | None, batch: float) -> None:
+        super().step(loss, batch)
+        if self._added:
+            return
+        self._updates += 1
+        if self._updates % self._every == 0:
+            self._end_round()
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """With the mean of all processes' weights in place of this one's."""
+        with super()._averaged():
+            own = [parameter.detach().clone() for parameter in self._trained]
+            self._copy(self._mean(self._trained))
+            yield
+            self._copy(own)
+
+    @torch.no_grad()
+    def _copy(self, values: Sequence[torch.Tensor]) -> None:
+        for parameter, value in zip(self._trained, values, strict=True):
+            parameter.copy_(value)
+
+    # -- state
+
+    def collect_model(self) -> None:
+        with self._averaged():
+            self._collected = saved.weights_of(self._model) if self._transport.rank == 0 else None
+
+    def collect_state(self) -> None:
+        self.collect_model()
+        mine = {name: torch.from_numpy(np.array(value)) for name, value in super().state().items()}
+        assert isinstance(self._transport, ProcessGroup)
+        self._all_states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
+
+    def state(self) -> State:
+        assert self._collected is not None, "collected before"
+        mean = {f"model.{name}": value.numpy() for name, value in self._collected.items()}
+        each = {
+            f"{_WORKER}{rank}.{name}": value.numpy()
+            for rank, state in enumerate(self._all_states) for name, value in state.items() if name != "epochs"
+        }
+        numbers = {name: np.array(value, np.int64) for name, value in
+                   (("epochs", self._epochs), ("updates", self._updates))}
+        self._collected, self._all_states = None, []
+        return {**mean, **each, **numbers}
+
+    def load(self, state: State) -> None:
+        prefix = f"{_WORKER}{self._transport.rank}."
+        mine = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        super().load({**mine, "epochs": state["epochs"]})
+        self._updates = int(state["updates"])
+
+
+class DilocoLearner(LocalSgdLearner):
+    """Distributed low-communication training (Douillard et al., 2023, arXiv 2311.08105): after each round, the mean of
+    what the processes' weights have changed by is the gradient of one step of an outer SGD with Nesterov momentum."""
+
+    def _begin_rounds(self) -> None:
+        self._outer = [parameter.detach().clone().requires_grad_() for parameter in self._trained]
+        self._outer_optimizer = torch.optim.SGD(self._outer, lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+
+    @torch.no_grad()
+    def _end_round(self) -> None:
+        changes = [outer - mine for outer, mine in zip(self._outer, self._trained, strict=True)]
+        for outer, change in zip(self._outer, self._mean(changes), strict=True):
+            outer.grad = change
+        self._outer_optimizer.step()
+        self._outer_optimizer.zero_grad()
+        self._copy(self._outer)
+
+    def _outer_state(self) -> dict[str, torch.Tensor]:
+        held = self._outer_optimizer.state
+        speeds = {f"outer_momentum.{index}": held[outer]["momentum_buffer"] for index, outer in enumerate(self._outer)
+                  if held[outer].get("momentum_buffer") is not None}
+        return {f"outer.{index}": outer for index, outer in enumerate(self._outer)} | speeds
+
+    def state(self) -> State:
+        # The same in every process.
+        return super().state() | {name: value.detach().cpu().contiguous().numpy()
+                                  for name, value in self._outer_state().items()}
+
+    @torch.no_grad()
+    def load(self, state: State) -> None:
+        super().load(state)
+        for index, outer in enumerate(self._outer):
+            outer.copy_(torch.from_numpy(np.array(state[f"outer.{index}"])))
+            if (name := f"outer_momentum.{index}") in state:
+                speed = torch.from_numpy(np.array(state[name])).to(outer.device)
+                self._outer_optimizer.state[outer]["momentum_buffer"] = speed

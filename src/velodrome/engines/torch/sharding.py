@@ -1,0 +1,174 @@
+"""Tensors that are divided over the processes of a group: which modules to divide, and pieces put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.overrides import TorchFunctionMode
+
+from velodrome.engines.torch.trial import untouched
+
+#: For every parameter, the modules inside of whose calls alone it is used.
+Covers = Mapping[nn.Parameter, set[nn.Module]]
+#: A module with so many numbers of its own is gathered and freed by itself; smaller ones together with what is around
+#: them, because each of these costs two messages per step.
+UNIT_NUMBERS = 1 << 20
+#: Modules that are never called, and so cannot be gathered when they are.
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+def units_of(root: nn.Module, covers: Covers | None = None, numbers: int = UNIT_NUMBERS) -> list[nn.Module]:
+    """The modules below `root` whose weights are gathered and freed by themselves, inner ones first.
+
+    With `covers`, only modules inside of whose calls their weights are used. Without, PyTorch's own layers are not
+    looked into, because some use the weights of their parts without calling them, and embeddings are left out, because
+    some models use their weights a second time. A module that shares weights with another one is not among them.
+    """
+    owners: dict[nn.Parameter, list[nn.Module]] = {}
+    for module in root.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(parameter, []).append(module)
+    taken: set[nn.Parameter] = set()
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> None:
+        if not _is_torch_layer(module):
+            for child in module.children():
+                visit(child)
+        if module is root or isinstance(module, _CONTAINERS) or (covers is None and isinstance(module, nn.Embedding)):
+            return
+        own, inside = {*module.parameters()} - taken, {*module.modules()}
+        shared = any(owner not in inside for parameter in own for owner in owners[parameter])
+        covered = covers is None or all(module in covers[one] for one in own if one in covers)
+        if covered and not shared and module not in found and sum(one.numel() for one in own) >= numbers:
+            taken.update(own)
+            found.append(module)
+
+    visit(root)
+    return found
+
+
+def _is_torch_layer(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, (nn.Sequential, *_CONTAINERS))
+
+
+class _Uses(TorchFunctionMode):
+    """Around a forward pass: for every parameter, the modules in whose calls it was used each time."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.covers: dict[nn.Parameter, set[nn.Module]] = {}
+        self._active: list[nn.Module] = []
+        self._known = {*model.parameters()}
+        for module in model.modules():
+            module.register_forward_pre_hook(lambda module, _: self._active.append(module))
+            module.register_forward_hook(lambda *_: self._active.pop() and None, always_call=True)
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        for each in tensors_in([*args, *(kwargs or {}).values()]):
+            if isinstance(each, nn.Parameter) and each in self._known:
+                self.covers[each] = self.covers.get(each, {*self._active}) & {*self._active}
+        return function(*args, **(kwargs or {}))
+
+
+def covers_of(model: nn.Module, call: Callable[[nn.Module], object]) -> Covers | None:
+    """For every parameter that a call uses, the modules inside of whose calls alone it is used; `call` calls a copy of
+    the model as training does. None if it cannot be tried."""
+    try:
+        with untouched(model) as tried, torch.no_grad():
+            if tried is model:
+                return None
+            with _Uses(tried.train()) as uses:
+                call(tried)
+            named, modules = dict(tried.named_parameters()), dict(tried.named_modules())
+            names = {module: name for name, module in modules.items()}
+            ours, of_us = dict(model.named_parameters()), dict(model.named_modules())
+            return {ours[name]: {of_us[names[module]] for module in uses.covers[one] if module in names}
+                    for name, one in named.items() if one in uses.covers}
+    except Exception:
+        return None
+
+
+def shard(root: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, *, may_skip: bool) -> list[FSDPModule]:
+    """Divide the parameters of a module, and of units below it, over the processes of a mesh by `fully_shard`;
+    gradients are summed. With `may_skip`, a step may leave parameters without a gradient."""
+    for parameter in root.parameters():
+        parameter.data = parameter.data.contiguous()  # channels-last weights cannot be divided
+    for unit in units:
+        fully_shard(unit, mesh=mesh)
+    fully_shard(root, mesh=mesh)
+    found = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    for each in found:
+        each.set_force_sum_reduction_for_comms(True)  # gloo has no mean
+        each.set_gradient_divide_factor(1.0)
+        each.set_reduce_scatter_unused_params(may_skip, recurse=False)
+    return found
+
+
+def is_divided(tensor: torch.Tensor) -> bool:
+    """Whether processes have different parts of a tensor."""
+    return isinstance(tensor, DTensor) and any(each.is_shard() for each in tensor.placements)
+
+
+def local(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """The part of a tensor that this process has, in the memory of the tensor itself; divided as `like`, if that is
+    given and divided otherwise."""
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor
+    if isinstance(like, DTensor) and like.placements != tensor.placements:
+        tensor = tensor.redistribute(placements=like.placements)
+    return tensor.to_local()
+
+
+def pieced(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor, divided as `like`, of which this process has this part."""
+    if not isinstance(like, DTensor):
+        return part
+    return DTensor.from_local(
+        part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+@torch.no_grad()
+def whole(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """All of a tensor, on the host; called in every process. A part that is no DTensor itself, but has the shape of
+    this process's part of `like`, is divided as that."""
+    if like is not None and not isinstance(tensor, DTensor) and tensor.shape == local(like).shape:
+        tensor = pieced(tensor, like)
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+    return full.cpu().contiguous()
+
+
+def distribute(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A whole tensor that every process has, divided as `like`."""
+    if not isinstance(like, DTensor):
+        return value.to(like.device)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+@torch.no_grad()
+def place(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy a whole tensor that every process has into one that may be divided."""
+    local(target).copy_(local(distribute(value, target)))
+
+
+def tensors_in(outputs: object) -> Iterator[torch.Tensor]:
+    """The tensors among what a module returned."""
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, dict):
+        for each in outputs.values():
+            yield from tensors_in(each)
+    elif isinstance(outputs, tuple | list):
+        for each in outputs:
+            yield from tensors_in(each)

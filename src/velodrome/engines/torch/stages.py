@@ -1,0 +1,139 @@
+"""Stages of a pipeline: a chain of layers, cut where every stage takes about the same time."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from velodrome.errors import BadRequest
+
+
+class _Contiguous(torch.autograd.Function):
+    """What it gets, with gradients that lie in memory as gloo sends them."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].contiguous()
+
+
+class Stage(nn.Sequential):
+    """The layers of one process."""
+
+    def forget_first_call(self) -> None:
+        """Undo what the next call does to statistics: PyTorch makes one with no data, to find out shapes."""
+        kept = [buffer.detach().clone() for buffer in self.buffers()]
+        calls = 0
+
+        def restore(*_: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                handle.remove()
+                with torch.no_grad():
+                    for buffer, value in zip(self.buffers(), kept, strict=True):
+                        buffer.copy_(value)
+
+        handle = self.register_forward_pre_hook(restore)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = super().forward(_Contiguous.apply(inputs) if inputs.requires_grad else inputs)
+        return outputs.contiguous()
+
+
+def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers of a model that are called one after another, with their names, or `BadRequest`."""
+    if isinstance(model, nn.Sequential):
+        return list(model.named_children())
+    raise BadRequest(
+        f"--strategy pipeline: model {name!r} is no nn.Sequential, whose layers follow one another; build it as one, "
+        "or choose another strategy"
+    )
+
+
+def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -> list[list[int]]:
+    """Layers that are never separated, by their numbers: each group has weights to train."""
+    groups: list[list[int]] = []
+    before: list[int] = []
+    for number, (_, layer) in enumerate(layers):
+        if any(parameter.requires_grad for parameter in layer.parameters()):
+            groups.append([*before, number])
+            before = []
+        elif groups:
+            groups[-1].append(number)
+        else:
+            before.append(number)
+    if len(groups) < stages:
+        raise BadRequest(
+            f"--workers {stages}: model {name!r} has {len(groups)} of the layers with weights that every stage of a "
+            "pipeline needs one of; use fewer workers"
+        )
+    return groups
+
+
+def seconds_of(layers: Sequence[nn.Module], inputs: torch.Tensor, repeat: int = 3) -> list[float]:
+    """Seconds of a forward and a backward pass of each layer, the shortest of a few; the layers stay as they are."""
+    found = []
+    with torch.random.fork_rng(devices=[]):
+        for layer in layers:
+            tried, best = copy.deepcopy(layer).train(), float("inf")
+            for _ in range(repeat):
+                given = inputs.detach().clone().requires_grad_(inputs.is_floating_point())
+                began = time.perf_counter()
+                outputs = tried(given)
+                if outputs.requires_grad:
+                    outputs.backward(torch.ones_like(outputs))
+                best = min(best, time.perf_counter() - began)
+            found.append(best)
+            inputs = outputs.detach()
+    return found
+
+
+def cuts_of(seconds: Sequence[float], stages: int) -> list[int]:
+    """Where to cut a row of groups into so many stages that the slowest is as fast as possible: the first group of
+    each stage, and the number of groups."""
+    total = [0.0, *accumulate(seconds)]
+    count = len(seconds)
+    #: For each number of groups, the slowest stage and the cuts of the best division into the stages so far.
+    best: list[tuple[float, list[int]]] = [(total[end], [0, end]) for end in range(count + 1)]
+    for stage in range(2, stages + 1):
+        best = [
+            min(
+                ((max(best[cut][0], total[end] - total[cut]), [*best[cut][1], end]) for cut in range(stage - 1, end)),
+                default=(float("inf"), []),
+            )
+            for end in range(count + 1)
+        ]
+    return best[count][1]
+
+
+def owners_of(groups: Sequence[Sequence[int]], cuts: Sequence[int]) -> list[int]:
+    """The stage of every layer."""
+    stages = [stage for stage, (low, high) in enumerate(pairwise(cuts)) for _ in range(low, high)]
+    owner = {number: stage for group, stage in zip(groups, stages, strict=True) for number in group}
+    return [owner[number] for number in range(len(owner))]
+
+
+def given_stages(name: str, layers: Sequence[tuple[str, nn.Module]], starts: Sequence[str], stages: int) -> list[int]:
+    """The stage of every layer by the names of the layers that begin the second and later ones: the `stage_starts` of
+    a model."""
+    names = [each for each, _ in layers]
+    places = [names.index(start) for start in starts if start in names]
+    if len(places) != stages - 1 or len(starts) != stages - 1 or places != sorted({*places} - {0}):
+        raise BadRequest(
+            f"--workers {stages}: stage_starts of model {name!r} are {list(starts)}, and must be {stages - 1} of its "
+            f"layers {', '.join(names[1:])}, in this order; use {len(starts) + 1} workers, or change them"
+        )
+    found = [sum(place <= number for place in places) for number in range(len(names))]
+    for stage in range(stages):
+        groups_of(name, [layer for layer, owner in zip(layers, found, strict=True) if owner == stage], 1)
+    return found

@@ -1,0 +1,182 @@
+"""`tensor`: every process computes all examples with a part of each dense layer, by PyTorch's `parallelize_module`.
+
+Of two dense layers that follow one another, the first is divided by its outputs (column) and the second by its inputs
+(row): only the outputs of the second are summed over the processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from velodrome.engines.torch.divided import DividedLearner
+from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
+from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
+from velodrome.engines.torch.sharding import local, pieced
+from velodrome.errors import BadRequest, UsersCodeFailed
+from velodrome.models.torch_gpt import Block
+
+#: Layers that compute each number by itself, so that it does not matter to them how these are divided.
+_ELEMENTWISE = (
+    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Hardtanh, nn.ReLU6,
+    nn.Dropout, nn.Identity,
+)
+#: How a layer can be divided: by its outputs, which stay divided for a `row` layer (column) or are put together
+#: (gather), or by its inputs (row). Queries, keys and values of attention in one layer are divided by `heads`.
+_STYLES = ("column", "gather", "row")
+
+
+def plan_of(model: nn.Module, size: int) -> dict[str, str]:
+    """How the layers of a model are divided over so many processes: its own `tensor_plan`, or what can be derived from
+    chains of dense layers in `nn.Sequential`, and from the blocks of the zoo's transformer."""
+    given = getattr(model, "tensor_plan", None)
+    if given is not None:
+        return dict(given() if callable(given) else given)
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(module, nn.Sequential):
+            found |= {prefix + key: style for key, style in _chained(module, size)}
+        elif isinstance(module, Block):
+            found |= {prefix + key: style for key, style in _of_block(module, size).items()}
+    last = _last_dense(model)
+    if last is not None and last not in found and _divides(model.get_submodule(last), size):
+        found[last] = "gather"
+    embedding = dict(model.named_children()).get("embedding")  # of the zoo's language model, used by calls alone
+    if last == "softmax" and isinstance(embedding, nn.Embedding) and embedding.num_embeddings % size == 0:
+        found["embedding"] = "row"
+    return found
+
+
+def _of_block(block: Block, size: int) -> dict[str, str]:
+    """Heads of attention, and the wide layer, where they can be divided evenly."""
+    found = {"qkv": "heads", "attended": "row"} if block.heads % size == 0 else {}
+    return found | ({"expand": "column", "contract": "row"} if _divides(block.expand, size) else {})
+
+
+def order_of_heads(heads: int, width: int, size: int) -> torch.Tensor:
+    """The rows of a layer of queries, keys and values in the order in which every process has those of its heads."""
+    rows = torch.arange(3 * width).view(3, size, heads // size, width // heads)
+    return rows.transpose(0, 1).reshape(-1)
+
+
+def _divides(layer: nn.Module, size: int) -> bool:
+    return isinstance(layer, nn.Linear) and layer.out_features % size == 0
+
+
+def _chained(chain: nn.Sequential, size: int) -> Iterator[tuple[str, str]]:
+    """Pairs of dense layers with nothing but elementwise layers between them."""
+    first: str | None = None
+    for name, layer in chain.named_children():
+        if isinstance(layer, nn.Linear):
+            if first is not None:
+                yield from ((first, "column"), (name, "row"))
+                first = None
+            elif _divides(layer, size):
+                first = name
+        elif not isinstance(layer, _ELEMENTWISE):
+            first = None
+
+
+def _last_dense(model: nn.Module) -> str | None:
+    """The last layer of a model, if it is dense: its outputs can be gathered."""
+    if isinstance(model, nn.Sequential):
+        names = [name for name, layer in model.named_children() if not isinstance(layer, _ELEMENTWISE)]
+        return names[-1] if names and isinstance(model.get_submodule(names[-1]), nn.Linear) else None
+    softmax = dict(model.named_children()).get("softmax")  # of the zoo's language model
+    return "softmax" if isinstance(softmax, nn.Linear) else None
+
+
+def _style(style: str, layer: nn.Module) -> ParallelStyle:
+    if style == "row":
+        # Rows of an embedding are words, of which every process gets all.
+        return RowwiseParallel(input_layouts=Replicate()) if isinstance(layer, nn.Embedding) else RowwiseParallel()
+    return ColwiseParallel(output_layouts=Replicate()) if style == "gather" else ColwiseParallel()
+
+
+class TensorLearner(DividedLearner):
+    """One process's part of the dense layers, and everything else."""
+
+    def _make_optimizer(self) -> Optimizer:
+        assert isinstance(self._transport, ProcessGroup)
+        for parameter in self._model.parameters():
+            parameter.data = parameter.data.contiguous()
+        grid = self._enter_mesh()
+        if grid is None:
+            mesh = DeviceMesh.from_group(self._transport.group, self._device.type)
+        else:
+            mesh, self._among = grid.mesh["tensor"], grid.peers
+        self._members = self._transport.size // self._groups
+        plan = self._checked(plan_of(self._model, self._members))
+        orders = {name: self._in_heads(name) for name, style in plan.items() if style == "heads"}
+        parallelize_module(self._model, mesh, {
+            name: _style(style, self._model.get_submodule(name)) for name, style in plan.items()
+        })
+        self._orders = {parameter: order for name, order in orders.items()
+                        for parameter in self._model.get_submodule(name).parameters()}
+        return self._divided_optimizer()
+
+    def _in_heads(self, name: str) -> torch.Tensor:
+        """Arrange the rows of a layer by the heads of each process, and return their order."""
+        block = self._model.get_submodule(name.rpartition(".")[0])
+        assert isinstance(block, Block)
+        order = order_of_heads(block.heads, block.qkv.in_features, self._members)
+        for parameter in block.qkv.parameters():
+            parameter.data = parameter.data[order.to(parameter.device)].contiguous()
+        return order
+
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
+        """Those of all groups together, where there are several; one without examples has zeros."""
+        if self._groups == 1:
+            return super()._gradients(loss)
+        found = [None] * len(self._trained) if loss is None else super()._gradients(loss)
+        parts = [torch.zeros_like(local(like)) if gradient is None else local(gradient, like)
+                 for gradient, like in zip(found, self._trained, strict=True)]
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        assert isinstance(self._among, Subgroup)
+        with self._context.waiting(), translate_peer_errors():
+            distributed.all_reduce(flat, group=self._among.group)
+        summed = [each.view(part.shape) for each, part in
+                  zip(flat.split([part.numel() for part in parts]), parts, strict=True)]
+        if isinstance(self._optimizer, FusedOptimizer):
+            return summed
+        return [pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
+
+    def _checked(self, plan: dict[str, str]) -> dict[str, str]:
+        """The plan, or a refusal: of a model that cannot be divided, or of a plan that does not fit its model."""
+        size, model = self._members, self._context.job.model
+        layers: dict[str, Any] = dict(self._model.named_modules())
+        for name, style in plan.items():
+            layer, around = layers.get(name), layers.get(name.rpartition(".")[0])
+            known = style in _STYLES or (style == "heads" and isinstance(around, Block))
+            if not known or not isinstance(layer, nn.Linear | nn.Embedding):
+                raise UsersCodeFailed(
+                    f"tensor_plan of model {model!r}: {name!r}: {style!r} is none of {', '.join(_STYLES)} for a layer "
+                    "that is nn.Linear or nn.Embedding"
+                )
+            width = _width(layer, style)
+            if width % size:
+                raise BadRequest(
+                    f"--workers {size}: layer {name!r} of {model!r} has a width of {width}, which they cannot divide "
+                    "evenly; choose another number of workers"
+                )
+        if not plan:
+            raise BadRequest(
+                f"--strategy tensor: model {model!r} has no dense layers that {size} workers can divide evenly; choose "
+                "another number of workers or another strategy, or give the model a tensor_plan"
+            )
+        return plan
+
+
+def _width(layer: nn.Linear | nn.Embedding, style: str) -> int:
+    """The numbers of a layer that are divided."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features if style == "row" else layer.out_features
+    return layer.num_embeddings if style == "row" else layer.embedding_dim

@@ -1,0 +1,39 @@
+"""Questions about made-up races, as the tests of the words of verdicts ask them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from synthetic_races import repeated
+from velodrome.analysis.compare import compare
+from velodrome.analysis.recommend import Recommendation, recommend
+from velodrome.spec.job import Target
+
+Runs = list[dict[str, Any]]
+Form = Callable[[], Recommendation]
+
+
+def single(*rates: float, **fields: Any) -> Runs:
+    return repeated(list(rates), strategy="single", **fields)
+
+
+def ddp(*rates: float, workers: int = 2, **fields: Any) -> Runs:
+    return repeated(list(rates), workers=workers, **fields)
+
+
+def with_right(correct: int, total: int, runs: Runs) -> Runs:
+    """The same runs with so many right answers of a test set."""
+    return [run | {"test": run["test"] | {"accuracy": correct / total, "correct": correct, "total": total}}
+            for run in runs]
+
+
+def answer(runs: Runs, objective: str = "throughput", target: str | None = None) -> Recommendation:
+    return recommend(compare(runs, Target.parse(target) if target else None), objective, target)
+
+
+def words_that_say_nothing(text: str) -> list[str]:
+    """Numbers that are rounded to nothing or have too many digits, and slips of punctuation."""
+    numbers = re.findall(r"\b0\.00\b|\b1\.00×|\bnan\b|\binf\b|\d\.\d{5}|\d{2,}\.\d+ (?:%|times)|(?<!\w)-\d", text)
+    return numbers + re.findall(r"  |\.\.|,,| \.", text)
