@@ -97,8 +97,8 @@ def test_what_is_not_there_is_told_with_the_way_out_and_the_rest_is_planned(
     monkeypatch.setenv(environments.FOLDER, str(tmp_path))
     plan = plan_study(study_named("fruits-horovod"), "smoke", Choice(), look=whatever)
     assert list(plan.missing) == [
-        "horovod/allreduce: Python module 'horovod' is not installed: velodrome engines install horovod --framework "
-        f"{framework}" for framework in ("tensorflow", "torch")
+        f"horovod/allreduce: Python module 'horovod.{framework}' is not installed: velodrome engines install horovod "
+        f"--framework {framework}" for framework in ("tensorflow", "torch")
     ]
     assert plan.race is not None
     assert {entry.job.engine for entry in expand(plan.race)} >= {"tensorflow", "torch"}
