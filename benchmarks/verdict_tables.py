@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 Figure = dict[str, Any]
@@ -16,8 +16,6 @@ MOST_FALSE, COVERED, LEAST_RIGHT = 0.05, (0.93, 0.97), 0.95
 MOST_SECONDS = 0.25
 #: Cells in which races are right less often than this are not compared with grids: most races are open in them.
 SETTLED = 0.5
-#: How often it is enough to be right in one of the comparisons.
-_CONTENT = 0.99
 
 
 def bars(figures: Sequence[Figure]) -> list[str]:
@@ -91,36 +89,26 @@ def _worst_once(figure: Figure) -> float:
     return max(map(float, figure.get("fixed", {"": 0.0}).values()))
 
 
-EVERYWHERE = "one grid for all cells, right as often in each"
-UNDISTURBED = "one grid for all cells without disturbances, right as often in each"
-CONTENT = f"the same, if being right in {100 * _CONTENT:.0f} % of races is enough"
-AVERAGE = "the same, right as often on average"
-EQUAL = "a grid made for the cell, by someone who knows its noise and lead"
+ONE = "one grid for all cells"
+BY_SIZE = "one grid for all cells of that many configurations"
+UNDISTURBED = "the same, for undisturbed cells only"
+EQUAL = "a grid for each undisturbed cell, made by someone who knows its noise and lead"
 
 
-def savings(figures: Iterable[Figure]) -> dict[str, list[float]]:
+def savings(figures: Iterable[Figure], most: int | None = None) -> dict[str, list[float]]:
     """Run-seconds of races that stop when they are sure, divided by those of full grids, cell by cell.
 
-    A grid is judged once, by the same analysis with the same promised error. One grid for all cells of a size, which
-    whoever does not know noise, lead and disturbances has to plan, is right as often as the race in each.
+    A grid is judged once, by the same analysis with the same promised error. It is the smallest that is right as often
+    as the race in each of its cells; `most` are the repetitions of one for all cells, if these are some of them.
     """
-    compared = [figure for figure in figures if "grid" in figure]
-    found: dict[str, list[float]] = {name: [] for name in (EVERYWHERE, UNDISTURBED, CONTENT, AVERAGE, EQUAL)}
+    compared = _settled(figure for figure in figures if "grid" in figure)
+    most = most or max(map(equal, compared), default=1)
+    found = {ONE: [_share(figure, most) for figure in compared], BY_SIZE: [], UNDISTURBED: [], EQUAL: []}
     for size in _sizes(compared):
-        group = _settled([figure for figure in compared if figure["size"] == size])
+        group = [figure for figure in compared if figure["size"] == size]
         plain = [figure for figure in group if figure["situation"] == "undisturbed"]
-        found[EVERYWHERE] += [_share(figure, max(map(equal, group))) for figure in group]
-        if not plain:
-            continue
-        mean = {count: fmean(figure["grid"]["right"][count] for figure in plain) for count in plain[0]["grid"]["right"]}
-        repetitions = {
-            UNDISTURBED: max(map(equal, plain)),
-            CONTENT: max(_repetitions(figure["grid"]["right"], min(_CONTENT, figure["until_sure"]["answered"]))
-                         for figure in plain),
-            AVERAGE: _repetitions(mean, fmean(figure["until_sure"]["answered"] for figure in plain)),
-        }
-        for name, enough in repetitions.items():
-            found[name] += [_share(figure, enough) for figure in plain]
+        found[BY_SIZE] += [_share(figure, max(map(equal, group))) for figure in group]
+        found[UNDISTURBED] += [_share(figure, max(map(equal, plain))) for figure in plain]
         found[EQUAL] += [_share(figure, equal(figure)) for figure in plain]
     return found
 
@@ -163,7 +151,6 @@ def pages(figures: Sequence[Figure]) -> dict[str, str]:
                          if figure["situation"] == "undisturbed" and ("fixed" in figure or not figure["undecided"])]),
         "disturbed": _disturbed([figure for figure in figures if "capped" in figure]),
         "targets": _targets([figure for figure in others if "targets" in figure]),
-        "guard": _guard([figure for figure in others if "guard" in figure]),
         "savings": _savings(figures),
         "grids": _grids([figure for figure in figures if "grid" in figure and figure["situation"] == "undisturbed"]),
         "bars": "\n".join(f"- {line[0].upper()}{line[1:]}." for line in lines),
@@ -241,19 +228,15 @@ def _targets(figures: Sequence[Figure]) -> str:
     return _table(rows)
 
 
-def _guard(figures: Sequence[Figure]) -> str:
-    rows = [["configurations; scatter by seeds; test examples", "races in which one was set aside wrongly"]]
-    return _table([*rows, *([figure["cell"].replace(", ", "; "), _percent(figure["guard"])] for figure in figures)])
-
-
 def _savings(figures: Sequence[Figure]) -> str:
     """Shares of the run-seconds of grids, and how much running everything three times takes of them."""
     compared = [figure for figure in figures if "grid" in figure]
     sizes = _sizes(compared)
     groups = [compared, *([figure for figure in compared if figure["size"] == size] for size in sizes)]
+    most = max(map(equal, _settled(compared)), default=1)
     rows = [["compared with", "median of all cells", *(f"{size} configurations" for size in sizes)]]
     for claim in savings(compared):
-        rows.append([claim, *(_middle(savings(group)[claim]) for group in groups)])
+        rows.append([claim, *(_middle(savings(group, most)[claim]) for group in groups)])
     three = [[3 / equal(figure) for figure in _settled(group) if figure["situation"] == "undisturbed"]
              for group in groups]
     return _table([*rows, ["of that one, only running everything three times", *map(_middle, three)]])

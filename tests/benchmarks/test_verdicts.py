@@ -100,21 +100,19 @@ def test_the_page_has_a_place_for_every_table_and_keeps_the_rest(tmp_path, monke
 
 
 def test_a_grid_of_equal_error_has_the_repetitions_at_which_it_is_right_as_often():
-    from verdict_tables import AVERAGE, CONTENT, EQUAL, EVERYWHERE, UNDISTURBED, savings
+    from verdict_tables import BY_SIZE, EQUAL, ONE, UNDISTURBED, savings
 
-    def figure(right, seconds, curve, situation="undisturbed"):
-        return {"size": 2, "situation": situation, "until_sure": {"answered": right, "seconds": seconds},
+    def figure(right, seconds, curve, situation="undisturbed", size=2):
+        return {"size": size, "situation": situation, "until_sure": {"answered": right, "seconds": seconds},
                 "grid": {"repetition": 2.0, "right": dict(zip(("5", "10", "20"), curve, strict=True))}}
 
     easy, hard = figure(1.0, 8.0, (0.98, 1.0, 1.0)), figure(0.7, 20.0, (0.1, 0.4, 0.9))
-    disturbed = figure(0.9, 30.0, (0.1, 0.4, 0.9), "stragglers")
-    found = savings([easy, hard, disturbed, figure(0.1, 30.0, (0.0, 0.0, 0.2))])
-    assert found[EQUAL] == pytest.approx([8 / (2 * 10), 20 / (2 * 16)])
-    assert found[EVERYWHERE] == pytest.approx([8 / (2 * 20), 20 / (2 * 20), 30 / (2 * 20)])
-    assert found[UNDISTURBED] == found[CONTENT] == pytest.approx([8 / (2 * 16), 20 / (2 * 16)])
-    assert savings([easy])[CONTENT] == pytest.approx([8 / (2 * 8)]), "99 % is between five repetitions and ten"
-    # Right in 1.7 of two: between 10 repetitions, with 1.4, and 20, with 1.9.
-    assert found[AVERAGE] == pytest.approx([8 / (2 * 16), 20 / (2 * 16)])
+    disturbed, larger = figure(0.9, 30.0, (0.1, 0.4, 0.9), "stragglers"), figure(1.0, 9.0, (1.0, 1.0, 1.0), size=4)
+    found = savings([easy, hard, disturbed, figure(0.1, 30.0, (0.0, 0.0, 0.2)), larger])
+    assert found[EQUAL] == pytest.approx([8 / (2 * 10), 20 / (2 * 16), 9 / (2 * 5)])
+    assert found[UNDISTURBED] == pytest.approx([8 / (2 * 16), 20 / (2 * 16), 9 / (2 * 5)])
+    assert found[BY_SIZE] == pytest.approx([8 / (2 * 20), 20 / (2 * 20), 30 / (2 * 20), 9 / (2 * 5)])
+    assert found[ONE] == pytest.approx([8 / (2 * 20), 20 / (2 * 20), 30 / (2 * 20), 9 / (2 * 20)])
 
 
 def test_a_grid_is_right_if_it_finds_the_best_or_calls_level_what_is():
