@@ -150,6 +150,10 @@ def make_averaging() -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(1 / 16, use_ema=True)
 
 
+def make_accumulating() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(1 / 16, gradient_accumulation_steps=2)
+
+
 def make_scaling() -> keras.optimizers.Optimizer:
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1 / 16))
 

@@ -58,6 +58,11 @@ def users_optimizer(name: str) -> keras.optimizers.Optimizer:
             f"--optimizer {name!r} divides gradients by a factor that only Keras' fit multiplies losses with: leave "
             "out the scaling of losses, which bfloat16 does not need"
         )
+    if made.gradient_accumulation_steps:
+        raise BadRequest(
+            f"--optimizer {name!r} adds up gradients (gradient_accumulation_steps), which Keras cannot do under most "
+            "strategies: leave it out, and use --accumulate"
+        )
     if made.use_ema and not made.ema_overwrite_frequency:
         raise BadRequest(
             f"--optimizer {name!r} keeps averages of the weights (use_ema) that only Keras' fit puts in their place: "

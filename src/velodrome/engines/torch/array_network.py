@@ -11,7 +11,7 @@ from torch import nn
 
 from velodrome.data.arrays import Arrays
 from velodrome.data.pixels import transform_of_arrays
-from velodrome.engines.torch import array_trial, memory_format, trial
+from velodrome.engines.torch import array_trial, trial
 from velodrome.engines.torch.array_feed import Columns
 from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, seed_everything
 from velodrome.engines.torch.objectives import ObjectiveModule, objective_of
@@ -106,13 +106,11 @@ def build(
             f"--accumulate {job.accumulate}: loss() of {task.name!r} returns a sum and a count, and the count of all "
             "batches is not known before the last is computed; return one value per example, or use a larger batch"
         )
-    batch = sample(sizes[0])
-    memory_format.arrange(job, called, lambda tried: found.objective.loss(tried, batch))
     return Network(
         model=model, loss=loss_of_logits, from_zoo=False, minimum_batch=found.minimum_batch, pixels=pixels,
         adapter=ObjectiveModule(called, found.objective, autocast=job.dtype == "bfloat16"),
         saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, **saved},
-        notes=(*notes, *found.notes), call=_calls(found.objective, batch),
+        notes=(*notes, *found.notes), call=_calls(found.objective, sample(sizes[0])),
     )
 
 

@@ -15,9 +15,8 @@ from torch import nn
 
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
-from velodrome.engines.torch import memory_format, trial
+from velodrome.engines.torch import trial
 from velodrome.engines.torch.byte_input import expects_bytes
-from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.pixels import converter
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
@@ -177,8 +176,6 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
         several=found.several,
     )
-    images = sample(sizes[0])
-    memory_format.arrange(job, model, lambda tried: scores(tried, images))
     if job.dtype == "bfloat16":
         adapter = Autocast(adapter or model, device)
     return Network(
