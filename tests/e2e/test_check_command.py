@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from velodrome.offers.registry import engine as engine_named
+
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -81,6 +83,9 @@ def test_layers_memory_and_traffic_are_those_of_the_model(velodrome, here: Path)
     assert strategies["ddp"]["traffic"]["one_host"] == 2 * 3 * size // 4
     assert strategies["allreduce"]["traffic"]["one_host"] == 0
     assert strategies["allreduce"]["traffic"]["several_hosts"] == 2 * 3 * size // 4
+    assert strategies["zero1"]["traffic"]["one_host"] == strategies["fsdp"]["traffic"]["one_host"] == 3 * 3 * size // 4
+    assert strategies["local-sgd"]["traffic"]["one_host"] == round(2 * 3 * size / 4 / 8)
+    assert strategies["pipeline"]["traffic"] is None
     assert found["test"]["total"] == 359
     assert sorted(path.name for path in here.iterdir() if path.suffix != ".py") in ([], ["__pycache__"])
 
@@ -139,7 +144,7 @@ def test_the_python_function_returns_the_same(here: Path) -> None:
 
     found: dict[str, Any] = package.check(package.Job(model="linear", engine="torch"), on="debug")
     assert found["parameters"] == 650
-    assert [row["strategy"] for row in found["strategies"]] == ["single", "ddp", "allreduce"]
+    assert [row["strategy"] for row in found["strategies"]] == [one.name for one in engine_named("torch").strategies]
 
 
 def test_a_task_of_the_users_own_is_checked_with_its_metrics(velodrome, here: Path) -> None:
