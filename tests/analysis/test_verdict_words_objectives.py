@@ -8,6 +8,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated
+from velodrome.analysis.compare import compare
+from velodrome.analysis.objective import Price
+from velodrome.analysis.recommend import recommend
 from verdict_questions import Form, answer, ddp, single, with_right, words_that_say_nothing
 
 pytestmark = pytest.mark.unit
@@ -164,3 +167,8 @@ def test_the_words_of_every_form_of_a_verdict(ask: Form, verdict: str, why: str,
 @pytest.mark.parametrize("text", [" ".join(map(str, form.values[1:])) for form in FORMS])
 def test_no_form_has_a_number_that_says_nothing(text: str) -> None:
     assert not words_that_say_nothing(text), text
+
+
+def test_a_small_price_has_no_exponent() -> None:
+    found = recommend(compare([*single(100, 101, 99), *ddp(50, 51, 49)]), "cost", price=Price(0.001))
+    assert found.why.startswith("0.00001406 a run for torch/single with 1 worker"), found.why

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -343,7 +344,9 @@ def _cost(
         words |= {"aside": accurate.note, "less_accurate": len(accurate.aside)}
 
     def shown(value: float) -> str:
-        return f"{value * 3600:,.1f} instance-seconds a run" if price.per_hour is None else f"{value:.4g} a run"
+        if price.per_hour is None:
+            return f"{value * 3600:,.1f} instance-seconds a run"
+        return f"{Decimal(f'{value:.4g}'):f} a run"
 
     praise = "cheapest" if target is None else f"cheapest way to {text}"
     return Question("cost", candidates, "less", shown, praise, **words)
