@@ -95,6 +95,13 @@ sys.addaudithook(_refuse_processes)
 
 
 @pytest.fixture(autouse=True)
+def _denormals() -> None:
+    """What the engine sets for its whole process, a test that ran its code here has left to the next one."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
 def _no_process_in_unit_tests(request: pytest.FixtureRequest) -> Iterator[None]:
     """The mark `unit` means that no process is started."""
     global _unit_test
