@@ -47,6 +47,17 @@ FORMS = [
         id="open among those in one process",
     ),
     pytest.param(
+        lambda: answer([*single(100, 120, 110), *ddp(120, 100, 112, workers=1), *ddp(10, 10.2, 9.9)]),
+        "do not distribute this: by default use torch/single with 1 worker; which of torch/ddp with 1 worker and "
+        "torch/single with 1 worker is best is open.",
+        "110 examples/s for torch/ddp with 1 worker (mean of 3 runs) against 110 examples/s for torch/single with 1 "
+        "worker (mean of 3 runs): 0.6 % apart, but as far as these runs show the first may be anything from 3.3 times "
+        "slower to 3.3 times as fast.",
+        "more than 100 further repetitions would be needed to tell them apart: choose the simplest, or ask with a "
+        "larger --tolerance.",
+        id="open between single and a strategy with one worker",
+    ),
+    pytest.param(
         lambda: answer([*single(10, 10.1, 9.9), *ddp(100, 120, 110, workers=16), *ddp(120, 100, 112, workers=32)]),
         "distributing pays; which of torch/ddp with 32 workers and torch/ddp with 16 workers is best is open.",
         "110 examples/s for torch/ddp with 32 workers (mean of 3 runs) against 110 examples/s for torch/ddp with 16"

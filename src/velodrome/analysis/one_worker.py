@@ -53,6 +53,12 @@ def no_distribution(chosen: Sequence[Candidate]) -> str:
     return "do not distribute this" if any(one.row.single for one in chosen) else "one worker is enough"
 
 
+def default_among(left: Sequence[Candidate], plainest: Candidate) -> str:
+    """Which to use meanwhile, where `single` and strategies with one worker are left; empty if all are of one kind."""
+    kinds = {one.row.single for one in left}
+    return f": by default use {plainest.name}" if len(kinds) == 2 else ""
+
+
 def baseline_is_out(question: Question, plain: Sequence[Candidate]) -> bool:
     """Whether `single` was beaten, and only other strategies with one worker are left beside distributed ones."""
     return (bool(plain) and len(plain) < len(question.survivors) and not any(one.row.single for one in plain)

@@ -17,7 +17,14 @@ from velodrome.analysis.fairness import configurations_of, crashes, labelled
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import Candidate, Price, Question, ask, objective_of, target_of
-from velodrome.analysis.one_worker import baseline_is_out, effort, in_its_place, no_distribution, single_instead
+from velodrome.analysis.one_worker import (
+    baseline_is_out,
+    default_among,
+    effort,
+    in_its_place,
+    no_distribution,
+    single_instead,
+)
 from velodrome.analysis.reliability import misses_note
 from velodrome.analysis.settling import Settling, settling
 from velodrome.analysis.unreported import unreported_note
@@ -291,7 +298,7 @@ def _open(question: Question) -> Recommendation:
         verdict = f"open: {leader.name} leads {_rest(left)}, but not beyond doubt."
     elif len(plain) == len(left):
         distribute, best = False, min(plain, key=lambda candidate: effort(candidate.row))
-        verdict = f"{no_distribution(plain)}; {among}."
+        verdict = f"{no_distribution(plain)}{default_among(plain, best)}; {among}."
     elif not plain:
         distribute, verdict = True, f"distributing pays; {among}."
     else:
