@@ -129,7 +129,7 @@ def test_a_person_at_a_terminal_is_asked_whether_the_rest_shall_run(tmp_path: Pa
     """PyTorch has an interpreter of its own that has no MPI."""
     python = tmp_path / "environments" / "torch" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    answer = {"interpreter": str(python), "python": "3.11.0", "modules": ["torch"], "versions": {}}
+    answer = {"interpreter": str(python), "python": "3.11.0", "modules": ["torch"], "folders": [], "versions": {}}
     python.write_text(f"#!/bin/sh\ncase \"$*\" in *{environments.PROBE}*) echo '{json.dumps(answer)}';; "
                       f"*) exec {sys.executable} \"$@\";; esac\n")
     python.chmod(0o755)

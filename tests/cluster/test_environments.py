@@ -67,6 +67,18 @@ def test_the_interpreter_answers_with_what_it_has() -> None:
 
 
 @pytest.mark.integration
+def test_a_folder_with_the_name_of_a_framework_is_not_that_framework_but_may_hold_the_users_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mxnet").mkdir()
+    monkeypatch.chdir(tmp_path)
+    environments.forget()
+    assert "mxnet" not in environments.probe(Path(sys.executable)).modules
+    assert environments.has_module(Path(sys.executable), "mxnet")
+    environments.forget()
+
+
+@pytest.mark.integration
 def test_the_probe_imports_nothing_but_the_standard_library() -> None:
     script = (
         "import sys\nbefore = set(sys.modules)\n"
@@ -109,7 +121,10 @@ def test_a_broken_interpreter_is_one_sentence_in_the_listing_and_in_the_refusal(
 
 @pytest.mark.integration
 def test_another_interpreter_is_asked_instead_of_the_controllers_own_modules(own_interpreter: Path, velodrome) -> None:
-    answer = {"interpreter": "/elsewhere", "python": "3.11.0", "modules": ["torch"], "versions": {"torch": "1.0"}}
+    answer = {
+        "interpreter": "/elsewhere", "python": "3.11.0", "modules": ["torch"], "folders": [],
+        "versions": {"torch": "1.0"},
+    }
     write(own_interpreter, f"echo '{json.dumps(answer)}'")
     torch = engine("torch")
     assert environments.missing(torch, torch.strategies[0]) == []

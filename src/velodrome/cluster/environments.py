@@ -61,7 +61,8 @@ def probe(python: Path) -> Probe:
 
 def has_module(python: Path, module: str) -> bool:
     """Whether an interpreter, started in the current folder, can import a module."""
-    return module in _ask(python, (module,), ()).modules
+    found = _ask(python, (module,), ())
+    return module in found.modules or module in found.folders
 
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
@@ -97,7 +98,10 @@ def _answer(python: Path, modules: tuple[str, ...], packages: tuple[str, ...]) -
         fields = json.loads(run_probe(python, words))
     except BrokenInterpreter as error:
         return error
-    return Probe(fields["interpreter"], fields["python"], frozenset(fields["modules"]), fields["versions"])
+    return Probe(
+        fields["interpreter"], fields["python"], frozenset(fields["modules"]), fields["versions"],
+        frozenset(fields["folders"]),
+    )
 
 
 def run_probe(python: Path, words: Sequence[str]) -> str:

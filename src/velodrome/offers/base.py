@@ -36,6 +36,8 @@ class Probe:
     modules: frozenset[str]
     #: Versions of those of the packages that were asked for which are installed.
     versions: Mapping[str, str]
+    #: Those of the modules that were asked for which are folders without code of their own (namespace packages).
+    folders: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def has_module(name: str) -> bool:
-    """Whether a module can be found, without importing it."""
+def found_as(name: str) -> str | None:
+    """What a name is, without importing it: a `module`, a mere `folder` without code of its own, or nothing."""
     try:
-        return find_spec(name) is not None
+        spec = find_spec(name)
     except (ImportError, ValueError):  # a parent package that is missing, or a module without a spec
-        return False
+        return None
+    return None if spec is None else "folder" if spec.origin is None else "module"
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
@@ -35,11 +36,16 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def answer(modules: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
-    """This interpreter: its Python version, which of the modules it has, and the versions of the packages."""
+    """This interpreter: its Python version, which of the modules it has, and the versions of the packages.
+
+    A folder is told apart: one named `mxnet` in the current folder is not MXNet.
+    """
+    kinds = {module: found_as(module) for module in modules}
     return {
         "interpreter": sys.executable,
         "python": platform.python_version(),
-        "modules": [module for module in modules if has_module(module)],
+        "modules": [module for module, kind in kinds.items() if kind == "module"],
+        "folders": [module for module, kind in kinds.items() if kind == "folder"],
         "versions": versions_of(packages),
     }
 
