@@ -39,9 +39,9 @@ def test_every_strategy_takes_part_until_one_is_best(runs: Path) -> None:
     }
     assert {found[:2] for found in shown(plan)} == here
     assert ("torch", "single", 1, 0) in shown(plan)
-    assert ("torch", "ddp", 4, 0) in shown(plan)
+    assert {found for found in shown(plan) if found[1] == "ddp"} == {("torch", "ddp", 1, 0), ("torch", "ddp", 4, 0)}
     if ("tensorflow", "parameter-server") in here:
-        assert ("tensorflow", "parameter-server", 4, 1) in shown(plan)
+        assert {("tensorflow", "parameter-server", workers, 1) for workers in (1, 4)} <= shown(plan)
     assert (plan.race.until_sure, plan.race.budget) == (True, BUDGET)
     assert any(note.startswith("left out: ") and "needs a TPU" in note for note in plan.notes)
     assert ("torch", "fsdp", 4, 0) in shown(plan)
@@ -53,12 +53,12 @@ def test_every_strategy_takes_part_until_one_is_best(runs: Path) -> None:
 def test_fields_that_are_given_are_the_same_for_all(runs: Path) -> None:
     assert {found[0] for found in shown(planned(runs, {"engine": "torch"}))} == {"torch"}
     assert shown(planned(runs, {"engine": "torch", "strategy": "ddp"})) == {
-        ("torch", "ddp", 4, 0), ("torch", "single", 1, 0)}
+        ("torch", "ddp", 4, 0), ("torch", "ddp", 1, 0), ("torch", "single", 1, 0)}
     assert ("torch", "ddp", 3, 0) in shown(planned(runs, {"engine": "torch", "workers": 3}))
     plan = planned(runs, {"engine": "torch"}, budget="3m", repeat=2)
     assert (plan.race.budget, plan.race.repeat) == (180.0, 2)
     fixed = planned(runs, {"engine": "torch"}, until_sure=False)
-    assert (fixed.race.until_sure, len(fixed.entries)) == (False, 5)
+    assert (fixed.race.until_sure, len(fixed.entries)) == (False, 9)
     named = planned(runs, {"engine": "torch", "strategy": "diloco"})
     assert shown(named) == {("torch", "diloco", 4, 0), ("torch", "diloco", 1, 0), ("torch", "single", 1, 0)}
 
@@ -74,6 +74,19 @@ def test_what_is_not_installed_is_left_out_with_a_note(runs: Path, monkeypatch: 
     plan = planned(runs, {})
     assert {found[0] for found in shown(plan)} == {"torch"}
     assert any("tensorflow/mirrored" in note and note.endswith(": install it") for note in plan.notes)
+
+
+def test_a_number_of_workers_that_cannot_run_is_left_out_with_a_note(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_several(job: Any) -> None:
+        if job.workers > 1:
+            raise BadRequest("too little memory")
+
+    monkeypatch.setattr(preflight, "check_job", refuse_several)
+    plan = planned(runs, {"engine": "torch", "strategy": "ddp"})
+    assert shown(plan) == {("torch", "ddp", 1, 0), ("torch", "single", 1, 0)}
+    assert plan.notes[0] == "left out: torch/ddp with 4 workers: too little memory"
 
 
 def test_a_model_of_ones_own_races_with_one_engine(

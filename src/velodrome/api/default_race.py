@@ -27,8 +27,8 @@ BUDGET = 900.0
 def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, tuple[str, ...]]:
     """What a race that varies nothing stands for, and a sentence for each strategy that is left out.
 
-    A race that is stored under this name is meant as it is; otherwise every strategy takes part. Fields that were given
-    are the same for all of them, strategy and workers included.
+    A race that is stored under this name is meant as it is; otherwise every strategy takes part, with one worker and
+    with a worker for each core. Fields that were given are the same for all of them, strategy and workers included.
     """
     if (written := RaceFolder(runs, name).written()) is not None:
         given = asked.model_fields_set - {"vary", *(() if asked.job else ("job",))}
@@ -46,13 +46,18 @@ def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, 
             if strategy.not_raced is not None and "strategy" not in asked.job:
                 unasked.setdefault(strategy.not_raced, []).append(f"{engine.name}/{strategy.name}")
                 continue
-            fields = _fields(asked, engine, strategy)
-            try:
-                _check({**asked.job, **fields}, launcher)
-            except VelodromeError as error:
-                reasons.setdefault(_reason(error), []).append(f"{engine.name}/{strategy.name}")
-                continue
-            entries.append(fields)
+            possible = [{"engine": engine.name, "strategy": strategy.name, **workers}
+                        for workers in _worker_counts(asked, strategy)]
+            refused = {number: reason for number, fields in enumerate(possible)
+                       if (reason := _refusal({**asked.job, **fields}, launcher)) is not None}
+            entries += [fields for number, fields in enumerate(possible) if number not in refused]
+            for number, reason in refused.items():
+                name = f"{engine.name}/{strategy.name}"
+                if len(refused) < len(possible):
+                    workers = possible[number]["workers"]
+                    name += " with 1 worker" if workers == 1 else f" with {workers} workers"
+                if name not in (names := reasons.setdefault(reason, [])):
+                    names.append(name)
     if not entries:
         raise BadRequest("\n  ".join(reasons if len(reasons) == 1 else ["nothing can run here:", *reasons]))
     until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
@@ -82,18 +87,22 @@ def _strategies(asked: Race) -> Iterator[tuple[Engine, Strategy]]:
                 yield engine, strategy
 
 
-def _fields(asked: Race, engine: Engine, strategy: Strategy) -> dict[str, Any]:
-    """Engine, strategy and as many workers as are sensible: one for each core, and at least two."""
-    fields: dict[str, Any] = {"engine": engine.name, "strategy": strategy.name}
+def _worker_counts(asked: Race, strategy: Strategy) -> list[dict[str, int]]:
+    """One worker, and as many as are sensible: one for each core, and at least two; nothing where they were given."""
     if strategy.max_workers == 1:
-        return {**fields, "workers": 1}
-    return fields if "workers" in asked.job else {**fields, "workers": max(2, cores())}
+        return [{"workers": 1}]
+    return [{}] if "workers" in asked.job else [{"workers": 1}, {"workers": max(2, cores())}]
 
 
-def _check(fields: dict[str, Any], launcher: Launcher) -> None:
-    job = resolve(make_job(fields))
-    preflight.check_job(job)
-    launcher.check(job)
+def _refusal(fields: dict[str, Any], launcher: Launcher) -> str | None:
+    """Why a job cannot run here; None if it can."""
+    try:
+        job = resolve(make_job(fields))
+        preflight.check_job(job)
+        launcher.check(job)
+    except VelodromeError as error:
+        return _reason(error)
+    return None
 
 
 def _reason(error: VelodromeError) -> str:

@@ -113,8 +113,8 @@ def command(
     is not installed, a race on a terminal asks whether to run the rest.
 
     With --until-sure it repeats until the best configuration is known, or several are surely level, and drops those
-    that are out on the way. With nothing to vary, every strategy that can train the model here takes part, until one
-    is best or 15 minutes are over.
+    that are out on the way. With nothing to vary, every strategy that can train the model here takes part, with one
+    worker and with a worker for each core, until one is best or 15 minutes are over.
 
     Examples:
 
