@@ -13,11 +13,13 @@ from velodrome.analysis.accuracy import difference, scores_of
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.measures import QUALITIES, Measure, Result, measures_of
-from velodrome.analysis.statistics import Ratio, Spread, ratio
+from velodrome.analysis.statistics import CONFIDENCE, Ratio, Spread, ratio
 from velodrome.tasks.base import Metric
 
 #: Measures that are judged.
 _JUDGED = (*(measure.name for measure in QUALITIES), "examples_per_second", "train_seconds", "total_seconds")
+_RATE = ("All of these statements hold together in 95 of 100 comparisons whose runs were not chosen by their results; "
+         "only a race allows for rivals and for repeated looks, too (velodrome recommend).")
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,29 @@ class Line:
     """One measure of both."""
 
     measure: Measure
-    medians: tuple[float | None, float | None]
-    #: A over B; None where one of them has no value.
-    ratio: Ratio | None
+    #: What the runs of each measured; None where they have no value.
+    spreads: tuple[Spread | None, Spread | None]
+
+    @property
+    def medians(self) -> tuple[float | None, float | None]:
+        first, second = (None if spread is None else spread.median for spread in self.spreads)
+        return first, second
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """A over B, with a 95 % interval for this measure alone."""
+        return self.ratio_with(CONFIDENCE)
+
+    def ratio_with(self, confidence: float) -> Ratio | None:
+        """A over B; None where one of them has no value."""
+        above, below = self.spreads
+        return None if above is None or below is None else ratio(above, below, confidence)
+
+    @property
+    def judged(self) -> bool:
+        """Whether a sentence says who is better in it."""
+        place = self.ratio if self.measure.name in _JUDGED or self.measure.metric is not None else None
+        return place is not None and place.has_interval
 
 
 @dataclass(frozen=True)
@@ -52,26 +74,28 @@ class Pair:
                 f"A is {self.names[0]}, B is {self.names[1]}. Not enough runs to decide whether one beats the other: "
                 f"there are {_runs(counts[0])} of A and {_runs(counts[1])} of B, and at least two of each are needed."
             ]
-        return [sentence for line in self.lines if (sentence := self._sentence(line))]
+        judged = [line for line in self.lines if line.judged]
+        confidence = 1 - (1 - CONFIDENCE) / max(1, len(judged))  # all together as sure as one alone (Bonferroni)
+        found = [self._sentence(line, confidence) for line in judged]
+        return [*found, _RATE] if found else []
 
-    def _sentence(self, line: Line) -> str | None:
-        place, measure = line.ratio, line.measure
-        if (measure.name not in _JUDGED and measure.metric is None) or place is None or not place.has_interval:
-            return None
+    def _sentence(self, line: Line, confidence: float) -> str:
+        place, measure = line.ratio_with(confidence), line.measure
+        assert place is not None
         if measure.metric is not None and measure.metric.fraction:
-            return self._points(measure, measure.metric)
-        between = f"ratio {place.estimate:.3f}, 95 % interval {place.low:.3f} to {place.high:.3f}"
+            return self._points(measure, measure.metric, confidence)
+        between = f"ratio {place.estimate:.3f}, between {place.low:.3f} and {place.high:.3f}"
         if not place.above_one and not place.below_one:
             return f"{measure.heading}: no significant difference ({between})."
         wins = place.above_one if measure.better == "more" else place.below_one
         first, second = self.names if wins else reversed(self.names)
         return f"{measure.heading}: {first} beats {second} ({between})."
 
-    def _points(self, measure: Measure, metric: Metric) -> str:
+    def _points(self, measure: Measure, metric: Metric, confidence: float) -> str:
         """A fraction of the test examples is compared in points: seeds and a finite test set both leave doubt."""
         found = difference(*(scores_of(side, metric.name, metric.fraction) for side in self.results))
-        low, high = (100 * end for end in found.interval())
-        between = f"95 % interval {low:.1f} to {high:.1f}".replace("-", "−")
+        low, high = (100 * end for end in found.interval(confidence))
+        between = f"between {low:.1f} and {high:.1f}".replace("-", "−")
         if low <= 0 <= high:
             apart = f"{100 * found.estimate:.1f}".replace("-", "−")
             return f"{measure.heading}: no significant difference (A − B is {apart} points, {between})."
@@ -108,17 +132,11 @@ def compare_pair(first: tuple[str, Sequence[Result]], second: tuple[str, Sequenc
     names = list(dict.fromkeys([*fields[0], *fields[1]]))
     differing = {name: (fields[0].get(name), fields[1].get(name)) for name in names
                  if fields[0].get(name) != fields[1].get(name)}
-    lines = []
-    for measure in measures_of([*first[1], *second[1]]):
-        spreads = [_spread(results, measure) for _, results in (first, second)]
-        above, below = spreads
-        if above is None and below is None:
-            continue
-        place = ratio(above, below) if above is not None and below is not None else None
-        medians = (None if above is None else above.median, None if below is None else below.median)
-        lines.append(Line(measure, medians, place))
+    lines = [Line(measure, (_spread(first[1], measure), _spread(second[1], measure)))
+             for measure in measures_of([*first[1], *second[1]])]
     shared = ("dataset", "model", "engine", "strategy", "workers", "batch_size", "epochs", "optimizer", "learning_rate")
     return Pair(
         (first[0], second[0]), (first[1], second[1]), differing,
-        {name: fields[0].get(name) for name in shared if name not in differing}, tuple(lines),
+        {name: fields[0].get(name) for name in shared if name not in differing},
+        tuple(line for line in lines if line.spreads != (None, None)),
     )

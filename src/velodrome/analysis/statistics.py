@@ -88,7 +88,7 @@ def t_quantile(probability: float, freedom: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def ratio(above: Spread, below: Spread) -> Ratio | None:
+def ratio(above: Spread, below: Spread, confidence: float = CONFIDENCE) -> Ratio | None:
     """The ratio of two geometric means with Welch's interval on logarithms; None where a value is not positive."""
     if above.low <= 0 or below.low <= 0:
         return None
@@ -103,5 +103,5 @@ def ratio(above: Spread, below: Spread) -> Ratio | None:
         part**2 / (sample.count - 1) for part, sample in zip(parts, (above, below), strict=True)
     )
     # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.
-    reach = min(100.0, t_quantile((1 + CONFIDENCE) / 2, freedom) * math.sqrt(spread))
+    reach = min(100.0, t_quantile((1 + confidence) / 2, freedom) * math.sqrt(spread))
     return Ratio(math.exp(difference), math.exp(difference - reach), math.exp(difference + reach))
