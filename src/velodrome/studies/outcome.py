@@ -208,7 +208,7 @@ def _flatter(claim: Claim, mine: Mapping[int, Row], why: str) -> tuple[Verdict, 
     """Whether more workers gain less than the ideal does."""
     if claim.beyond not in mine or claim.to not in mine:
         return CANNOT, why
-    gain = ratio(*(mine[count].spreads["examples_per_second"] for count in (claim.to, claim.beyond)))
+    gain = ratio(mine[claim.to].spreads["examples_per_second"], mine[claim.beyond].spreads["examples_per_second"])
     if gain is None:
         return CANNOT, why
     ideal = LINEAR * claim.to / claim.beyond
