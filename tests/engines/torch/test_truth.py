@@ -269,6 +269,25 @@ def test_a_parameter_without_a_gradient_is_skipped_as_torch_optim_does(
     assert "find_unused_parameters" not in ran.logs
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_gradients_that_are_added_up_and_those_that_are_missing_mean_the_same_to_ddp_as_to_pytorchs_own_search(
+    data, tmp_path, optimizer
+):
+    """A parameter may have a gradient in the first of two batches that are added up, and none in the second."""
+    wanted = job(model="torch_nets:odd", strategy="ddp", workers=3, optimizer=optimizer, accumulate=2)
+    ours, stock = (run(wanted.model_copy(update={"implementation": kind}), data, tmp_path / kind)
+                   for kind in ("velodrome", "stock"))
+    assert largest_difference(ours.state, stock.state, "model.") < 1e-9
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "allreduce", "zero1", "fsdp"])
+def test_a_users_convolutions_end_with_the_weights_of_one_process(single, data, tmp_path, strategy):
+    wanted = job(model="torch_nets:convolved")
+    ran = run(wanted.model_copy(update={"strategy": strategy, "workers": 2}), data, tmp_path)
+    assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
+    assert ran.result["test_answers"] == single(wanted).result["test_answers"]
+
+
 def test_ddp_does_not_warn_of_a_model_that_uses_all_of_its_parameters(data, tmp_path):
     ran = run(job(model="torch_nets:logits", strategy="ddp", workers=2, steps=3), data, tmp_path)
     assert "find_unused_parameters" not in ran.logs

@@ -64,6 +64,14 @@ def normalised(input_shape: tuple[int, int, int], classes: int, dropout: float =
     )
 
 
+def convolved(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    channels, height, width = input_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 4, 3), nn.Tanh(), nn.Conv2d(4, 3, 3), nn.Flatten(),
+        nn.Linear(3 * (height - 4) * (width - 4), classes),
+    )
+
+
 class Odd(nn.Module):
     """A frozen layer, one that nothing uses, one that is used now and then, one rarely, tied weights, and `view`."""
 

@@ -13,8 +13,9 @@ from velodrome.data.arrays import Arrays
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.torch import array_trial, trial
 from velodrome.engines.torch.array_feed import Columns
+from velodrome.engines.torch.layout import put_channels_last
 from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, seed_everything
-from velodrome.engines.torch.objectives import ObjectiveModule, objective_of
+from velodrome.engines.torch.objectives import ObjectiveModule, OwnObjective, objective_of
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
 from velodrome.models import own, torch_zoo
@@ -106,11 +107,12 @@ def build(
             f"--accumulate {job.accumulate}: loss() of {task.name!r} returns a sum and a count, and the count of all "
             "batches is not known before the last is computed; return one value per example, or use a larger batch"
         )
+    channels_last, slow = put_channels_last(job.model, called, _results(found.objective, sample(sizes[0])))
     return Network(
         model=model, loss=loss_of_logits, from_zoo=False, minimum_batch=found.minimum_batch, pixels=pixels,
         adapter=ObjectiveModule(called, found.objective, autocast=job.dtype == "bfloat16"),
-        saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, **saved},
-        notes=(*notes, *found.notes), call=_calls(found.objective, sample(sizes[0])),
+        saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, "channels_last": channels_last, **saved},
+        notes=(*notes, *found.notes, *slow), call=_calls(found.objective, sample(sizes[0])),
     )
 
 
@@ -134,6 +136,16 @@ def _adapted(
         several=found.several or len(data.inputs) > 1,
     )
     return adapter, saved, found.notes
+
+
+def _results(objective: Any, batch: Batch) -> Callable[[nn.Module], object]:
+    """The loss of a batch and, where a task of the user's own counts something, that."""
+
+    def results(model: nn.Module) -> object:
+        loss = objective.loss(model, batch)
+        return [loss, *(objective.counted(batch).values() if isinstance(objective, OwnObjective) else ())]
+
+    return results
 
 
 def _calls(objective: Any, batch: Batch) -> Callable[[nn.Module], object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,18 @@ def call(model: nn.Module, inputs: Any) -> Any:
 def scores(model: nn.Module, inputs: Any) -> Any:
     """The tensor that counts among what a model returns."""
     return class_scores(call(model, inputs), torch.Tensor)
+
+
+def tensors_in(outputs: object) -> Iterator[torch.Tensor]:
+    """The tensors among what a module returned."""
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif isinstance(outputs, dict):
+        for each in outputs.values():
+            yield from tensors_in(each)
+    elif isinstance(outputs, tuple | list):
+        for each in outputs:
+            yield from tensors_in(each)
 
 
 @cache

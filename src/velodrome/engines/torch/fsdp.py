@@ -10,10 +10,11 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from velodrome.engines.torch.calling import tensors_in
 from velodrome.engines.torch.divided import DividedLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup
-from velodrome.engines.torch.sharding import covers_of, shard, tensors_in, units_of
+from velodrome.engines.torch.sharding import covers_of, shard, units_of
 from velodrome.errors import BadRequest
 
 

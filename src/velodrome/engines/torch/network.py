@@ -17,6 +17,8 @@ from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.torch import trial
 from velodrome.engines.torch.byte_input import expects_bytes
+from velodrome.engines.torch.calling import call
+from velodrome.engines.torch.layout import put_channels_last
 from velodrome.engines.torch.pixels import converter
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
@@ -170,6 +172,8 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         with trial.untouched(model) as tried:
             scales = expects_bytes(tried, sample(sizes[0]))
         notes += (byte_input_note(job.model, pixels.form),) if scales else ()
+    channels_last, slow = put_channels_last(job.model, model, lambda tried: call(tried, sample(sizes[0])))
+    notes += slow
     plain = {found.training, found.evaluation} <= {"logits", "sigmoid"}
     plain = plain and found.evaluation_batch is None and not found.several
     adapter: nn.Module | None = None if plain else LogitsModel(
@@ -187,7 +191,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         pixels=pixels,
         adapter=adapter,
         saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy,
-                  "several": found.several},
+                  "several": found.several, "channels_last": channels_last},
         notes=notes,
     )
 

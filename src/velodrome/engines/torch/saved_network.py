@@ -20,7 +20,7 @@ def load_network(folder: Path, context: Context, device: torch.device) -> Networ
     """What was saved in a folder, ready to be evaluated on the job's data."""
     about = read_description(folder)
     model, from_zoo = load(folder).to(device), not is_own(about["model"])
-    if from_zoo:
+    if from_zoo or about.get("channels_last", False):
         model = model.to(memory_format=torch.channels_last)
     mixed = context.job.dtype == "bfloat16"
     if about.get("kind") == "text":

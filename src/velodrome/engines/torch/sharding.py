@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
+from velodrome.engines.torch.calling import tensors_in
 from velodrome.engines.torch.trial import untouched
 
 #: For every parameter, the modules inside of whose calls alone it is used.
@@ -160,15 +161,3 @@ def distribute(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def place(target: torch.Tensor, value: torch.Tensor) -> None:
     """Copy a whole tensor that every process has into one that may be divided."""
     local(target).copy_(local(distribute(value, target)))
-
-
-def tensors_in(outputs: object) -> Iterator[torch.Tensor]:
-    """The tensors among what a module returned."""
-    if isinstance(outputs, torch.Tensor):
-        yield outputs
-    elif isinstance(outputs, dict):
-        for each in outputs.values():
-            yield from tensors_in(each)
-    elif isinstance(outputs, tuple | list):
-        for each in outputs:
-            yield from tensors_in(each)

@@ -1,0 +1,66 @@
+"""The memory layout of a user's convolutions: as in the zoo the faster one on CPUs, where results are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from velodrome.engines.torch.calling import tensors_in
+from velodrome.engines.torch.trial import untouched
+
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+#: What PyTorch says of `view` on a tensor that lies otherwise in memory.
+_VIEW_FAILS = "view size is not compatible"
+#: Two orders of summation differ by less, relative to the largest number.
+_ROUNDING = 1e-4
+
+
+def put_channels_last(name: str, model: nn.Module, compute: Callable[[nn.Module], Any]) -> tuple[bool, tuple[str, ...]]:
+    """Let the weights of a model's convolutions lie in memory with the channels last, and with them what the layers
+    compute. Returns whether it was done, and what the user should know.
+
+    It is not done on a GPU, nor where the model fails with it or returns something else. `compute` calls a copy of the
+    model as training does and returns what it computed.
+    """
+    parameters = [*model.parameters()]
+    if (
+        not any(isinstance(module, _CONVOLUTIONS) for module in model.modules()) or hasattr(model, "_orig_mod")
+        or any(parameter.device.type != "cpu" for parameter in parameters)
+    ):
+        return False, ()
+    try:
+        if not all(_is_same(model, compute, training=training) for training in (True, False)):
+            return False, ()
+    except Exception as error:
+        note = (
+            f"model {name!r} calls view(), so its convolutions keep the memory layout that is slower on CPUs: "
+            "flatten() or reshape() in its place allows the faster one"
+        )
+        return False, (note,) if _VIEW_FAILS in str(error) else ()
+    model.to(memory_format=torch.channels_last)
+    return True, ()
+
+
+def _is_same(model: nn.Module, compute: Callable[[nn.Module], Any], *, training: bool) -> bool:
+    """Whether a copy of a model computes the same in both layouts, from the same random numbers."""
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        with untouched(model) as tried, torch.set_grad_enabled(training):
+            if tried is model:  # it cannot be copied
+                return False
+            outputs = [*tensors_in(compute(tried.to(memory_format=layout).train(training)))]
+            if training:
+                sum(each.sum() for each in outputs if each.requires_grad).backward()  # type: ignore[union-attr]
+            found.append([each.detach() for each in outputs])
+    return len(found[0]) == len(found[1]) and all(map(_are_equal, *found))
+
+
+def _are_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first.shape != second.shape or first.stride() != second.stride() or not first.numel():
+        return False
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    return torch.allclose(first, second, rtol=_ROUNDING, atol=_ROUNDING * float(first.abs().max()))
