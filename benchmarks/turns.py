@@ -8,6 +8,7 @@ was made; a rate is examples over the time during which the job was not stopped,
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -24,6 +25,8 @@ from running import RunError, background
 FIRST_REPORTS = 2
 #: More turns that a job is waited for which does not report.
 MOST_TURNS = 60
+#: Seconds for which a job may stand still at most: TensorFlow's processes give up on a peer that is silent for ten.
+LONGEST_STOP = 7.0
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,12 @@ def running(trials: Sequence[Trial], limit: float) -> Iterator[list[Job]]:
 def rates(
     jobs: Sequence[Job], *, counts: int, turns: int, seconds: float, order: random.Random
 ) -> dict[str, list[float]]:
-    """Examples per second of every job in each of `counts` stretches of so many turns, which are in a random order."""
+    """Examples per second of every job in each of `counts` stretches of so many turns, which are in a random order.
+
+    Many jobs take shorter turns, and more of them: one may have the first turn of a round and the last of the next.
+    """
+    shorter = min(seconds, LONGEST_STOP / (2 * len(jobs)))
+    turns, seconds = math.ceil(turns * seconds / shorter), shorter
     before = _take_turns(jobs, 2, seconds, order)
     found: dict[str, list[float]] = {job.name: [] for job in jobs}
     for _ in range(counts):
