@@ -35,7 +35,9 @@ def is_channels_last(model: nn.Module) -> bool:
 
 
 def put(model: nn.Module) -> tuple[bool, tuple[str, ...]]:
-    return put_channels_last("mine:net", model, lambda tried: tried(images(8, 3, 8, 8)))
+    return put_channels_last(
+        "mine:net", model, lambda tried, layout: tried(images(8, 3, 8, 8).to(memory_format=layout))
+    )
 
 
 def test_convolutions_are_put_channels_last_and_compute_the_same() -> None:

@@ -60,10 +60,10 @@ def arguments_of(job: Job, data: Arrays, task: ExampleTask) -> dict[str, Any]:
     return own.arguments_for(own.builder_of(job.model), input_shape_of(data), task.outputs(data), job.model_args)
 
 
-def columns_of(job: Job, data: Arrays, device: torch.device) -> Columns:
+def columns_of(job: Job, data: Arrays, device: torch.device, *, channels_last: bool) -> Columns:
     """How the job's arrays become tensors."""
     pixels = transform_of_arrays(job.pixels, data)
-    return Columns(data, dtype_of(job), device, channels_last=not is_own(job.model), pixels=pixels)
+    return Columns(data, dtype_of(job), device, channels_last=channels_last, pixels=pixels)
 
 
 def build(
@@ -80,16 +80,16 @@ def build(
     zoo = not is_own(job.model)
     if zoo and data.images:
         model = model.to(memory_format=torch.channels_last)
-    columns = columns_of(job, data, device)
+    columns = {layout: columns_of(job, data, device, channels_last=layout) for layout in (False, True)}
 
-    def sample(count: int) -> Batch:
+    def sample(count: int, *, channels_last: bool = zoo) -> Batch:
         """So many training examples; they come round again where there are fewer."""
-        return columns.batch(*data.train.gather(np.arange(count, dtype=np.int64) % len(data.train)))
+        return columns[channels_last].batch(*data.train.gather(np.arange(count, dtype=np.int64) % len(data.train)))
 
     if zoo and not task.has_own_loss:
         objective = objective_of(task, job.model, data, device)
         objective.smoothing = job.label_smoothing
-        return Network(model=model, loss=loss_of_logits, from_zoo=True, pixels=pixels,
+        return Network(model=model, loss=loss_of_logits, from_zoo=True, channels_last=True, pixels=pixels,
                        adapter=ObjectiveModule(model, objective, autocast=job.dtype == "bfloat16"))
     sizes = [size for size in task.schedule(job, data, 1).in_parts(job.accumulate).sizes(job.steps) if size]
     lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]).x)
@@ -107,9 +107,12 @@ def build(
             f"--accumulate {job.accumulate}: loss() of {task.name!r} returns a sum and a count, and the count of all "
             "batches is not known before the last is computed; return one value per example, or use a larger batch"
         )
-    channels_last, slow = put_channels_last(job.model, called, _results(found.objective, sample(sizes[0])))
+    channels_last, slow = put_channels_last(job.model, called, lambda tried, layout: _results(
+        found.objective, tried, sample(sizes[0], channels_last=layout is torch.channels_last)
+    ))
     return Network(
-        model=model, loss=loss_of_logits, from_zoo=False, minimum_batch=found.minimum_batch, pixels=pixels,
+        model=model, loss=loss_of_logits, from_zoo=False, channels_last=zoo or channels_last,
+        minimum_batch=found.minimum_batch, pixels=pixels,
         adapter=ObjectiveModule(called, found.objective, autocast=job.dtype == "bfloat16"),
         saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, "channels_last": channels_last, **saved},
         notes=(*notes, *found.notes, *slow), call=_calls(found.objective, sample(sizes[0])),
@@ -138,14 +141,10 @@ def _adapted(
     return adapter, saved, found.notes
 
 
-def _results(objective: Any, batch: Batch) -> Callable[[nn.Module], object]:
+def _results(objective: Any, model: nn.Module, batch: Batch) -> list[Any]:
     """The loss of a batch and, where a task of the user's own counts something, that."""
-
-    def results(model: nn.Module) -> object:
-        loss = objective.loss(model, batch)
-        return [loss, *(objective.counted(batch).values() if isinstance(objective, OwnObjective) else ())]
-
-    return results
+    loss = objective.loss(model, batch)
+    return [loss, *(objective.counted(batch).values() if isinstance(objective, OwnObjective) else ())]
 
 
 def _calls(objective: Any, batch: Batch) -> Callable[[nn.Module], object]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from velodrome.engines.torch.calling import tensors_in
 from velodrome.engines.torch.trial import untouched
+
+#: Calls a model as training does, with inputs of such a layout, and returns what it computed.
+Compute: TypeAlias = "Callable[[nn.Module, torch.memory_format], Any]"
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 #: What PyTorch says of `view` on a tensor that lies otherwise in memory.
@@ -18,12 +21,12 @@ _VIEW_FAILS = "view size is not compatible"
 _ROUNDING = 1e-4
 
 
-def put_channels_last(name: str, model: nn.Module, compute: Callable[[nn.Module], Any]) -> tuple[bool, tuple[str, ...]]:
-    """Let the weights of a model's convolutions lie in memory with the channels last, and with them what the layers
-    compute. Returns whether it was done, and what the user should know.
+def put_channels_last(name: str, model: nn.Module, compute: Compute) -> tuple[bool, tuple[str, ...]]:
+    """Let the weights of a model's convolutions lie in memory with the channels last, as its inputs are to lie then.
+    Returns whether it was done, and what the user should know.
 
-    It is not done on a GPU, nor where the model fails with it or returns something else. `compute` calls a copy of the
-    model as training does and returns what it computed.
+    It is not done on a GPU, nor where the model, of which `compute` calls copies, fails with it or returns something
+    else.
     """
     parameters = [*model.parameters()]
     if (
@@ -44,14 +47,14 @@ def put_channels_last(name: str, model: nn.Module, compute: Callable[[nn.Module]
     return True, ()
 
 
-def _is_same(model: nn.Module, compute: Callable[[nn.Module], Any], *, training: bool) -> bool:
+def _is_same(model: nn.Module, compute: Compute, *, training: bool) -> bool:
     """Whether a copy of a model computes the same in both layouts, from the same random numbers."""
     found = []
     for layout in (torch.contiguous_format, torch.channels_last):
         with untouched(model) as tried, torch.set_grad_enabled(training):
             if tried is model:  # it cannot be copied
                 return False
-            outputs = [*tensors_in(compute(tried.to(memory_format=layout).train(training)))]
+            outputs = [*tensors_in(compute(tried.to(memory_format=layout).train(training), layout))]
             if training:
                 sum(each.sum() for each in outputs if each.requires_grad).backward()  # type: ignore[union-attr]
             found.append([each.detach() for each in outputs])

@@ -73,6 +73,8 @@ class Network:
     loss: Loss
     #: Whether it is from the zoo: then its properties are known and need no checks.
     from_zoo: bool
+    #: Whether images lie in memory with the channels last.
+    channels_last: bool = False
     #: The smallest batch a process can train on: batch normalisation has no variance of one example.
     minimum_batch: int = 1
     #: Makes a batch of images, for trying the model.
@@ -157,8 +159,8 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
     if not is_own(job.model):
         model = model.to(memory_format=torch.channels_last)
         mixed = Autocast(model, device) if job.dtype == "bfloat16" else None
-        return Network(model=model, loss=training_loss(job), from_zoo=True, pixels=pixels, adapter=mixed,
-                       sample=lambda: sample(_training_sizes(job, data)[0]))
+        return Network(model=model, loss=training_loss(job), from_zoo=True, channels_last=True, pixels=pixels,
+                       adapter=mixed, sample=lambda: sample(_training_sizes(job, data)[0]))
     sizes = _training_sizes(job, data)
     lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]))
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -172,7 +174,9 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         with trial.untouched(model) as tried:
             scales = expects_bytes(tried, sample(sizes[0]))
         notes += (byte_input_note(job.model, pixels.form),) if scales else ()
-    channels_last, slow = put_channels_last(job.model, model, lambda tried: call(tried, sample(sizes[0])))
+    channels_last, slow = put_channels_last(
+        job.model, model, lambda tried, layout: call(tried, sample(sizes[0]).to(memory_format=layout))
+    )
     notes += slow
     plain = {found.training, found.evaluation} <= {"logits", "sigmoid"}
     plain = plain and found.evaluation_batch is None and not found.several
@@ -186,6 +190,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
         model=model,
         loss=training_loss(job),
         from_zoo=False,
+        channels_last=channels_last,
         minimum_batch=found.minimum_batch,
         sample=lambda: sample(sizes[0]),
         pixels=pixels,
@@ -207,5 +212,5 @@ def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
     seed_everything(job.seed)
     model = torch_zoo.build_text(job.model, vocabulary, job.unroll).to(device=device, dtype=dtype_of(job))
     adapter = Autocast(model, device) if job.dtype == "bfloat16" else None
-    return Network(model=model, loss=loss_of_logits, from_zoo=True, minimum_batch=1, adapter=adapter)
+    return Network(model=model, loss=loss_of_logits, from_zoo=True, adapter=adapter)
 

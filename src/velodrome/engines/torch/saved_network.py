@@ -20,7 +20,8 @@ def load_network(folder: Path, context: Context, device: torch.device) -> Networ
     """What was saved in a folder, ready to be evaluated on the job's data."""
     about = read_description(folder)
     model, from_zoo = load(folder).to(device), not is_own(about["model"])
-    if from_zoo or about.get("channels_last", False):
+    channels_last = from_zoo or about.get("channels_last", False)
+    if channels_last:
         model = model.to(memory_format=torch.channels_last)
     mixed = context.job.dtype == "bfloat16"
     if about.get("kind") == "text":
@@ -33,6 +34,6 @@ def load_network(folder: Path, context: Context, device: torch.device) -> Networ
     if mixed:
         adapter = Autocast(adapter or model, device)
     return Network(
-        model=model, loss=loss_of_logits, from_zoo=from_zoo, pixels=transform_of(context.job.pixels, context.data),
-        adapter=adapter,
+        model=model, loss=loss_of_logits, from_zoo=from_zoo, channels_last=channels_last,
+        pixels=transform_of(context.job.pixels, context.data), adapter=adapter,
     )

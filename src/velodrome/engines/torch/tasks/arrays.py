@@ -41,7 +41,9 @@ class ArrayTask(TorchTask):
         self._learns = _task_of(context)
         assert isinstance(network.adapter, ObjectiveModule), "a network with an objective"
         self._module, self._objective = network.adapter, network.adapter.objective
-        self._columns = columns_of(context.job, context.data, replica.device)
+        self._columns = columns_of(
+            context.job, context.data, replica.device, channels_last=network.channels_last
+        )
         self._feeds: dict[str, Feed] = {}
         self._train = self._feed("train")
 

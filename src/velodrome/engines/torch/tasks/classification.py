@@ -45,8 +45,8 @@ class ClassificationTask(TorchTask):
     def _examples(self, part: str) -> Examples:
         if part not in self._parts:
             self._parts[part] = examples_of(
-                self._context.data, part, self._context.job, self._replica.device, channels_last=self._network.from_zoo,
-                pixels=self._pixels,
+                self._context.data, part, self._context.job, self._replica.device,
+                channels_last=self._network.channels_last, pixels=self._pixels,
             )
         return self._parts[part]
 
