@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import TARGET, ArrayField, ArrayPart, Named
+from velodrome.data.arrays import ArrayField, ArrayPart, Named
 from velodrome.data.own.items import Item, item_of
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError
 
@@ -206,7 +206,7 @@ class SourcePart(ArrayPart):
                 why = "is not whole" if one.is_whole else "has NaN or infinity"
                 raise RunFailed(f"--dataset {self.name!r}: {one.name!r} of item {position} {why}; repair it")
             out[row] = cell
-            if self.classes and one.name == TARGET and not 0 <= out[row] < self.classes:
+            if self.classes and one in self.expected_targets and not 0 <= out[row] < self.classes:
                 raise RunFailed(
                     f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
                     "counted from 0"
