@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_PLACE_IN_GRAPH = re.compile(r"\{\{.*?\}\} ?")
+_PYTHON_ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration)\b.*")
 
 
 class VelodromeError(Exception):
@@ -54,7 +58,18 @@ def headline(text: str) -> str:
 
     TensorFlow puts a title and the place in the graph before it, with the frames of that place indented.
     """
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in _PLACE_IN_GRAPH.sub("", text).splitlines() if line.strip()]
     rest = lines[1:] if len(lines) > 1 and lines[0].endswith(":") else lines
     plain = [line for line in rest if not line[0].isspace() and not line.endswith("(most recent call last):")]
     return (plain or lines or [""])[0].strip()
+
+
+def raised(error: BaseException) -> str:
+    """What code of the user's raised, in one line: `KeyError: 'label'`.
+
+    Where Python raised inside a pipeline of TensorFlow, an error of TensorFlow quotes that.
+    """
+    first, kind = headline(str(error)), type(error)
+    if kind.__module__.startswith("tensorflow.") and (quoted := _PYTHON_ERROR.search(first)):
+        return quoted[0]
+    return f"{kind.__name__}: {first}" if first else kind.__name__

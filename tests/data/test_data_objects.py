@@ -101,7 +101,8 @@ def test_an_item_that_raises_and_a_length_that_changes_are_one_sentence(load):
     squares = Squares(label=float)
     data = load(squares)
     squares.count = 59
-    with pytest.raises(RunFailed, match="had 60 examples when training began and has 59 now"):
+    place = r"\(test_data_objects.py, line \d+\)"
+    with pytest.raises(RunFailed, match=f"had 60 examples when training began and has 59 now {place}; its length must"):
         data.train.gather(np.array([0]))
 
 
@@ -241,6 +242,26 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
     stream = load(dataset)
     assert stream.in_order
     assert sorted(numbers(stream.train) + numbers(stream.validation) + numbers(stream.test)) == list(range(40))
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_what_python_raises_in_a_tensorflow_data_set_is_one_sentence(load, monkeypatch, small):
+    tf = pytest.importorskip("tensorflow")
+    if not small:
+        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+
+    def generate():
+        for place in range(30):
+            if place == 17:
+                raise OSError("the photo is gone")
+            yield [float(place)], place % 2
+
+    signature = (tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.int64))
+    with pytest.raises(UserCodeError) as no:
+        load(tf.data.Dataset.from_generator(generate, output_signature=signature))
+    name = "--dataset 'own_objects:load'"
+    assert str(no.value) == f"{name}: reading item 17 of the stream failed: OSError: the photo is gone"
+    assert "in generate" in str(no.value.__cause__)
 
 
 @pytest.mark.parametrize("small", [True, False])

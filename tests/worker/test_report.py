@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline
+from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline, raised
 from velodrome.events.lines import PREFIX
 from velodrome.models.own import quoted_traceback
 from velodrome.worker.emitter import Emitter
@@ -82,6 +82,22 @@ Collective ops is aborted by: Error from /job:worker/task:1: The following tasks
     assert headline(text).startswith("Collective ops is aborted by: Error from /job:worker/task:1")
     assert headline("one line:") == "one line:"
     assert headline("") == ""
+
+
+PIPELINE = """{{function_node __wrapped__IteratorGetNext_device_/job:worker/replica:0/task:0/device:CPU:0}} Error in \
+user-defined function passed to MapDataset:1 transformation with iterator: Root::Map: OSError: photo 50 is gone
+Traceback (most recent call last):
+
+  File "x.py", line 3, in look
+"""
+
+
+def test_what_python_raised_in_a_pipeline_of_tensorflow_is_one_line() -> None:
+    wrapping = type("InvalidArgumentError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"})
+    assert raised(wrapping(PIPELINE)) == "OSError: photo 50 is gone"
+    assert raised(wrapping("{{node Cast}} no such type")) == "InvalidArgumentError: no such type"
+    assert raised(ValueError("two\nlines")) == "ValueError: two"
+    assert raised(KeyError()) == "KeyError"
 
 
 def users_function(folder: Path, body: str) -> Callable[[], None]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from velodrome.data.arrays import TARGET
 from velodrome.data.budget import memory_budget
 from velodrome.data.own.items import TARGET_NAMES, Item, item_of
+from velodrome.data.own.sources import whole_stream
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -79,9 +80,9 @@ def tensorflow_arrays(name: str, dataset: Any) -> ArraysOf | None:
     if int(dataset.cardinality()) == -1:
         raise BadRequest(f"--dataset {name!r}: the tf.data.Dataset never ends: leave out repeat(), or add take(n)")
     most, size = memory_budget(_SHARE), 0
-    items = []
-    for place, value in enumerate(dataset.as_numpy_iterator()):
-        item = item_of(name, f"item {place}", value)
+    items: list[Item] = []
+    for value in whole_stream(name, dataset.as_numpy_iterator):
+        item = item_of(name, f"item {len(items)}", value)
         items.append(item)
         size += sum(array.nbytes + _EACH for array in (*item.inputs.values(), *item.targets.values()))
         if size > most:
