@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_PLACE_IN_GRAPH = re.compile(r"\{\{.*?\}\} ?")
+#: Colours, and names of nodes in a graph.
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ?")
+_TITLE = re.compile(
+    r"\(most recent call last\):$|^<stack traces unavailable>$|^Exception encountered when calling |"
+    r"root error\(s\) found\.$"
+)
+_FIRST_OF_SEVERAL = re.compile(r"\s+\(0\) (?:[A-Z_]+:)?(.*)")
 _PYTHON_ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration)\b.*")
 
 
@@ -56,11 +62,14 @@ class PortTaken(VelodromeError):
 def headline(text: str) -> str:
     """The line of a framework's long message that says what happened.
 
-    TensorFlow puts a title and the place in the graph before it, with the frames of that place indented.
+    TensorFlow puts a title and the place in the graph before it, with the frames of that place indented; Keras puts a
+    title before it; and where several things went wrong at once, TensorFlow numbers them.
     """
-    lines = [line.rstrip() for line in _PLACE_IN_GRAPH.sub("", text).splitlines() if line.strip()]
+    lines = [line.rstrip() for line in _NOISE.sub("", text).splitlines() if line.strip()]
+    if first := next(filter(None, map(_FIRST_OF_SEVERAL.match, lines)), None):
+        return first[1].strip()
     rest = lines[1:] if len(lines) > 1 and lines[0].endswith(":") else lines
-    plain = [line for line in rest if not line[0].isspace() and not line.endswith("(most recent call last):")]
+    plain = [line for line in rest if not line[0].isspace() and not _TITLE.search(line)]
     return (plain or lines or [""])[0].strip()
 
 
