@@ -123,6 +123,9 @@ Detected at node assert_less/Assert defined at (most recent call last):
 
   File "{os.__file__}", line 9, in check
 
+Detected at node assert_less/Assert defined at (most recent call last):
+  File "{tmp_path}/nets.py", line 2, in call
+
 assertion failed: [too hot]
 '''
     event = reported(RuntimeError(text))

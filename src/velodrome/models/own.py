@@ -130,7 +130,7 @@ def quoted_traceback(message: str) -> str | None:
 def graph_traceback(message: str) -> str | None:
     """The lines of the user's that put an operation into a graph of TensorFlow, which failed when the graph ran."""
     _, found, quoted = message.partition("defined at (most recent call last):\n")
-    frames = (_QUOTED_FRAME.match(line) for line in quoted.splitlines())
+    frames = (_QUOTED_FRAME.match(line) for line in quoted.partition("Detected at node")[0].splitlines())
     own = [frame for frame in frames if frame is not None and is_users(frame[1])]
     if not found or not own:
         return None
