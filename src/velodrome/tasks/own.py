@@ -133,7 +133,8 @@ class OwnTask(ExampleTask):
             # Plain Python raises where tensors have a number that is none: 1 / 0, math.exp(1000), math.log(0).
             if isinstance(error, ValueError) and "math domain" not in str(error):
                 raise
-            measured = {one.name: None for one in self.metrics} | {"loss": _finite(counts.loss_sum / counts.total)}
+            measured = dict.fromkeys(one.name for one in self.metrics)
+            measured["loss"] = _finite(counts.loss_sum / counts.total)
         return {**found, "metrics": measured}
 
     def definitions(self) -> list[dict[str, Any]]:
