@@ -247,6 +247,9 @@ class StockReplicas(Replicas):
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._keras.set_rates(rates, self._iterations)
 
+    def _slot_bytes(self) -> int:
+        return sum(values.nbytes for values in self._keras.values()[1])
+
     def state(self) -> State:
         weights, slots = self._keras.values()
         return pack_state(weights, slots, self._saved_statistics(), self._iterations, self._keras.average())
