@@ -29,6 +29,8 @@ _SHAPE_WORDS = re.compile(r"shape|size|dimension|negative|rank \d|incompatible|e
 _WANTED_FLOATS = re.compile(r"(got|found) Long|expected to be an? int\d+ tensor but is an? (float|double|half)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NOISE = re.compile(rf"{_COLOURS.pattern}|\{{\{{.*?\}}\}}|\s*\[Op:\w+\]( name:\s*)?")
+#: Characters of a reason beyond which only its first sentence is quoted.
+_LONG = 200
 #: The engine of each framework's models, by the package that their classes are from.
 _ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet"}
 _MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module", "mxnet": "a Gluon block"}
@@ -176,6 +178,8 @@ def reason_of(error: BaseException) -> str:
     plain = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
     kind = type(error).__name__
     reason = plain[0].rstrip(".") if plain else kind
+    if len(reason) > _LONG:  # what follows is advice for other situations
+        reason = reason.partition(". ")[0]
     if isinstance(error, KeyError) and plain:  # its message is the key alone
         reason = f"{kind}: {reason}"
     wanted = "; whole numbers of the data are fed as integers: make floats of those that are no indices"
