@@ -73,7 +73,7 @@ def test_a_missing_attribute_is_the_users_mistake_and_not_a_wrong_shape(module: 
      "sizes differ"),
     (f"A tensor is no bool. You can {'try something else, or ' * 20}", "A tensor is no bool"),
     ("It is odd. It must be even.", "It is odd. It must be even"),
-])
+], ids=["Keras", "advice", "short"])
 def test_the_reason_of_a_framework_is_one_line_without_titles_names_of_nodes_and_long_advice(
     message: str, reason: str
 ) -> None:
