@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+#: Colours, and names of nodes in a graph.
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ?")
+_TITLE = re.compile(
+    r"\(most recent call last\):$|^<stack traces unavailable>$|^Exception encountered when calling |"
+    r"root error\(s\) found\.$"
+)
+_FIRST_OF_SEVERAL = re.compile(r"\s+\(0\) (?:[A-Z_]+:)?(.*)")
+_PYTHON_ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration)\b.*")
 
 
 class VelodromeError(Exception):
@@ -52,9 +62,23 @@ class PortTaken(VelodromeError):
 def headline(text: str) -> str:
     """The line of a framework's long message that says what happened.
 
-    TensorFlow puts a title and the place in the graph before it, with the frames of that place indented.
+    TensorFlow puts a title and the place in the graph before it, with the frames of that place indented; Keras puts a
+    title before it; and where several things went wrong at once, TensorFlow numbers them.
     """
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in _NOISE.sub("", text).splitlines() if line.strip()]
+    if first := next(filter(None, map(_FIRST_OF_SEVERAL.match, lines)), None):
+        return first[1].strip()
     rest = lines[1:] if len(lines) > 1 and lines[0].endswith(":") else lines
-    plain = [line for line in rest if not line[0].isspace() and not line.endswith("(most recent call last):")]
+    plain = [line for line in rest if not line[0].isspace() and not _TITLE.search(line)]
     return (plain or lines or [""])[0].strip()
+
+
+def raised(error: BaseException) -> str:
+    """What code of the user's raised, in one line: `KeyError: 'label'`.
+
+    Where Python raised inside a pipeline of TensorFlow, an error of TensorFlow quotes that.
+    """
+    first, kind = headline(str(error)), type(error)
+    if kind.__module__.startswith("tensorflow.") and (quoted := _PYTHON_ERROR.search(first)):
+        return quoted[0]
+    return f"{kind.__name__}: {first}" if first else kind.__name__

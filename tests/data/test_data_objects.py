@@ -101,7 +101,8 @@ def test_an_item_that_raises_and_a_length_that_changes_are_one_sentence(load):
     squares = Squares(label=float)
     data = load(squares)
     squares.count = 59
-    with pytest.raises(RunFailed, match="had 60 examples when training began and has 59 now"):
+    place = r"\(test_data_objects.py, line \d+\)"
+    with pytest.raises(RunFailed, match=f"had 60 examples when training began and has 59 now {place}; its length must"):
         data.train.gather(np.array([0]))
 
 
@@ -207,7 +208,7 @@ def test_hugging_face_data_sets_become_arrays_or_are_read_by_index(load, monkeyp
     rows = datasets.Dataset.from_dict(columns, features=features)
     data = load(datasets.DatasetDict({"train": rows, "test": rows.select(range(8))}))
     assert (data.class_names, data.train.in_memory, len(data.test)) == (("no", "yes"), True, 8)
-    np.testing.assert_array_equal(data.test.inputs["x"][3], np.array([3, 3 / 7, 0], np.float32))
+    np.testing.assert_array_equal(data.test.inputs["pixels"][3], np.array([3, 3 / 7, 0], np.float32))
 
     lazily = load(rows.with_transform(lambda batch: {
         "double": [np.array(row) * 2 for row in batch["pixels"]], "label": batch["label"]}))
@@ -232,10 +233,51 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
         assert sorted(numbers(data.train) + numbers(data.validation) + numbers(data.test)) == list(range(40))
     with pytest.raises(BadRequest, match="never ends"):
         load(dataset.repeat())
+    for last in (7, 8):  # batches of one size are no examples, the last ones less
+        cut = load(dataset.batch(last, drop_remainder=True).cache().prefetch(2))
+        assert (cut.inputs[0].shape, len(cut.train) + len(cut.validation) + len(cut.test)) == ((1,), 40 - 40 % last)
+    rows = load(dataset.batch(4, drop_remainder=True).map(lambda x, y: (x[:, 0], tf.cast(y, tf.float32))))
+    assert (rows.inputs[0].shape, rows.targets[0].shape) == ((4,), (4,)), "what map() makes of batches are examples"
     monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
     stream = load(dataset)
     assert stream.in_order
     assert sorted(numbers(stream.train) + numbers(stream.validation) + numbers(stream.test)) == list(range(40))
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_what_python_raises_in_a_tensorflow_data_set_is_one_sentence(load, monkeypatch, small):
+    tf = pytest.importorskip("tensorflow")
+    if not small:
+        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+
+    def generate():
+        for place in range(30):
+            if place == 17:
+                raise OSError("the photo is gone")
+            yield [float(place)], place % 2
+
+    signature = (tf.TensorSpec([1], tf.float32), tf.TensorSpec([], tf.int64))
+    with pytest.raises(UserCodeError) as no:
+        load(tf.data.Dataset.from_generator(generate, output_signature=signature))
+    name = "--dataset 'own_objects:load'"
+    assert str(no.value) == f"{name}: reading item 17 of the stream failed: OSError: the photo is gone"
+    assert "in generate" in str(no.value.__cause__)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_names_of_inputs_and_targets_are_those_of_the_tensorflow_data_set(load, monkeypatch, small):
+    tf = pytest.importorskip("tensorflow")
+    if not small:
+        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+    count = np.arange(40, dtype=np.float32)
+    given = {"old": count > 9, "price": count / 7}
+    several = load(tf.data.Dataset.from_tensor_slices(({"age": count[:, None]}, given)))
+    assert [one.name for one in (*several.inputs, *several.targets)] == ["age", "old", "price"]
+    inputs, targets = several.train.gather(np.arange(len(several.train)))
+    np.testing.assert_allclose(targets["price"], inputs["age"][:, 0] / 7, rtol=1e-6)
+    np.testing.assert_array_equal(targets["old"], inputs["age"][:, 0] > 9)
+    named = load(tf.data.Dataset.from_tensor_slices((count, {"kind": np.arange(40) % 3})))
+    assert (named.targets[0].name, named.classes) == ("kind", 3)
 
 
 def test_pixels_that_are_read_one_by_one_have_no_mean_but_transformed_arrays_have(load, transformed):

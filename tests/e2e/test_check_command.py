@@ -139,6 +139,36 @@ def test_it_prints_tables_from_a_process_of_its_own(velodrome, here: Path, engin
     assert json.loads("[]") == [path.name for path in here.iterdir() if path.is_dir() and path.name == "runs"]
 
 
+KERAS = """
+import keras
+
+
+def build(input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+
+def make():
+    return keras.optimizers.RMSprop(0.01, momentum=0.5)
+"""
+
+
+@pytest.mark.parametrize("options", [
+    ["--optimizer", "checked_keras:make"],
+    pytest.param(["--optimizer", "adam", "--implementation", "stock"], marks=pytest.mark.slow),
+], ids=["own", "stock"])
+def test_a_keras_optimizer_is_checked_with_its_state(velodrome, here: Path, options: list[str]) -> None:
+    pytest.importorskip("tensorflow")
+    (here / "checked_keras.py").write_text(KERAS)
+    done = velodrome("check", "--model", "checked_keras:build", "--engine", "tensorflow", *options, "--json")
+    assert done.code == 0, done.text
+    found = done.json()
+    # RMSprop has mean squares and momentum, Adam two moments: two numbers per weight.
+    assert found["memory"]["optimizer_bytes"] == 2 * found["memory"]["weight_bytes"] == 2 * 4 * (64 * 10 + 10)
+    refused = {row["strategy"]: row["refused"] for row in found["strategies"]}
+    assert refused["single"] is None
+    assert "one flat buffer" in refused["allreduce"] or "no stock form" in refused["allreduce"]
+
+
 def test_the_python_function_returns_the_same(here: Path) -> None:
     import velodrome as package
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.errors import BadRequest
-from velodrome.models.own import builder_of, fits_data, users_traceback
+from velodrome.models.own import builder_of, fits_data, reason_of, users_traceback
 
 pytestmark = pytest.mark.unit
 
@@ -66,3 +66,15 @@ def test_a_missing_attribute_is_the_users_mistake_and_not_a_wrong_shape(module: 
     with pytest.raises(AttributeError) as raised:
         called(f"{module}:missing_attribute")
     assert "json.nonsense" in (users_traceback(raised.value) or "")
+
+
+@pytest.mark.parametrize(("message", "reason"), [
+    ("Exception encountered when calling Net.call().\n\n\x1b[1m{{node a}} sizes differ [Op:MatMul] name: \x1b[0m",
+     "sizes differ"),
+    (f"A tensor is no bool. You can {'try something else, or ' * 20}", "A tensor is no bool"),
+    ("It is odd. It must be even.", "It is odd. It must be even"),
+], ids=["Keras", "advice", "short"])
+def test_the_reason_of_a_framework_is_one_line_without_titles_names_of_nodes_and_long_advice(
+    message: str, reason: str
+) -> None:
+    assert reason_of(ValueError(message)) == reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -73,6 +74,37 @@ def test_the_controller_reads_metrics_from_events_and_definitions_from_results()
     assert (stored.metric.name, stored.metric.better) == ("recall", "more")
     check_metric(Target.parse("recall>=0.5"), [stored])
     assert task_of_result({"task": "mine:Counting", "metrics": [{"name": 3}]}).metric.name == "loss"
+
+
+@pytest.mark.parametrize("measure", [
+    lambda self, counts: {"cost": 1.0, "recall": counts["found"] / counts["there"]},
+    lambda self, counts: {"cost": 1.0, "recall": math.exp(1000 * (2 - counts["there"]))},
+    lambda self, counts: {"cost": 1.0, "recall": math.log(counts["there"])},
+], ids=["division by zero", "overflow", "logarithm of zero"])
+def test_a_measure_that_some_examples_do_not_allow_is_undefined_for_them(measure: Any) -> None:
+    """A step of training may have no examples of a kind, whatever the whole set has."""
+    task = OwnTask("mine:T").bind(type("T", (Counting,), {"measure": measure})())
+    task.learn({"spent": 8.0, "found": 1, "there": 2}, 4, 2.0)
+    fields = task.fields(Counts(4, 6.0, {"spent": 2.0, "found": 0, "there": 0}))
+    assert fields["metrics"] == {"recall": None, "cost": None, "loss": 1.5}
+    assert task.fields(Counts(4, 6.0, {"spent": 2.0, "found": 2, "there": 2}))["metrics"]["recall"] is not None
+
+
+def test_what_a_measure_raises_by_itself_is_no_undefined_metric() -> None:
+    def measure(self: Any, counts: dict[str, float]) -> dict[str, float]:
+        if counts["there"] < 2:
+            raise ValueError("two at least")
+        return {"cost": 1.0, "recall": 1.0}
+
+    task = OwnTask("mine:T").bind(type("T", (Counting,), {"measure": measure})())
+    task.learn({"spent": 8.0, "found": 1, "there": 2}, 4, 2.0)
+    with pytest.raises(ValueError, match="two at least"):
+        task.fields(Counts(4, 6.0, {"spent": 2.0, "found": 0, "there": 0}))
+
+
+def test_a_first_batch_that_counts_nothing_is_refused_by_the_line_that_counts() -> None:
+    with pytest.raises(BadRequest, match=r"of loss\(\) \(test_own_tasks.py, line \d+\) is 0 for a first batch"):
+        OwnTask("mine:Counting").bind(Counting()).learn({"spent": 0.0, "found": 0, "there": 0}, 0, 0.0)
 
 
 def test_a_target_is_checked_where_the_metrics_are_known() -> None:

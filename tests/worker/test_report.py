@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline
+from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline, raised
 from velodrome.events.lines import PREFIX
-from velodrome.models.own import quoted_traceback
+from velodrome.models.own import graph_traceback, quoted_traceback
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.main import report
 
@@ -82,6 +82,59 @@ Collective ops is aborted by: Error from /job:worker/task:1: The following tasks
     assert headline(text).startswith("Collective ops is aborted by: Error from /job:worker/task:1")
     assert headline("one line:") == "one line:"
     assert headline("") == ""
+
+
+PIPELINE = """{{function_node __wrapped__IteratorGetNext_device_/job:worker/replica:0/task:0/device:CPU:0}} Error in \
+user-defined function passed to MapDataset:1 transformation with iterator: Root::Map: OSError: photo 50 is gone
+Traceback (most recent call last):
+
+  File "x.py", line 3, in look
+"""
+
+
+def test_what_python_raised_in_a_pipeline_of_tensorflow_is_one_line() -> None:
+    wrapping = type("InvalidArgumentError", (Exception,), {"__module__": "tensorflow.python.framework.errors_impl"})
+    assert raised(wrapping(PIPELINE)) == "OSError: photo 50 is gone"
+    assert raised(wrapping("{{node Cast}} no such type")) == "InvalidArgumentError: no such type"
+    assert raised(ValueError("two\nlines")) == "ValueError: two"
+    assert raised(KeyError()) == "KeyError"
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("Exception encountered when calling Net.call().\n\n\x1b[1mnot yet\x1b[0m\n\nArguments received by Net.call():",
+     "not yet"),
+    ("2 root error(s) found.\n  (0) INVALID_ARGUMENT:  too hot: [3]\n\t [[{{node a}}]]\n  (1) CANCELLED: b",
+     "too hot: [3]"),
+    ("Graph execution error:\n\nDetected at node a defined at (most recent call last):\n<stack traces unavailable>\nno",
+     "no"),
+])
+def test_titles_of_frameworks_are_no_headlines(text: str, line: str) -> None:
+    assert headline(text) == line
+
+
+def test_an_operation_that_fails_in_a_graph_is_shown_by_the_users_lines_that_made_it(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text("def call(x):\n    check(x, 2.0)\n")
+    text = f'''Graph execution error:
+
+Detected at node assert_less/Assert defined at (most recent call last):
+  File "{os.__file__}", line 5, in run
+
+  File "{tmp_path}/nets.py", line 2, in call
+
+  File "{os.__file__}", line 9, in check
+
+Detected at node assert_less/Assert defined at (most recent call last):
+  File "{tmp_path}/nets.py", line 2, in call
+
+assertion failed: [too hot]
+'''
+    event = reported(RuntimeError(text))
+    assert (event["cause"], event["message"]) == ("user", "RuntimeError: assertion failed: [too hot]")
+    assert event["traceback"] == (
+        f'Traceback (most recent call last):\n  File "{tmp_path}/nets.py", line 2, in call\n    check(x, 2.0)\n'
+        "assertion failed: [too hot]"
+    )
+    assert graph_traceback(text.replace(f"{tmp_path}/nets.py", os.__file__)) is None
 
 
 def users_function(folder: Path, body: str) -> Callable[[], None]:

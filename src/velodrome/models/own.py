@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import importlib
 import inspect
+import linecache
 import re
 import sys
 import traceback
@@ -17,15 +18,19 @@ from typing import Any
 import numpy as np
 
 from velodrome.data.own.standard_library import refuse_standard, refuse_standard_function
-from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
+from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError, headline
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({_PACKAGE, str(Path(np.__file__).resolve().parents[1]), str(Path(re.__file__).resolve().parents[1])})
 _QUOTED_FILE = re.compile(r'\s+File "([^"]+)"')
+_QUOTED_FRAME = re.compile(r'  File "([^"]+)", line (\d+), in \S+')
 _SHAPE_WORDS = re.compile(r"shape|size|dimension|negative|rank \d|incompatible|expected input", re.IGNORECASE)
 #: How frameworks put it that a layer for floats was given integers.
 _WANTED_FLOATS = re.compile(r"(got|found) Long|expected to be an? int\d+ tensor but is an? (float|double|half)")
-_NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NOISE = re.compile(rf"{_COLOURS.pattern}|\{{\{{.*?\}}\}}|\s*\[Op:\w+\]( name:\s*)?")
+#: Characters of a reason beyond which only its first sentence is quoted.
+_LONG = 200
 #: The engine of each framework's models, by the package that their classes are from.
 _ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet"}
 _MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module", "mxnet": "a Gluon block"}
@@ -112,7 +117,7 @@ def users_traceback(error: BaseException) -> str | None:
         frame = frame.tb_next
     if frame is None:
         return None
-    return "".join(traceback.format_exception(type(error), error, frame, chain=False))
+    return _COLOURS.sub("", "".join(traceback.format_exception(type(error), error, frame, chain=False)))
 
 
 def quoted_traceback(message: str) -> str | None:
@@ -122,6 +127,17 @@ def quoted_traceback(message: str) -> str | None:
     own = [index for index, line in enumerate(lines) if (file := _QUOTED_FILE.match(line)) and is_users(file[1])]
     end = [index for index, line in enumerate(lines) if not line[0].isspace()]
     return "\n".join([found.rstrip(), *lines[own[0] : end[0] + 1]]) if own and end and own[0] < end[0] else None
+
+
+def graph_traceback(message: str) -> str | None:
+    """The lines of the user's that put an operation into a graph of TensorFlow, which failed when the graph ran."""
+    _, found, quoted = message.partition("defined at (most recent call last):\n")
+    frames = (_QUOTED_FRAME.match(line) for line in quoted.partition("Detected at node")[0].splitlines())
+    own = [frame for frame in frames if frame is not None and is_users(frame[1])]
+    if not found or not own:
+        return None
+    lines = [f"{frame[0]}\n    {linecache.getline(frame[1], int(frame[2])).strip()}".rstrip() for frame in own]
+    return "\n".join(["Traceback (most recent call last):", *lines, headline(message)])
 
 
 def raised_in_library(error: BaseException) -> bool:
@@ -162,6 +178,8 @@ def reason_of(error: BaseException) -> str:
     plain = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
     kind = type(error).__name__
     reason = plain[0].rstrip(".") if plain else kind
+    if len(reason) > _LONG:  # what follows is advice for other situations
+        reason = reason.partition(". ")[0]
     if isinstance(error, KeyError) and plain:  # its message is the key alone
         reason = f"{kind}: {reason}"
     wanted = "; whole numbers of the data are fed as integers: make floats of those that are no indices"

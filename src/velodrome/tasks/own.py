@@ -84,6 +84,11 @@ class OwnTask(ExampleTask):
         wrong = [name for name in sums if not isinstance(name, str) or name in _ALWAYS]
         if wrong:
             raise BadRequest(f"--task {self.name!r}: metrics() returned a count {wrong[0]!r}: choose another name")
+        if not total:
+            raise BadRequest(
+                f"--task {self.name!r}: the count of loss(){self.place('loss')} is 0 for a first batch, so "
+                "nothing can be measured: choose a larger --batch-size, or count something that every batch has"
+            )
         self.counted = tuple(sums)
         measured = self._measure({**sums, "total": total, "loss_sum": loss_sum})
         for name in self._better:
@@ -120,7 +125,17 @@ class OwnTask(ExampleTask):
 
     def fields(self, counts: Counts) -> dict[str, Any]:
         found: dict[str, Any] = super().fields(counts)
-        return {**found, "metrics": self._measure(found)} if counts.total and self.user is not None else found
+        if not counts.total or self.user is None:
+            return found
+        try:
+            measured = self._measure(found)
+        except (ArithmeticError, ValueError) as error:
+            # Plain Python raises where tensors have a number that is none: 1 / 0, math.exp(1000), math.log(0).
+            if isinstance(error, ValueError) and "math domain" not in str(error):
+                raise
+            measured = dict.fromkeys(one.name for one in self.metrics)
+            measured["loss"] = _finite(counts.loss_sum / counts.total)
+        return {**found, "metrics": measured}
 
     def definitions(self) -> list[dict[str, Any]]:
         return [

@@ -23,7 +23,7 @@ from velodrome.errors import (
     headline,
 )
 from velodrome.events.models import Cause
-from velodrome.models.own import quoted_traceback, users_traceback
+from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
@@ -147,7 +147,7 @@ def report(error: BaseException, events: Emitter) -> None:
     Of a refusal, which names the user's line in its sentence, `velodrome check` shows the lines as well.
     """
     raised = error.__cause__ if isinstance(error, UserCodeError | UsersCodeFailed) and error.__cause__ else error
-    users = users_traceback(raised) or quoted_traceback(str(raised))
+    users = users_traceback(raised) or quoted_traceback(str(raised)) or graph_traceback(str(raised))
     if users is None and os.environ.get(INSTEAD) == CHECK and error.__cause__ is not None:
         users = users_traceback(error.__cause__)
     with suppress(OSError):

@@ -52,6 +52,18 @@ class Blocks(keras.Model):
         return self.last(flat)
 
 
+class Answer:
+    """What `Answering` returns: no tensor, and nothing that TensorFlow looks into."""
+
+    def __init__(self, logits: Any) -> None:
+        self.logits, self.loss = logits, None
+
+
+class Answering(Blocks):
+    def call(self, images: Any, training: bool = False) -> Any:
+        return Answer(super().call(images, training))
+
+
 class Named(keras.Model):
     """A functional model with a class of its own."""
 
@@ -101,6 +113,25 @@ def forgetful(input_shape: Shape, classes: int) -> keras.Model:
 
 def written(input_shape: Shape, classes: int) -> keras.Model:
     return Blocks(classes)
+
+
+def answering(input_shape: Shape, classes: int) -> keras.Model:
+    return Answering(classes)
+
+
+_factors = iter(range(1, 100))
+
+
+def drifting(input_shape: Shape, classes: int) -> keras.Model:
+    """The same weights, and another network at each call."""
+
+    class Drifting(Answering):
+        factor = float(next(_factors))
+
+        def call(self, images: Any, training: bool = False) -> Any:
+            return Answer(super().call(images, training).logits * self.factor)
+
+    return Drifting(classes)
 
 
 def local(input_shape: Shape, classes: int) -> keras.Model:

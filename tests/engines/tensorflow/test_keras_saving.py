@@ -106,6 +106,16 @@ def test_a_model_that_cannot_be_loaded_at_all_is_said_to_be_so_before_training(t
     assert (tmp_path / "model" / "model.weights.h5").exists()
 
 
+@pytest.mark.unit
+def test_models_that_return_an_object_are_compared_by_the_tensors_in_it(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    _, (note,) = saved("answering", tmp_path / "one")
+    assert "its weights will be written to model/model.weights.h5, and model/README.md explains how to load" in note
+    (tmp_path / "other").mkdir()
+    _, (note,) = saved("drifting", tmp_path / "other")
+    assert "nor into a model that your function built again (it computes something else after loading)" in note
+
+
 RECIPES = """
 import json, os, re, sys
 import numpy as np

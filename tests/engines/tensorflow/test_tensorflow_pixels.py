@@ -162,8 +162,7 @@ PLACES = [
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_every_strategy_ends_with_the_same_weights_from_standardized_pixels(fit: Any, place: dict[str, Any]) -> None:
     ran = fit(**place)
-    # Keras' optimizers keep their rates in float32.
-    assert largest_difference(fit().state, ran.state) < (1e-7 if place.get("implementation") == "stock" else 1e-9)
+    assert largest_difference(fit().state, ran.state) < 1e-9
     assert ran.result["pixels"] == "standardize"
 
 

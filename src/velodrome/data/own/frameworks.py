@@ -14,8 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.data.arrays import TARGET
 from velodrome.data.budget import memory_budget
 from velodrome.data.own.items import TARGET_NAMES, Item, item_of
+from velodrome.data.own.sources import whole_stream
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -30,8 +32,8 @@ _EACH = 300
 class ArraysOf:
     """A data set read into arrays: inputs and targets by name, and the names of its classes if it has some."""
 
-    x: Mapping[str, NDArray[Any]]
-    y: NDArray[Any]
+    inputs: Mapping[str, NDArray[Any]]
+    targets: Mapping[str, NDArray[Any]]
     class_names: tuple[str, ...] = ()
 
 
@@ -78,9 +80,9 @@ def tensorflow_arrays(name: str, dataset: Any) -> ArraysOf | None:
     if int(dataset.cardinality()) == -1:
         raise BadRequest(f"--dataset {name!r}: the tf.data.Dataset never ends: leave out repeat(), or add take(n)")
     most, size = memory_budget(_SHARE), 0
-    items = []
-    for place, value in enumerate(dataset.as_numpy_iterator()):
-        item = item_of(name, f"item {place}", value)
+    items: list[Item] = []
+    for value in whole_stream(name, dataset.as_numpy_iterator):
+        item = item_of(name, f"item {len(items)}", value)
         items.append(item)
         size += sum(array.nbytes + _EACH for array in (*item.inputs.values(), *item.targets.values()))
         if size > most:
@@ -91,11 +93,20 @@ def tensorflow_arrays(name: str, dataset: Any) -> ArraysOf | None:
 
 
 def _unbatched(dataset: Any) -> Any:
-    """Single examples of a data set that yields batches: the first axis of everything in it has no fixed length."""
+    """Single examples of a data set that yields batches: the first axis of everything in it has no fixed length, or it
+    ends in batch() with batches of one size."""
     flatten = sys.modules["tensorflow"].nest.flatten  # whoever made the data set has imported it
     shapes = [spec.shape for spec in flatten(dataset.element_spec)]
-    batched = all(shape.rank and shape[0] is None for shape in shapes)
+    batched = all(shape.rank and shape[0] is None for shape in shapes) or _ends_in_batch(dataset)
     return dataset.unbatch() if batched else dataset
+
+
+def _ends_in_batch(dataset: Any) -> bool:
+    """Whether the last step that changes what a `tf.data.Dataset` yields is batch(). TensorFlow tells its steps by
+    private names only; where they are others, the answer is no."""
+    while any(kind.__name__ == "UnaryUnchangedStructureDataset" for kind in type(dataset).__mro__):
+        (dataset,) = getattr(dataset, "_inputs", lambda: (None,))()
+    return type(dataset).__name__ in ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
 
 
 def _stacked(name: str, items: list[Item]) -> ArraysOf:
@@ -106,9 +117,7 @@ def _stacked(name: str, items: list[Item]) -> ArraysOf:
         raise BadRequest(
             f"--dataset {name!r}: the examples are not all of one shape; pad or crop them before they are returned"
         ) from None
-    if len(targets) > 1:
-        raise BadRequest(f"--dataset {name!r}: a tf.data.Dataset has one target; return arrays for several")
-    return ArraysOf(inputs, next(iter(targets.values())))
+    return ArraysOf(inputs, targets)
 
 
 # -- Hugging Face
@@ -147,4 +156,4 @@ def hugging_face_arrays(name: str, dataset: Any) -> ArraysOf | None:
     inputs = {one: array for one, array in columns.items() if one != target}
     if not inputs:
         raise BadRequest(f"--dataset {name!r}: the data set has no column besides {target!r}")
-    return ArraysOf(inputs, columns[target], hugging_face_names(dataset, target))
+    return ArraysOf(inputs, {TARGET: columns[target]}, hugging_face_names(dataset, target))

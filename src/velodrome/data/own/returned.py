@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from velodrome.data.arrays import INPUT, TARGET
 from velodrome.data.bad_data import Faults
 from velodrome.data.images.arrays import NAMES
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
@@ -103,9 +104,8 @@ def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
         found[which] = arrays
     given: dict[str, Any] = {}
     for which, arrays in found.items():
-        only = len(arrays.x) == 1
-        given[f"x_{_PARTS[which]}"] = next(iter(arrays.x.values())) if only else dict(arrays.x)
-        given[f"y_{_PARTS[which]}"] = arrays.y
+        for letter, named, unnamed in (("x", arrays.inputs, INPUT), ("y", arrays.targets, TARGET)):
+            given[f"{letter}_{_PARTS[which]}"] = named[unnamed] if [*named] == [unnamed] else dict(named)
     return Returned(arrays=given, class_names=found[TRAIN].class_names)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.arrays import TARGET, Arrays
+from velodrome.data.arrays import Arrays
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, divide
 from velodrome.data.own.frameworks import hugging_face_names, iterator_of, kind_of, target_column
 from velodrome.data.own.items import Item, input_fields, is_image, target_fields
@@ -115,16 +115,15 @@ def _counted_stream(name: str, value: Any) -> _Counted:
 
 def _is_class(item: Item) -> bool:
     """Whether the target is one word or whole number."""
-    if [*item.targets] != [TARGET]:
-        return False
-    target = item.targets[TARGET]
-    return target.ndim == 0 and target.dtype.kind in "buiU"
+    targets = [*item.targets.values()]
+    return len(targets) == 1 and targets[0].ndim == 0 and targets[0].dtype.kind in "buiU"
 
 
 def _target(name: str, place: int, item: Item) -> Any:
     if not _is_class(item):
         raise BadRequest(f"--dataset {name!r}: the target of item {place} is not one class, as that of item 0 is")
-    return item.targets[TARGET].item()
+    (target,) = item.targets.values()
+    return target.item()
 
 
 def _classes(name: str, train: _Counted, targets: list[Any]) -> tuple[int, dict[str, int]]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import TARGET, ArrayField, ArrayPart, Named
+from velodrome.data.arrays import ArrayField, ArrayPart, Named
 from velodrome.data.own.items import Item, item_of
-from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError
+from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 
 #: A stream that is longer is taken for one that never ends.
 MOST_STREAMED = 1 << 28
@@ -43,7 +44,7 @@ class MapSource:
         except Exception as error:
             raise UserCodeError(
                 f"--dataset {self._name!r}: the length of what the function returned is not known: "
-                f"{type(error).__name__}: {error}"
+                f"{raised(error)}"
             ) from error
 
     def __len__(self) -> int:
@@ -58,9 +59,14 @@ class MapSource:
         """The reason why a data set of another length cannot be read; empty if it has that of the beginning."""
         now = self._count()
         return "" if now == self._length else (
-            f"the data set had {self._length:,} examples when training began and has {now:,} now; its length must not "
-            "change"
+            f"the data set had {self._length:,} examples when training began and has {now:,} now{self._place()}; its "
+            "length must not change"
         )
+
+    def _place(self) -> str:
+        """Where the user's `__len__` begins, as a part of a sentence; empty if that cannot be found."""
+        code = getattr(getattr(type(self._dataset), "__len__", None), "__code__", None)
+        return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
 
     def _item(self, position: int) -> Any:
         try:
@@ -68,7 +74,7 @@ class MapSource:
         except VelodromeError:
             raise
         except Exception as error:
-            why = f"reading item {position} of {self._length:,} failed: {type(error).__name__}: {error}"
+            why = f"reading item {position} of {self._length:,} failed: {raised(error)}"
             raise UserCodeError(f"--dataset {self._name!r}: {self._changed() or why}") from error
 
 
@@ -118,21 +124,27 @@ def _begun(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _stream_failed(name: str, position: int, error: Exception) -> UserCodeError:
-    return UserCodeError(
-        f"--dataset {name!r}: reading item {position} of the stream failed: {type(error).__name__}: {error}"
-    )
+    return UserCodeError(f"--dataset {name!r}: reading item {position} of the stream failed: {raised(error)}")
 
 
-def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable[[int, Item], None]) -> int:
-    """How many examples a stream has, by reading it once; `look` sees each of them."""
+def whole_stream(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """What a stream yields, from front to back; what it raises is an error of the user's code."""
     items, count = _begun(name, iterate), 0
     while True:
         try:
             value = next(items)
         except StopIteration:
-            return count
+            return
         except Exception as error:
             raise _stream_failed(name, count, error) from error
+        yield value
+        count += 1
+
+
+def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable[[int, Item], None]) -> int:
+    """How many examples a stream has, by reading it once; `look` sees each of them."""
+    count = 0
+    for value in whole_stream(name, iterate):
         look(count, item_of(name, f"item {count}", value))
         count += 1
         if count > MOST_STREAMED:
@@ -140,6 +152,7 @@ def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable
                 f"--dataset {name!r}: the stream has more than {MOST_STREAMED:,} examples, or does not end: end it "
                 "sooner"
             )
+    return count
 
 
 @dataclass(frozen=True)
@@ -206,7 +219,7 @@ class SourcePart(ArrayPart):
                 why = "is not whole" if one.is_whole else "has NaN or infinity"
                 raise RunFailed(f"--dataset {self.name!r}: {one.name!r} of item {position} {why}; repair it")
             out[row] = cell
-            if self.classes and one.name == TARGET and not 0 <= out[row] < self.classes:
+            if self.classes and one in self.expected_targets and not 0 <= out[row] < self.classes:
                 raise RunFailed(
                     f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
                     "counted from 0"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from velodrome.data.arrays import ArrayField, ArrayPart, Arrays, Named
 from velodrome.data.own.users_function import users_function
-from velodrome.errors import RunFailed, UserCodeError, VelodromeError
+from velodrome.errors import RunFailed, UserCodeError, VelodromeError, raised
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Any]
 #: Threads of a process that transform examples; numpy works on several at once, plain Python does not.
@@ -84,7 +84,7 @@ class TransformedPart(ArrayPart):
             raise
         except Exception as error:
             raise UserCodeError(
-                f"--transform {self.name!r} failed on example {index} in epoch {epoch}: {type(error).__name__}: {error}"
+                f"--transform {self.name!r} failed on example {index} in epoch {epoch}: {raised(error)}"
             ) from error
         changed = example if changed is None else changed
         if not isinstance(changed, dict) or changed.keys() != every.keys():

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
+from velodrome.models.own import quoted_traceback
 from velodrome.offers.engines.tensorflow import cluster_of, task_of
 from velodrome.offers.world import Member, World
 from velodrome.worker.emitter import Emitter
@@ -133,6 +134,8 @@ def translate_errors(port: int | None) -> Iterator[None]:
         text = str(error.message)
         if "Could not start gRPC server" in text or "Address already in use" in text:
             raise PortTaken(_port_taken(port)) from error
-        if isinstance(error, _DISCONNECTED) and any(word in text for word in _WORDS_ABOUT_PEERS):
+        # A function of the user's in the graph may raise about connections, too.
+        about_peers = isinstance(error, _DISCONNECTED) and any(word in text for word in _WORDS_ABOUT_PEERS)
+        if about_peers and quoted_traceback(text) is None:
             raise PeerLost(f"lost the connection to a peer: {headline(text)}") from error
         raise

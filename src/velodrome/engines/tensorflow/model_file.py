@@ -181,13 +181,19 @@ def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> s
     if not all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True)):
         return "not all of its weights are restored"
     with keras.StatelessScope():
-        before, again, after = (
-            [np.asarray(value) for value in tf.nest.flatten(each(images, training=False))]
-            for each in (model, model, loaded)
-        )
+        before, again, after = (_tensors(each(images, training=False)) for each in (model, model, loaded))
     # A model that draws random numbers cannot be compared.
     same = not _close(before, again) or _close(before, after)
     return None if same else "it computes something else after loading"
+
+
+def _tensors(outputs: Any) -> list[Any]:
+    """The tensors among what a model returned, also of an object that has them as attributes."""
+    found = []
+    for value in tf.nest.flatten(outputs):
+        inner = [value] if tf.is_tensor(value) else tf.nest.flatten(getattr(value, "__dict__", {}))
+        found += [np.asarray(tensor) for tensor in inner if tf.is_tensor(tensor)]
+    return found
 
 
 def _close(ours: list[Any], theirs: list[Any]) -> bool:

@@ -238,7 +238,11 @@ class Replicas(Learner):
         layers, activations = self._network.layer_rows()
         weights = self.parameters * self._network.dtype.size
         statistics = sum(np.asarray(value).nbytes for value in self._statistics[0])
-        return Inspection(weights + statistics, weights, len(self._slots) * weights, activations, layers)
+        return Inspection(weights + statistics, weights, self._slot_bytes(), activations, layers)
+
+    def _slot_bytes(self) -> int:
+        """The size of the optimizer's state."""
+        return len(self._slots) * self.parameters * int(self._network.dtype.size)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

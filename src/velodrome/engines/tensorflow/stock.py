@@ -32,13 +32,15 @@ from velodrome.worker.learner import State
 
 def keras_optimizer(job: Job) -> keras.optimizers.Optimizer:
     """The Keras optimizer of a job. Its weight decay, which Keras has in the decoupled form only, is `added_decay`."""
+    # Keras rounds Python's numbers to float32 on their way into a graph, and NumPy's not.
+    exact = np.float64 if job.weights_dtype == "float64" else float
     if job.optimizer in ("adam", "adamw"):
-        settings = {"beta_1": ADAM_BETAS[0], "beta_2": ADAM_BETAS[1], "epsilon": ADAM_EPSILON}
+        settings = {"beta_1": exact(ADAM_BETAS[0]), "beta_2": exact(ADAM_BETAS[1]), "epsilon": exact(ADAM_EPSILON)}
         if job.optimizer == "adam":
             return keras.optimizers.Adam(job.rate, **settings)
-        return keras.optimizers.AdamW(job.rate, weight_decay=job.decay_of_weights, **settings)
+        return keras.optimizers.AdamW(job.rate, weight_decay=exact(job.decay_of_weights), **settings)
     momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
-    return keras.optimizers.SGD(job.rate, momentum=momentum, nesterov=job.nesterov)
+    return keras.optimizers.SGD(job.rate, momentum=exact(momentum), nesterov=job.nesterov)
 
 
 def added_decay(job: Job) -> float:
@@ -244,6 +246,9 @@ class StockReplicas(Replicas):
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._keras.set_rates(rates, self._iterations)
+
+    def _slot_bytes(self) -> int:
+        return sum(values.nbytes for values in self._keras.values()[1])
 
     def state(self) -> State:
         weights, slots = self._keras.values()
