@@ -169,7 +169,7 @@ export class IntervalPlot {
 
 // Phases of each process as bars on a common clock, with faults, warnings and checkpoints above them.
 const PHASES = { import: "--p-import", connect: "--c4", data: "--c5", build: "--c0", train: "--c2", evaluate: "--c1", save: "--c3", script: "--c2" };
-const MARK = { error: ["✕", "--bad"], lost: ["✕", "--bad"], warning: ["!", "--c3"], checkpoint: ["◆", "--soft"] };
+const MARK = { error: ["✕", "--bad"], lost: ["✕", "--bad"], fault: ["↯", "--c4"], warning: ["!", "--c3"], checkpoint: ["◆", "--soft"] };
 export class Timeline {
   constructor(target, legend) {
     Object.assign(this, { target, legend, rows: [], marks: [] });
@@ -208,7 +208,7 @@ export class Timeline {
     };
     const height = top + line * this.rows.length + bottom;
     svg.setAttribute("width", width); svg.setAttribute("height", height);
-    const end = Math.max(0.1, ...this.rows.flatMap((row) => row.spans.map((span) => span[2])), ...this.marks.map((mark) => mark.seconds));
+    const end = Math.max(0.1, ...this.rows.flatMap((row) => row.spans.map((span) => span[2])), ...this.marks.map((mark) => mark.end ?? mark.seconds));
     const x = (seconds) => left + ((width - left - right) * seconds) / end;
     const step = 10 ** Math.floor(Math.log10(end / 4));
     const tick = [1, 2, 5, 10].map((one) => one * step).find((one) => end / one <= (width < 500 ? 5 : 9)) ?? end;
@@ -228,6 +228,8 @@ export class Timeline {
     });
     for (const mark of this.marks) {
       const [sign, paint] = MARK[mark.kind];
+      // What lasted is a band over all processes, as in the report.
+      if (mark.end !== null) make("rect", { x: x(mark.seconds), y: top, width: Math.max(1, x(mark.end) - x(mark.seconds)), height: height - bottom - top, fill: `var(${paint})`, opacity: 0.35 });
       if (mark.kind !== "checkpoint") make("line", { x1: x(mark.seconds), x2: x(mark.seconds), y1: top - 6, y2: height - bottom, stroke: `var(${paint})`, "stroke-width": 1.5, "stroke-dasharray": "3 2" });
       const text = make("text", { x: x(mark.seconds), y: 14, "text-anchor": "middle", class: "mark" }, sign);
       text.style.fill = `var(${paint})`;

@@ -43,7 +43,7 @@ function showShares(shares) {
   }));
 }
 
-const MARKS = { error: "✕", lost: "✕", warning: "!", checkpoint: "◆" };
+const MARKS = { error: "✕", lost: "✕", fault: "↯", warning: "!", checkpoint: "◆" };
 function show(view) {
   const metric = view.metric ?? "accuracy";
   const percent = (value) => `${Math.round(1000 * value) / 10} %`;
@@ -69,7 +69,7 @@ function show(view) {
   showShares(view.shares);
   timeline.set(view.phases, view.marks);
   const told = view.marks.filter((mark) => mark.kind !== "checkpoint");
-  $("#marks").replaceChildren(...told.map((mark) => element("li", { class: mark.kind }, element("b", {}, `${MARKS[mark.kind]} ${mark.seconds.toFixed(1)} s`), ` ${mark.process ? `${mark.process}: ` : ""}${mark.text}`)));
+  $("#marks").replaceChildren(...told.map((mark) => element("li", { class: mark.kind }, element("b", {}, `${MARKS[mark.kind]} ${mark.seconds.toFixed(1)}${mark.end === null ? "" : ` to ${mark.end.toFixed(1)}`} s`), ` ${mark.process ? `${mark.process}: ` : ""}${mark.text}`)));
   setText($("#events"), `${view.events.toLocaleString("en")} events${view.every > 1 ? `; of the heartbeats every ${view.every}th is drawn` : ""}.`);
 }
 
