@@ -174,6 +174,7 @@ export class Timeline {
   constructor(target, legend) {
     Object.assign(this, { target, legend, rows: [], marks: [] });
     this.message = element("p", { class: "nothing" }, "Appears as soon as a process has begun");
+    this.svg = target.querySelector("svg"); // an empty one keeps the place
     target.append(this.message);
     plots.add(this);
     new ResizeObserver(() => this.redraw()).observe(target);
