@@ -1,11 +1,11 @@
-"""How many requests a model server answers: `velodrome serve`, plain FastAPI with PyTorch, and ONNX Runtime alone.
+"""How many requests a model server answers: `velodrome serve`, FastAPI with PyTorch, TorchServe, ONNX Runtime alone.
 
 32 clients on the same two cores send pictures as forms and wait for each answer. Every round runs each entry once, in
 turn. `--minutes 5` instead watches the memory of `velodrome serve` for that long. Required on two idle cores: for
 pictures of 28×28 pixels 1,500 requests a second with a 99th percentile under 100 ms, for photos 80 % of what ONNX
 Runtime alone computes, a start within 3 s, no error, no growth of memory.
 
-FastAPI is compared where it is installed: `pip install fastapi python-multipart`.
+FastAPI and TorchServe are compared where they are installed: `pip install fastapi python-multipart torchserve`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ from velodrome.serving.pictures import decoded
 CLIENTS = 32
 OURS, ALONE = "velodrome serve", "ONNX Runtime alone"
 COMMAND = [sys.executable, "-m", "velodrome", "serve"]
-FASTAPI = Path(__file__).with_name("peers_serving") / "fastapi_torch.py"
+#: What is compared where its module can be imported: how it is called, its script, and how it is installed.
+PEERS = {
+    "fastapi": ("FastAPI + PyTorch", "fastapi_torch.py", "pip install fastapi python-multipart"),
+    "ts": ("TorchServe", "torchserve_torch.py", "pip install torchserve, and Java"),
+}
 #: Run, job, format of the pictures that are sent.
 MODELS = {
     "dense-300-100": ({"dataset": "mnist", "model": "dense-300-100"}, "PNG"),
@@ -81,20 +85,20 @@ def pictures(runs: Path, name: str) -> list[bytes]:
 
 def requests_of(files: list[bytes], address: str) -> list[bytes]:
     """Whole requests, ready to be written to a connection."""
-    host = address.removeprefix("http://")
+    host, _, path = address.removeprefix("http://").partition("/")
     made = []
     for content in files:
         body = b'--edge\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n' \
                b"Content-Type: application/octet-stream\r\n\r\n" + content + b"\r\n--edge--\r\n"
-        head = f"POST /api/predict HTTP/1.1\r\nHost: {host}\r\nContent-Type: multipart/form-data; boundary=edge\r\n" \
-               f"Content-Length: {len(body)}\r\n\r\n"
+        head = f"POST /{path or 'api/predict'} HTTP/1.1\r\nHost: {host}\r\n" \
+               f"Content-Type: multipart/form-data; boundary=edge\r\nContent-Length: {len(body)}\r\n\r\n"
         made.append(head.encode() + body)
     return made
 
 
 async def load(address: str, files: list[bytes], seconds: float) -> tuple[list[float], int, float]:
     """Latencies in seconds, errors, and the time that all of it took."""
-    host, port = address.removeprefix("http://").split(":")
+    host, port = address.removeprefix("http://").partition("/")[0].split(":")
     wanted, latencies, errors = requests_of(files, address), [], 0
     end = time.perf_counter() + seconds
 
@@ -125,7 +129,7 @@ class Server:
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         while True:
             line = self.process.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            found = re.search(r"http://127\.0\.0\.1:\d+\S*", line)
             if found:
                 break
             if not line and self.process.poll() is not None:
@@ -198,17 +202,19 @@ def runtime_alone(runs: Path, name: str, files: list[bytes], seconds: float, *, 
 
 def compare(runs: Path, names: list[str], rounds: int, seconds: float) -> list[Figures]:
     found = []
-    has_fastapi = find_spec("fastapi") is not None
-    if not has_fastapi:
-        print("FastAPI is not installed, and is not compared: pip install fastapi python-multipart")
+    peers = {entry: script for module, (entry, script, _) in PEERS.items() if find_spec(module) is not None}
+    for entry, _, install in PEERS.values():
+        if entry not in peers:
+            print(f"{entry} is not installed, and is not compared: {install}")
     for number in range(rounds):
         for name in names:
             files = pictures(runs, name)
             ours = [*COMMAND, name, "--runs", str(runs), "--port", "0", "--no-browser"]
-            theirs = [sys.executable, str(FASTAPI), str(runs / name / "model")]
+            scripts, model = Path(__file__).with_name("peers_serving"), str(runs / name / "model")
             entries = [
                 partial(served, ours, OURS, name, files, seconds),
-                *([partial(served, theirs, "FastAPI + PyTorch", name, files, seconds)] if has_fastapi else []),
+                *(partial(served, [sys.executable, str(scripts / script), model], entry, name, files, seconds)
+                  for entry, script in peers.items()),
                 partial(runtime_alone, runs, name, files, seconds / 2, decode=False),
                 partial(runtime_alone, runs, name, files, seconds / 2, decode=True),
             ]
