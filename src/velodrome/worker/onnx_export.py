@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -64,7 +65,10 @@ def run(context: Context, folder: Path) -> None:
     saved = folder.parent
     about = read_description(saved)
     engine = engine_of(context.job)
-    module = import_module(f"{engine.worker.rpartition('.')[0]}.onnx_export")
+    name = f"{engine.worker.rpartition('.')[0]}.onnx_export"
+    if find_spec(name) is None:
+        raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {name!r}")
+    module = import_module(name)
     inputs, targets = _examples(context)
     with context.events.phase("build"):
         if engine.exported_by is None:
@@ -93,8 +97,6 @@ def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path
 
 
 def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
-    from importlib.util import find_spec
-
     if missing := [name for name in packages if find_spec(name) is None]:
         raise BadRequest(
             f"exporting a model of {engine} needs {' and '.join(missing)} in the interpreter that trains with it: "
