@@ -34,6 +34,7 @@ def answer_to(talk: Talk, http: str) -> bytes:
         app = Starlette(routes=[Route("/", slow, methods=["POST"]), Route("/refuse", refuse, methods=["POST"])])
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
+            listener.listen()
             server = uvicorn.Server(uvicorn.Config(app, http=limited_protocol(10_000, 0.5), log_level="critical"))
             task = asyncio.create_task(server.serve([listener]))
             try:

@@ -2,6 +2,9 @@
 import { element, number, setText } from "./common.js";
 
 const DASHES = [[], [7, 4], [2, 3], [8, 3, 2, 3], [12, 4], [2, 6], [6, 2, 2, 2]];
+// What is counted has ticks at whole numbers.
+const WHOLE = new Set(["epoch", "training steps", "examples trained on"]);
+const STEPS = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power));
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const plots = new Set();
 dark.addEventListener("change", () => { for (const plot of plots) plot.redraw(); });
@@ -28,8 +31,8 @@ function key(place, dashes) {
 
 // Lines over a common axis. `set` takes [{name, place, dash, x, y}], with colours and dashes by number.
 export class LinePlot {
-  constructor(target, { x = "", y = "", legend = null, format = number, zero = true, title = "", least = 1, empty = "No data yet" } = {}) {
-    Object.assign(this, { target, x, y, legend, format, zero, title, least, empty });
+  constructor(target, { x = "", y = "", legend = null, format = number, zero = true, title = "", least = 1, narrow = false, empty = "No data yet" } = {}) {
+    Object.assign(this, { target, x, y, legend, format, zero, title, least, narrow, empty });
     this.shape = "";
     this.message = element("p", { class: "nothing" }, empty);
     target.append(this.message);
@@ -61,8 +64,8 @@ export class LinePlot {
     this.plot = new uPlot({
       ...this.size(), title: this.title || undefined, legend: { show: false }, pxAlign: 1,
       cursor: { drag: { x: true, y: false, uni: 20 }, points: { size: 7 } },
-      scales: { x: { time: false }, y: { range: (plot, low, high) => this.range(low, high) } },
-      axes: [axis(this.x, { size: 32 }), axis(this.y, { size: 58, values: (plot, ticks) => ticks.map((tick) => this.format(tick)) })],
+      scales: { x: { time: false, range: (plot, low, high) => low === high ? [low - 0.5, high + 0.5] : [low, high] }, y: { range: (plot, low, high) => this.range(low, high) } },
+      axes: [axis(this.x, { size: 32, incrs: WHOLE.has(this.x) ? STEPS : undefined }), axis(this.y, { size: this.narrow ? 42 : 58, values: (plot, ticks) => ticks.map((tick) => this.format(tick)) })],
       series: [{}, ...this.series.map((one) => ({
         label: one.name, stroke: () => colour(one.place), width: 2, dash: dash(one.dash), spanGaps: true,
         points: { show: one.x.length < 30, size: 5, fill: () => colour(one.place) },

@@ -5,14 +5,15 @@ import { LinePlot, Timeline } from "./plots.js";
 const head = $("#run"), name = head.dataset.run, api = `/api/runs/${name}`;
 const mebibytes = (values) => values.map((value) => value / 2 ** 20);
 const time = "seconds since the run began";
+const empty = head.dataset.status === "running" ? "No data yet" : "This run recorded none";
 const plots = {
   accuracy: new LinePlot($("#accuracy"), { x: "epoch", legend: $("#accuracy-legend"), zero: false, empty: "Appears after the first epoch" }),
   loss: new LinePlot($("#loss"), { x: "epoch", legend: $("#loss-legend"), empty: "Appears after the first epoch" }),
-  cpu: new LinePlot($("#cpu"), { x: time, legend: $("#nodes-legend") }),
-  memory: new LinePlot($("#memory"), { x: time }),
-  network: new LinePlot($("#network"), { x: time }),
-  pace: new LinePlot($("#pace"), { x: time }),
-  staleness: new LinePlot($("#staleness"), { x: time, legend: $("#staleness-legend") }),
+  cpu: new LinePlot($("#cpu"), { x: time, empty, legend: $("#nodes-legend") }),
+  memory: new LinePlot($("#memory"), { x: time, empty }),
+  network: new LinePlot($("#network"), { x: time, empty }),
+  pace: new LinePlot($("#pace"), { x: time, empty }),
+  staleness: new LinePlot($("#staleness"), { x: time, empty, legend: $("#staleness-legend") }),
 };
 const timeline = new Timeline($("#timeline"), $("#phases"));
 
