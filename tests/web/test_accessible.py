@@ -46,6 +46,7 @@ def examine(driver: Any, states: list[State]) -> list[str]:
         for name, show in states:
             show()
             time.sleep(0.7)  # plots are drawn
+            driver.execute_script("scrollTo(0, 0)")
             where = f"{name}-{width}{'-dark' if dark else ''}"
             found += [f"{where}: {one}" for one in browser.serious_findings(driver)]
             if driver.execute_script("return document.documentElement.scrollWidth > innerWidth"):

@@ -19,13 +19,17 @@ async function showPicture(one) {
   preview.classList.toggle("photo", one.photo);
   $("caption").textContent = one.name;
   $("shown").hidden = false;
+  // A file that is no picture cannot be shown; its answer tells why.
+  preview.parentElement.hidden = false;
+  preview.onerror = () => { preview.parentElement.hidden = true; };
   clearMap();
   for (const button of document.querySelectorAll(".thumbs button")) button.setAttribute("aria-pressed", String(button.picture === one));
   const settled = await showAnswers($("pictures").querySelector("[data-answers]"), pictures.models, (model) => send("/api/predict", model, one.blob, one.name));
   if (!settled) return;
+  // On a phone the answers are further down; a drawing is answered beside it, and may continue.
+  if (!one.drawn && matchMedia("(max-width: 760px)").matches) $("shown").scrollIntoView({ block: "start" });
   const best = settled.find((each) => each.found);
   if (best && one.label && best.found.predictions[0].class) one.label.textContent = best.found.predictions[0].class;
-  // On a phone the answers are further down: what was drawn is answered beside it, too.
   $("said").textContent = best && one.drawn && best.found.predictions[0].class ? `${best.found.predictions[0].class}, ${percent(best.found.predictions[0].probability)}` : "";
   $("look").hidden = !best || !pictures.models.some((model) => model.task === "classification");
   if (!$("look").hidden && $("looked").checked) drawMap();
