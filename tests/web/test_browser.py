@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.e2e, pytest.mark.timeout(900),
     pytest.mark.skipif(bool(browser.unavailable()), reason=browser.unavailable() or "there is a browser"),
 ]
-PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images"
 
 
 @pytest.fixture
@@ -195,8 +194,8 @@ def picturesque_race(runs: Path) -> tuple[Path, files.FileLock]:
 def test_the_picture_of_the_race_page_in_the_documentation(
     runs: Path, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """With VELODROME_PICTURES=1 it replaces the one in docs/images."""
-    folder = PICTURES if os.environ.get("VELODROME_PICTURES") else tmp_path
+    """With VELODROME_PICTURES=docs/images it is made anew."""
+    folder = Path(os.environ.get("VELODROME_PICTURES") or tmp_path)
     race, lock = picturesque_race(runs)
     server = serve()
     with browser.chromium() as driver:
