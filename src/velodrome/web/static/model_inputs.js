@@ -122,10 +122,19 @@ function setUpPictures(models) {
   if (drawable) setUpDrawing(drawable.picture);
 }
 
+// Places of so many examples, of each class in turn: a test set may be sorted by class.
+function varied(labels, most) {
+  const classes = new Map();
+  labels.forEach((label, index) => classes.set(label, [...(classes.get(label) || []), index]));
+  const found = [], places = [...classes.values()];
+  for (let round = 0; found.length < Math.min(most, labels.length); round++) found.push(...places.flatMap((one) => one[round] ?? []));
+  return found.slice(0, most);
+}
+
 function showTests(model) {
   $("tests").hidden = false;
-  const shown = model.picture.examples.slice(0, 40);
-  $("examples").append(...shown.map((label, index) => {
+  $("examples").append(...varied(model.picture.examples, 40).map((index) => {
+    const label = model.picture.examples[index];
     const address = `/api/example?model=${encodeURIComponent(model.name)}&index=${index}`;
     const name = `test picture ${index + 1}${label ? `: ${label}` : ""}`;
     const image = element("img", { src: address, alt: name, loading: "lazy", width: 56, height: 56 });
