@@ -25,7 +25,7 @@ _PACKAGES = ("chromium", "chromium-driver")
 _QUIET = ("--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
           "--disable-sync", "--disable-gpu", "--disable-dev-shm-usage")
 #: Phone, tablet and desktop.
-WIDTHS = (390, 820, 1280)
+WIDTHS = (390, 820, 1400)
 
 
 def axe_file() -> Path:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from synthetic_races import BEGAN, repeated, write_race
+from synthetic_races import repeated, write_race
+from ui_server import Server, progress, stored_race, text, type_into, wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import browser
@@ -29,32 +26,6 @@ pytestmark = [
     pytest.mark.e2e, pytest.mark.timeout(900),
     pytest.mark.skipif(bool(browser.unavailable()), reason=browser.unavailable() or "there is a browser"),
 ]
-WAIT_SECONDS = 60.0
-PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images"
-
-
-class Server:
-    """`velodrome ui` on a folder of runs."""
-
-    def __init__(self, runs: Path, *words: object, port: int = 0) -> None:
-        command = [sys.executable, "-m", "velodrome", "ui", "--runs", runs, "--port", port, "--no-browser", *words]
-        self.process = subprocess.Popen(
-            [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-        assert found, line
-        self.address, self.port = found[0], int(found[1])
-
-    def end(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        try:
-            return self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
 
 
 @pytest.fixture
@@ -68,47 +39,6 @@ def serve(runs: Path) -> Iterator[Callable[..., Server]]:
     yield start
     for server in servers:
         server.end()
-
-
-def wait_for(driver: Any, script: str, what: str, seconds: float = WAIT_SECONDS) -> Any:
-    """Wait until a script returns something true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := driver.execute_script(script):
-            return value
-        time.sleep(0.1)
-    says = driver.find_element("tag name", "main").text[:1500]
-    raise AssertionError(f"not within {seconds:.0f} s: {what}; the page says {says}")
-
-
-def text(driver: Any, selector: str) -> str:
-    return str(driver.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
-
-
-def type_into(driver: Any, name: str, value: str) -> None:
-    field = driver.find_element("id", name)
-    field.clear()
-    field.send_keys(value)
-
-
-def stored_race(runs: Path) -> Path:
-    results = [
-        *repeated([1000.0, 1010.0, 990.0], strategy="single"),
-        *repeated([1900.0, 1910.0, 1890.0], strategy="ddp", workers=2),
-    ]
-    for made in results:
-        made["confusion"], made["class_names"] = [[40, 2, 0], [1, 38, 3], [0, 4, 36]], ["ant", "bee", "cicada"]
-        made["shares"] = {"compute": 0.7, "wait": 0.1, "communicate": 0.2}
-    race = write_race(runs, results, "first").path
-    for run in race.glob("*/job.yaml"):
-        (run.parent / "logs").mkdir()
-        (run.parent / "logs" / "worker-0.log").write_text("a line of the log\nanother one\n")
-    return race
-
-
-def progress(epoch: int, step: int, seconds: float, examples: float = 100.0) -> str:
-    return json.dumps({"time": BEGAN + seconds, "role": "worker", "rank": 0, "kind": "progress", "epoch": epoch,
-                       "step": step, "steps": 10, "examples": int(examples), "seconds": seconds, "loss": 1.0})
 
 
 def test_a_live_race_is_drawn_updates_by_itself_and_survives_a_restart_of_the_server(
@@ -195,48 +125,12 @@ def test_a_race_is_started_from_the_form_watched_stopped_resumed_and_finishes(
 
 
 @pytest.mark.slow
-def test_every_page_is_accessible_at_three_widths_in_light_and_dark(runs: Path, serve: Callable[..., Server]) -> None:
-    assert browser.axe_file().exists(), "axe-core was not downloaded: python tests/servers/browser.py"
-    race = stored_race(runs)
-    names = sorted(path.parent.name for path in race.glob("*/job.yaml"))
-    compared = "&".join(f"run=first/{name}" for name in (names[0], names[-1]))
-    server = serve()
-    found = []
-    with browser.chromium() as driver:
-        for width in browser.WIDTHS:
-            for dark in (False, True):
-                browser.resize(driver, width, dark=dark)
-                for address in ("/", "/?q=nothing", "/new", "/races/first", f"/runs/first/{names[0]}",
-                                f"/compare?{compared}", "/compare", "/nothing"):
-                    driver.get(server.address + address)
-                    time.sleep(0.7)  # plots are drawn
-                    where = f"{address} at {width}{' dark' if dark else ''}"
-                    found += [f"{where}: {one}" for one in browser.serious_findings(driver)]
-                    if driver.execute_script("return document.documentElement.scrollWidth > innerWidth"):
-                        found.append(f"{address} at {width}: wider than the screen")
-        problems = [one for one in browser.complaints(driver) if "404" not in one]
-    assert found == []
-    assert problems == []
-
-
-@pytest.mark.slow
-def test_pages_can_be_used_by_keyboard_and_do_not_jump_while_they_load(
-    runs: Path, serve: Callable[..., Server]
-) -> None:
+def test_pages_can_be_used_by_keyboard(runs: Path, serve: Callable[..., Server]) -> None:
     from selenium.webdriver.common.keys import Keys
 
     stored_race(runs)
     server = serve()
     with browser.chromium() as driver:
-        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": (
-            "window.shifts = 0; new PerformanceObserver((list) => {"
-            "for (const one of list.getEntries()) window.shifts += one.value; })"
-            ".observe({type: 'layout-shift', buffered: true});"
-        )})
-        for address in ("/", "/new", "/races/first"):
-            driver.get(server.address + address)
-            time.sleep(1.5)
-            assert driver.execute_script("return window.shifts") < 0.1, address
         driver.get(server.address)
         driver.find_element("tag name", "body").send_keys(Keys.TAB)
         assert driver.switch_to.active_element.text == "Skip to content"
@@ -300,8 +194,8 @@ def picturesque_race(runs: Path) -> tuple[Path, files.FileLock]:
 def test_the_picture_of_the_race_page_in_the_documentation(
     runs: Path, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """With VELODROME_PICTURES=1 it replaces the one in docs/images."""
-    folder = PICTURES if os.environ.get("VELODROME_PICTURES") else tmp_path
+    """With VELODROME_PICTURES=docs/images it is made anew."""
+    folder = Path(os.environ.get("VELODROME_PICTURES") or tmp_path)
     race, lock = picturesque_race(runs)
     server = serve()
     with browser.chromium() as driver:

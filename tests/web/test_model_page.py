@@ -49,6 +49,11 @@ def until(driver: Any, what: Callable[[], Any], limit: float = 120.0) -> Any:
     raise AssertionError(f"not within {limit} s: {driver.find_element('id', 'content').text[:500]}")
 
 
+def loaded(driver: Any) -> None:
+    """Wait until the page's inputs answer: the last thing that its script shows is how a program asks."""
+    until(driver, lambda: driver.find_element("id", "programs").is_displayed())
+
+
 def texts(driver: Any, places: str) -> list[str]:
     """What stands in some places, at one moment: the page may replace them at any time."""
     found: list[str] = driver.execute_script(
@@ -76,7 +81,7 @@ def draw(driver: Any) -> None:
 def test_a_drawn_zero_is_a_zero_at_every_width(address: str, width: int, dark: bool) -> None:
     with browser.chromium(width, dark=dark) as driver:
         driver.get(address)
-        until(driver, lambda: driver.find_element("id", "canvas").is_displayed())
+        loaded(driver)
         draw(driver)
         found = until(driver, lambda: len(answers(driver)) == 2 and answers(driver))
         assert found[0].split()[:2] == ["digits", "0"]
@@ -94,7 +99,7 @@ def test_the_picture_of_the_documentation(tmp_path: Path) -> None:
     digits(tmp_path, "second")
     with served(tmp_path, "digits", "second") as address, browser.chromium(1280) as driver:
         driver.get(address)
-        until(driver, lambda: driver.find_element("id", "canvas").is_displayed())
+        loaded(driver)
         draw(driver)
         until(driver, lambda: len(answers(driver)) == 2)
         driver.find_element("id", "looked").click()
@@ -113,7 +118,7 @@ def test_photos_and_a_file_that_is_none(address: str, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"this is no picture")
     with browser.chromium(390) as driver:
         driver.get(address)
-        until(driver, lambda: driver.find_element("id", "pictures").is_displayed())
+        loaded(driver)
         driver.find_element("id", "files").send_keys(str(tmp_path / "bad.png"))
         found = until(driver, lambda: answers(driver))
         assert "not a picture of a known format" in found[0]
@@ -140,8 +145,8 @@ def test_a_row_is_filled_in_by_keyboard(address: str) -> None:
 def test_words_are_continued(address: str) -> None:
     with browser.chromium(390) as driver:
         driver.get(address)
-        text = until(driver, lambda: driver.find_element("id", "text").is_displayed()
-                     and driver.find_element("id", "text"))
+        loaded(driver)
+        text = driver.find_element("id", "text")
         text.clear()
         text.send_keys("one two four")
         until(driver, lambda: "four" in driver.find_element("id", "unknown").text)

@@ -121,6 +121,10 @@ def test_a_run_has_everything_on_one_page(race: Path) -> None:
                  "Configuration", "Repeat this", "Environment", "TensorBoard"):
         assert part in page
     assert f"velodrome train {race / name / 'job.yaml'} --name {name}-again" in page
+    assert "velodrome serve" not in page
+    (race / name / "model").mkdir()
+    (race / name / "model" / "model.json").write_text("{}")
+    assert f"velodrome serve {race / name}" in pages(race).get(f"/runs/{name}").text
     view = pages(race).get(f"/api/runs/{name}/view").json()
     assert view["phases"][0]["process"] == "worker 0"
     assert [span[0] for span in view["phases"][0]["spans"]] == ["import", "build", "train"]
@@ -135,6 +139,12 @@ def test_the_view_of_a_run_has_faults_staleness_and_shares(race: Path) -> None:
         {"time": began + 3, "role": "worker", "rank": 1, "kind": "warning", "message": "something odd"},
         {"time": began + 4, "role": "worker", "rank": 1, "kind": "lost", "message": "worker 1 went away"},
         {"time": began + 5, "role": "worker", "rank": 0, "kind": "checkpoint", "epoch": 1, "file": "a"},
+        {"time": began + 3.5, "kind": "fault", "state": "begin", "fault": "pause worker1 3s..6s", "action": "pause",
+         "target": "worker1", "host": "here"},
+        {"time": began + 6, "kind": "fault", "state": "end", "fault": "pause worker1 3s..6s", "action": "pause",
+         "target": "worker1", "host": "here"},
+        {"time": began + 7, "kind": "fault", "state": "begin", "fault": "kill worker1 at 7s", "action": "kill",
+         "target": "worker1", "host": "here"},
         {"time": began + 3, "role": "chief", "rank": 0, "kind": "staleness", "mean": 1.5, "max": 3.0, "updates": 9},
         {"time": began + 6, "role": "worker", "rank": 0, "kind": "shares", "train_seconds": 10.0,
          "collective_seconds": 2.0},
@@ -144,10 +154,12 @@ def test_the_view_of_a_run_has_faults_staleness_and_shares(race: Path) -> None:
     with (folder / "events.jsonl").open("a") as stream:
         stream.writelines(json.dumps(event) + "\n" for event in more)
     view = pages(race).get(f"/api/runs/{folder.name}/view").json()
-    assert [(mark["kind"], mark["seconds"]) for mark in view["marks"]] == [
-        ("warning", 3.0), ("lost", 4.0), ("checkpoint", 5.0)
+    assert [(mark["kind"], mark["seconds"], mark["end"]) for mark in view["marks"]] == [
+        ("warning", 3.0, None), ("fault", 3.5, 6.0), ("lost", 4.0, None), ("checkpoint", 5.0, None),
+        ("fault", 7.0, None),
     ]
-    assert view["marks"][1]["process"] == "worker 1"
+    assert view["marks"][1]["text"] == "--fault pause worker1 3s..6s"
+    assert view["marks"][2]["process"] == "worker 1"
     assert view["staleness"] == {"seconds": [3.0], "mean": [1.5], "max": [3.0]}
     assert view["shares"] == [
         {"process": "worker 0", "compute": 0.8, "wait": 0.0, "communicate": 0.2},

@@ -25,7 +25,7 @@ def command(
 
     Upload, paste or drag photos, draw a digit, pick test images, type words, or fill in the columns of a table; several
     models answer side by side. Programs use POST /api/predict, which /openapi.json describes. Models run in ONNX
-    Runtime; those that were not exported yet are, while the page is open already.
+    Runtime; those that were not exported yet are exported first.
 
     Needs `pip install "velodrome[serve]"`.
 

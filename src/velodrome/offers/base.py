@@ -184,6 +184,9 @@ class Engine:
     own_environment: OwnEnvironment | None = None
     #: Fields of a job that it cannot use and that must be left out.
     without: tuple[str, ...] = ()
+    #: The engine that writes its models as ONNX, for one that does not do so itself: it has the same networks, and
+    #: their weights have the same names there.
+    exported_by: str | None = None
     #: Whether processes may be forked from one that has imported it.
     forks: bool = True
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from velodrome.cluster.launcher import Launcher
-from velodrome.errors import RunFailed
-from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE
-from velodrome.run.rehearse import rehearse
+from velodrome.errors import BadRequest, RunFailed
+from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
+from velodrome.offers.registry import engine_of
+from velodrome.run.rehearse import alone, rehearse
 from velodrome.run.store import RunFolder
 from velodrome.run.verify import finished_result, job_of_saved_model
 from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
+from velodrome.spec.job import Job
 from velodrome.variables import EXPORT
 
 
@@ -30,6 +32,8 @@ def export_run(path: Path, launcher: Launcher, *, again: bool = False) -> dict[s
         with tempfile.TemporaryDirectory(prefix=".onnx-", dir=model) as name:
             made = Path(name)
             rehearse(job, f"{EXPORT}{made}", launcher)
+            if (writer := engine_of(job).exported_by) is not None:
+                _write_graph(job, writer, made, launcher)
             _compare(made, folder.name)
             for file in sorted(made.iterdir(), key=lambda one: one.name == SERVED):  # the description last
                 shutil.move(file, model / file.name)
@@ -38,6 +42,19 @@ def export_run(path: Path, launcher: Launcher, *, again: bool = False) -> dict[s
         "run": folder.name, "format": "onnx", "file": str(model / ONNX), "bytes": (model / ONNX).stat().st_size,
         "task": about.task, "difference": about.difference, "checked": about.checked, "tolerance": TOLERANCE,
     }
+
+
+def _write_graph(job: Job, writer: str, made: Path, launcher: Launcher) -> None:
+    """Let an engine with the same networks write the graph. It is compared with the outputs of the engine that trained
+    it, which are there already."""
+    with tempfile.TemporaryDirectory(prefix=".onnx-", dir=made.parent) as name:
+        folder = Path(name)
+        try:
+            rehearse(alone(job.model_copy(update={"engine": writer, "framework": None})), f"{EXPORT}{folder}", launcher)
+        except BadRequest as error:
+            raise BadRequest(f"engine {writer} writes models of {job.engine} as ONNX: {error}") from None
+        Served.read(folder / SERVED).model_copy(update={"engine": job.engine}).write(made / SERVED)
+        shutil.move(folder / ONNX, made / ONNX)
 
 
 def _compare(folder: Path, run: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from velodrome.web.app import failure, page
 from velodrome.web.control import Control
 from velodrome.web.finding import race_of, run_of
 
+#: Seconds to send the fields of a form.
+_BODY_SECONDS = 20.0
+
 
 async def show(request: Request) -> Response:
     if request.app.state.security.read_only:
@@ -33,8 +37,15 @@ async def _fields(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "Send the fields as application/json.")
     try:
-        given = json.loads(await request.body())
-    except (ValueError, RecursionError, ClientDisconnect):
+        async with asyncio.timeout(_BODY_SECONDS):
+            body = await request.body()
+    except TimeoutError:
+        raise HTTPException(408, "The request took too long to send.") from None
+    except ClientDisconnect:
+        raise HTTPException(413, "The request is larger than this server takes, or was cut off.") from None
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
         raise HTTPException(400, "The fields are not JSON.") from None
     if not isinstance(given, dict):
         raise HTTPException(400, "Send the fields as one JSON object.")

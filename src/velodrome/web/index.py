@@ -15,8 +15,9 @@ from velodrome.run.listing import Found, row_of_race, row_of_run, scan
 Row = dict[str, Any]
 #: Rows that are read however long it takes: as many as a screen shows.
 _FIRST_ROWS = 50
-#: Seconds for which a scan of the folder counts as current: pages that ask at the same time share it.
-_FRESH_SECONDS = 0.5
+#: Seconds for which a scan of the folder counts as current: pages that ask at the same time share it. A large folder is
+#: scanned no more often than after so many times of what that took.
+_FRESH_SECONDS, _PATIENCE = 0.5, 20.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class RunIndex:
         self._rows: dict[Path, tuple[Any, Row]] = {}
         self._lock = threading.Lock()
         self._scanned: tuple[float, list[Found]] = (float("-inf"), [])
+        self._fresh = _FRESH_SECONDS
 
     def listed(
         self, text: str = "", status: str = "", kind: str = "", offset: int = 0, limit: int = 1000,
@@ -70,8 +72,9 @@ class RunIndex:
 
     def _found(self) -> list[Found]:
         now = self._clock()
-        if now - self._scanned[0] > _FRESH_SECONDS:
+        if now - self._scanned[0] > self._fresh:
             found = scan(self.runs)[::-1]
+            self._fresh = max(_FRESH_SECONDS, _PATIENCE * (self._clock() - now))
             self._scanned = (now, found)
             there = {one.path for one in found}
             for path in self._rows.keys() - there:

@@ -31,8 +31,10 @@ async def show(request: Request) -> Response:
         text = f"race.yaml cannot be read: {error.strerror}"
     state = watch.state()
     jobs = sorted(state["jobs"], key=lambda job: job["name"])
-    return page(request, "race.html", race=state["race"], jobs=jobs, standing=state["standing"], text=text,
-                folder=str(request.app.state.runs))
+    groups = dict.fromkeys(f"{job['label']}, {job['workers']} worker{'' if job['workers'] == 1 else 's'}"
+                           for job in jobs if job["workers"])
+    return page(request, "race.html", race=state["race"], jobs=jobs, groups=list(groups), standing=state["standing"],
+                text=text, folder=str(request.app.state.runs))
 
 
 async def state(request: Request) -> Response:

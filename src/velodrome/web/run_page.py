@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.models.recipe import DESCRIPTION
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
@@ -40,11 +41,13 @@ def _content(found: Found) -> dict[str, Any]:
         "velodrome", "train", str(found.path / "job.yaml"), "--name", f"{found.name[:110]}-again", "--runs",
         str(found.path.parent),
     ])
+    usable = result.get("status") == "finished" and (found.path / "model" / DESCRIPTION).is_file()
     test = result.get("test") or {}
     metric = task_of_result(result).metric.name if result else None
     return {
         "state": folder.status(), "result": result, "configuration": configuration, "problem": problem,
         "environment": run_view.environment_of(result) if result else [], "error": error, "command": again,
+        "serve": shlex.join(["velodrome", "serve", str(found.path)]) if usable else None,
         "metric": metric, "score": test.get(metric), "notes": run_view.notes_of(result),
         "confusion": run_view.confusion_of(result), "logs": logs.names_of(found.path),
         "staleness": result.get("staleness"), "shares": result.get("shares"),

@@ -22,7 +22,7 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
-from velodrome.reporting.series import Span, merged, name_of, run_series
+from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
 from velodrome.run.store import RunFolder
 from velodrome.web.live_run import LiveRun
 from velodrome.web.thinned import Thinned, read_thinned
@@ -64,8 +64,8 @@ def _view(path: Path) -> dict[str, Any]:
                                                     for span in _fewer(spans)]}
             for process, spans in series.spans.items()
         ],
-        "marks": _marks(thinned, began), "nodes": state["nodes"], "pace": state["pace"],
-        "curve": state["curve"], "history": _columns(history),
+        "marks": _most_urgent([*_marks(thinned, began), *map(_fault, series.faults)]),
+        "nodes": state["nodes"], "pace": state["pace"], "curve": state["curve"], "history": _columns(history),
         "staleness": _staleness(thinned, began), "shares": _shares(thinned),
     }
 
@@ -89,7 +89,7 @@ def _fewer(spans: list[Span]) -> list[Span]:
 
 
 def _marks(thinned: Thinned, began: float) -> list[dict[str, Any]]:
-    """Faults, warnings and checkpoints with their times."""
+    """Errors, lost processes, warnings and checkpoints with their times."""
     found = []
     for event in thinned.events:
         match event:
@@ -104,13 +104,20 @@ def _marks(thinned: Thinned, began: float) -> list[dict[str, Any]]:
             case _:
                 continue
         process = "" if event.role is None or event.rank is None else name_of((event.role, event.rank))
-        found.append({"kind": kind, "seconds": round(max(0.0, event.controller_time - began), 3), "text": text,
-                      "process": process})
-    return _most_urgent(found)
+        found.append({"kind": kind, "seconds": round(max(0.0, event.controller_time - began), 3), "end": None,
+                      "text": text, "process": process})
+    return found
+
+
+def _fault(fault: FaultSpan) -> dict[str, Any]:
+    """What was broken on purpose (`--fault`), and until when."""
+    end = None if fault.end is None else round(fault.end, 3)
+    return {"kind": "fault", "seconds": round(fault.start, 3), "end": end, "text": f"--fault {fault.fault}",
+            "process": ""}
 
 
 def _most_urgent(marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    order = ("error", "lost", "warning", "checkpoint")
+    order = ("error", "lost", "fault", "warning", "checkpoint")
     kept = sorted(marks, key=lambda mark: order.index(mark["kind"]))[:MOST_MARKS]
     return sorted(kept, key=lambda mark: mark["seconds"])
 

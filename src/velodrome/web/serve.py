@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from velodrome.run.verify import finished_result, job_of_saved_model
 from velodrome.serving.model import is_exported
 from velodrome.web import model_api
 from velodrome.web.app import make_app, page
+from velodrome.web.model_facts import facts_of
 from velodrome.web.security import Security
 from velodrome.web.served_models import ServedModels
 
@@ -57,5 +59,22 @@ def serve_app(
 
 
 async def show(request: Request) -> Response:
+    """The page, with the inputs of models that are ready: the script fills them, and nothing has to move."""
     models: ServedModels = request.app.state.models
-    return page(request, "model.html", names=list(models.slots))
+    slots = models.slots.values()
+    ready = [facts_of(slot) for slot in slots if slot.model is not None]
+    pictures = [one["picture"] for one in ready if one["picture"]]
+    return page(
+        request, "model.html", names=list(models.slots),
+        needs_token=request.app.state.security.token is not None, about=" · ".join(map(_summary, ready)),
+        problems=[f"{slot.name}: {slot.problem}" for slot in slots if slot.status == "failed"],
+        pictures=bool(pictures), drawn=any(one["drawn"] for one in pictures),
+        tests=any(one["examples"] for one in pictures), texts=any(one["kind"] == "text" for one in ready),
+    )
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    """As `describe` in `model.js` writes it."""
+    right = facts["test"].get("accuracy")
+    metric = f", {100 * right:.1f} % of the test set right" if right is not None else ""
+    return f"{facts['model']} ({facts['engine']}) trained on {facts['dataset']}{metric}"

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from starlette.applications import Starlette
 
 from velodrome.errors import BadRequest
+from velodrome.web.connections import limited_protocol
 from velodrome.web.security import Security, is_loopback
 
 #: Seconds that open connections have to end after Ctrl-C; live ones are closed at once.
@@ -82,7 +83,7 @@ def serve(
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE_SECONDS,
         limit_concurrency=512, timeout_keep_alive=15, h11_max_incomplete_event_size=32 << 10, ws="none",
-        proxy_headers=False, lifespan="on",
+        proxy_headers=False, lifespan="on", http=limited_protocol(),
     )
     Server(config).run(sockets=[listener])  # raises the signal that ended it again
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from velodrome.printable import bytes_text
 
@@ -62,6 +65,12 @@ def size(count: float | None) -> str:
     return ABSENT if count is None or not math.isfinite(count) else bytes_text(count)
 
 
+def code(text: str) -> Markup:
+    """A text whose words between backticks are code; everything in it is escaped."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
-    "duration": duration, "number": number, "share": share, "quality": quality, "moment": moment, "size": size,
+    "code": code, "duration": duration, "number": number, "share": share, "quality": quality, "moment": moment,
+    "size": size,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -51,35 +52,51 @@ class Exporter(Protocol):
         """Write the model of a folder to a file. Its graph takes inputs as the data set stores them."""
 
 
+class Outputs(Protocol):
+    """The module `onnx_export` of an engine whose models another one writes (`Engine.exported_by`)."""
+
+    def outputs(self, saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
+        """What the model of a folder returns for inputs as the data set stores them."""
+
+
 def run(context: Context, folder: Path) -> None:
-    """Export the model of the folder above `folder` into it."""
+    """Export the model of the folder above `folder` into it; only the engine's own outputs, if another engine writes
+    the graph."""
     saved = folder.parent
     about = read_description(saved)
     engine = engine_of(context.job)
-    module = cast(Exporter, import_module(f"{engine.worker.rpartition('.')[0]}.onnx_export"))
-    _refuse_without(module.NEEDS, engine.name)
+    name = f"{engine.worker.rpartition('.')[0]}.onnx_export"
+    if find_spec(name) is None:
+        raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {name!r}")
+    module = import_module(name)
     inputs, targets = _examples(context)
     with context.events.phase("build"):
-        try:
-            exported = module.export(saved, about, folder / ONNX, inputs)
-        except (VelodromeError, OSError):
-            raise
-        except Exception as error:  # converters raise what they like
-            raise RunFailed(f"model {about['model']!r} cannot be written as ONNX: {headline(str(error))}") from error
+        if engine.exported_by is None:
+            _refuse_without(module.NEEDS, engine.name)
+            exported = _written(cast(Exporter, module), saved, about, folder / ONNX, inputs)
+            describe(context, about, exported).write(folder / SERVED)
+        else:
+            exported = Exported(cast(Outputs, module).outputs(saved, about, inputs))
     for note in exported.notes:
         context.events.emit("warning", message=note)
     with (folder / EXAMPLES).open("wb") as stream:
         np.savez_compressed(stream, expected=exported.expected, **_prefixed("in", inputs), **_prefixed("y", targets))
-    describe(context, about, exported).write(folder / SERVED)
     context.events.emit(
         "result", test=context.task.fields(Counts()), history=[], parameters=0, steps=0,
         metrics=context.task.definitions(), pace=Pace(0).fields(),
     )
 
 
-def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
-    from importlib.util import find_spec
+def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
+    try:
+        return module.export(saved, about, file, inputs)
+    except (VelodromeError, OSError):
+        raise
+    except Exception as error:  # converters raise what they like
+        raise RunFailed(f"model {about['model']!r} cannot be written as ONNX: {headline(str(error))}") from error
 
+
+def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
     if missing := [name for name in packages if find_spec(name) is None]:
         raise BadRequest(
             f"exporting a model of {engine} needs {' and '.join(missing)} in the interpreter that trains with it: "

@@ -28,7 +28,7 @@ from velodrome.models.recipe import (
     read_description,
 )
 
-WHOLE, WEIGHTS = "model.keras", "model.weights.h5"
+WHOLE, WEIGHTS, NAMED_WEIGHTS = "model.keras", "model.weights.h5", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ def load(folder: Path) -> keras.Model:
         return keras.saving.load_model(
             folder / WHOLE, custom_objects=objects, compile=False, safe_mode=about.get("safe_mode", True)
         )
+    if about["file"] == NAMED_WEIGHTS:
+        return _load_named(folder, about)
     before, policy = keras.config.floatx(), keras.config.dtype_policy()
     try:
         keras.config.set_floatx(about["dtype"])
@@ -94,6 +96,25 @@ def load(folder: Path) -> keras.Model:
         keras.config.set_floatx(before)
         keras.config.set_dtype_policy(policy)
     model.load_weights(folder / WEIGHTS)
+    return model
+
+
+def _load_named(folder: Path, about: Mapping[str, Any]) -> keras.Model:
+    """A model of the zoo whose weights Horovod's learner saved under the names that Keras gives them."""
+    from safetensors.numpy import load_file
+
+    from velodrome.models import keras_zoo
+
+    stored = load_file(folder / NAMED_WEIGHTS)
+    keras.utils.clear_session()  # Keras numbers layers of the same kind from the first that a process makes
+    before = keras.config.floatx()
+    try:
+        keras.config.set_floatx(about["dtype"])
+        model = keras_zoo.build(about["model"], tuple(about["input_shape"]), about["classes"])
+    finally:
+        keras.config.set_floatx(before)
+    for variable in model.weights:
+        variable.assign(stored[variable.path.removeprefix(f"{about['model']}/")])
     return model
 
 

@@ -129,7 +129,7 @@ def load(folder: Path) -> nn.Module:
         return language.eval()
     if about.get("kind") == "arrays":
         return _load_arrays(folder, about)
-    model = network.make(about["model"], about["model_args"], tuple(about["input_shape"]), about["classes"])
+    model = network.make(about["model"], about.get("model_args", {}), tuple(about["input_shape"]), about["classes"])
     model = model.to(torch.float64 if about["dtype"] == "float64" else torch.float32)
     trial.initialise(about["model"], model, lambda: torch.zeros(
         about.get("only_batch") or 1, *about["input_shape"], dtype=getattr(torch, about["dtype"])

@@ -65,15 +65,13 @@ class _WithState(nn.Module):
 
 def export(saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
     """Write the model of a folder; its own outputs for these examples."""
-    torch.manual_seed(0)
-    model = load(saved)
+    expected = outputs(saved, about, inputs)
+    model = load(saved).float()
     if about.get("kind") == "text":
-        return _export_text(model, about, file, inputs["words"])
+        return Exported(expected, _write_text(model, about, file, inputs["words"]))
     names, arrays = list(inputs), [_tensor(array) for array in inputs.values()]
     only = about.get("only_batch")
-    with torch.no_grad():
-        expected = _in_parts(_Fed(model, about, names).eval(), arrays, only)
-    fed = _Fed(model.float(), about, names).eval()
+    fed = _Fed(model, about, names).eval()
     if only is None:
         try:
             _write(fed, [array[:2] for array in arrays], file, names, [{0: torch.export.Dim.DYNAMIC}] * len(arrays))
@@ -85,22 +83,32 @@ def export(saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> 
     return Exported(expected, only_batch=only)
 
 
-def _export_text(model: Any, about: Mapping[str, Any], file: Path, words: np.ndarray) -> Exported:
+def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> np.ndarray:
+    """What the model of a folder returns for these examples, in the precision that it was saved in."""
+    torch.manual_seed(0)
+    model: Any = load(saved)
+    with torch.no_grad():
+        if about.get("kind") == "text":
+            rows = torch.from_numpy(inputs["words"])
+            scores = model(rows) if "context" in about else model(rows, model.initial_state(len(rows)))[0]
+            return scores[:, -1].float().numpy()  # type: ignore[no-any-return]
+        fed = _Fed(model, about, list(inputs)).eval()
+        return _in_parts(fed, [_tensor(array) for array in inputs.values()], about.get("only_batch"))
+
+
+def _write_text(model: Any, about: Mapping[str, Any], file: Path, words: np.ndarray) -> tuple[ServedState, ...]:
+    """Write a language model; what it carries from word to word."""
     rows, dynamic = torch.from_numpy(words), torch.export.Dim.DYNAMIC
     with torch.no_grad():
         if "context" in about:
-            expected = model(rows)[:, -1]
-            _write(model.float(), [rows[:2, :5]], file, ["words"], [{0: dynamic, 1: dynamic}])
-            return Exported(expected.float().numpy())
-        expected = model(rows, model.initial_state(len(rows)))[0][:, -1]
-        model = model.float()
+            _write(model, [rows[:2, :5]], file, ["words"], [{0: dynamic, 1: dynamic}])
+            return ()
         state = model.initial_state(2)
         # One word at a time: a loop over words of any number would be unrolled for the number of this example.
         _write(_WithState(model).eval(), [rows[:2, :1], *state], file, ["words", "h", "c"],
                [{0: dynamic}, {1: dynamic}, {1: dynamic}])
     layers, _, units = state[0].shape
-    carried = tuple(ServedState(name=name, shape=(layers, -1, units)) for name in ("h", "c"))
-    return Exported(expected.float().numpy(), carried)
+    return tuple(ServedState(name=name, shape=(layers, -1, units)) for name in ("h", "c"))
 
 
 def _write(

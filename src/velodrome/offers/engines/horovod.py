@@ -56,6 +56,7 @@ def _torch() -> Engine:
                 {"-std=c++14": "-std=c++17"},
             ),),
         ),
+        exported_by="torch",
         forks=False,
     )
 
@@ -96,6 +97,7 @@ def _tensorflow() -> Engine:
             ),),
         ),
         without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform"),
+        exported_by="tensorflow",
         forks=False,
     )
 

@@ -56,5 +56,6 @@ ENGINE = Engine(
         requirements="mxnet.txt", modules=("mxnet",), download_mb=60, disk_mb=340, minutes=0.5, pythons=("3.11",),
     ),
     without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform", "keep_going"),
+    exported_by="torch",
     forks=False,
 )

@@ -19,13 +19,17 @@ async function showPicture(one) {
   preview.classList.toggle("photo", one.photo);
   $("caption").textContent = one.name;
   $("shown").hidden = false;
+  // A file that is no picture cannot be shown; its answer tells why.
+  preview.parentElement.hidden = false;
+  preview.onerror = () => { preview.parentElement.hidden = true; };
   clearMap();
   for (const button of document.querySelectorAll(".thumbs button")) button.setAttribute("aria-pressed", String(button.picture === one));
   const settled = await showAnswers($("pictures").querySelector("[data-answers]"), pictures.models, (model) => send("/api/predict", model, one.blob, one.name));
   if (!settled) return;
+  // On a phone the answers are further down; a drawing is answered beside it, and may continue.
+  if (!one.drawn && matchMedia("(max-width: 760px)").matches) $("shown").scrollIntoView({ block: "start" });
   const best = settled.find((each) => each.found);
   if (best && one.label && best.found.predictions[0].class) one.label.textContent = best.found.predictions[0].class;
-  // On a phone the answers are further down: what was drawn is answered beside it, too.
   $("said").textContent = best && one.drawn && best.found.predictions[0].class ? `${best.found.predictions[0].class}, ${percent(best.found.predictions[0].probability)}` : "";
   $("look").hidden = !best || !pictures.models.some((model) => model.task === "classification");
   if (!$("look").hidden && $("looked").checked) drawMap();
@@ -118,10 +122,19 @@ function setUpPictures(models) {
   if (drawable) setUpDrawing(drawable.picture);
 }
 
+// Places of so many examples, of each class in turn: a test set may be sorted by class.
+function varied(labels, most) {
+  const classes = new Map();
+  labels.forEach((label, index) => classes.set(label, [...(classes.get(label) || []), index]));
+  const found = [], places = [...classes.values()];
+  for (let round = 0; found.length < Math.min(most, labels.length); round++) found.push(...places.flatMap((one) => one[round] ?? []));
+  return found.slice(0, most);
+}
+
 function showTests(model) {
   $("tests").hidden = false;
-  const shown = model.picture.examples.slice(0, 40);
-  $("examples").append(...shown.map((label, index) => {
+  $("examples").append(...varied(model.picture.examples, 40).map((index) => {
+    const label = model.picture.examples[index];
     const address = `/api/example?model=${encodeURIComponent(model.name)}&index=${index}`;
     const name = `test picture ${index + 1}${label ? `: ${label}` : ""}`;
     const image = element("img", { src: address, alt: name, loading: "lazy", width: 56, height: 56 });
@@ -209,7 +222,7 @@ function centred(canvas, picture, paper) {
 // -- words
 
 function setUpText(models) {
-  const again = !$("texts").hidden;
+  const again = Boolean($("texts").models);
   $("texts").hidden = false;
   $("texts").models = models;
   const place = $("texts").querySelector("[data-answers]");
@@ -286,15 +299,23 @@ function setUpTable(models, number) {
   return section;
 }
 
+// An example to begin with: the mean of each number, the first of each category.
+function firstRow(columns) {
+  return Object.fromEntries(columns.map((column) => [column.name, column.kind === "number" ? Number(column.mean.toPrecision(4)) : column.categories[0] || null]));
+}
+
 const number4 = (value) => Number(value.toPrecision(4)).toString();
 
 // -- arrays without columns: numbers by input, as JSON
 
+function firstArrays(inputs) {
+  const zeros = (shape) => shape.length === 0 ? 0 : Array.from({ length: shape[0] }, () => zeros(shape.slice(1)));
+  return Object.fromEntries(inputs.map((one) => [one.name, zeros(one.shape)]));
+}
+
 function setUpArrays(models, number) {
   const section = element("section", { class: "ask" }), id = `arrays-${number}`;
-  const zeros = (shape) => shape.length === 0 ? 0 : Array.from({ length: shape[0] }, () => zeros(shape.slice(1)));
-  const first = Object.fromEntries(models[0].inputs.map((one) => [one.name, zeros(one.shape)]));
-  const text = element("textarea", { id, rows: 8, spellcheck: false }, JSON.stringify(first));
+  const text = element("textarea", { id, rows: 8, spellcheck: false }, JSON.stringify(firstArrays(models[0].inputs)));
   const place = element("div", { class: "answers" });
   place.setAttribute("aria-live", "polite");
   const button = element("button", { class: "main", type: "button", onclick: () => showAnswers(place, models,
@@ -314,9 +335,16 @@ document.addEventListener("models", () => {
     groups.set(key, [...(groups.get(key) || []), model]);
   }
   $("tables").replaceChildren(...[...groups.values()].map((models, number) => models[0].columns.length ? setUpTable(models, number) : setUpArrays(models, number)));
-  const one = ready[0], model = page.models.length > 1 ? `?model=${encodeURIComponent(one.name)}` : "";
-  const address = `'${location.origin}/api/predict${model}'`;
-  const body = one.kind === "text" ? JSON.stringify({ text: "the company said" })
-    : JSON.stringify(Object.fromEntries(one.columns.map((column) => [column.name, column.kind === "number" ? Number(column.mean.toPrecision(4)) : column.categories[0] || null])));
-  $("curl").textContent = one.picture ? `curl -F file=@photo.jpg ${address}` : `curl -H 'Content-Type: application/json' -d '${body}' ${address}`;
+  $("programs").hidden = false;
+  $("curl").textContent = curl(ready[0]);
 });
+
+// The command that asks a model the same.
+function curl(one) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const address = quoted(`${location.origin}/api/predict${page.models.length > 1 ? `?model=${encodeURIComponent(one.name)}` : ""}`);
+  const token = "token" in $("curl").dataset ? `-H "Authorization: Bearer $TOKEN" ` : "";
+  if (one.picture) return `curl ${token}-F file=@photo.jpg ${address}`;
+  const body = one.kind === "text" ? { text: "the company said" } : one.columns.length ? firstRow(one.columns) : firstArrays(one.inputs);
+  return `curl ${token}-H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))} ${address}`;
+}

@@ -2,6 +2,9 @@
 import { element, number, setText } from "./common.js";
 
 const DASHES = [[], [7, 4], [2, 3], [8, 3, 2, 3], [12, 4], [2, 6], [6, 2, 2, 2]];
+// What is counted has ticks at whole numbers.
+const WHOLE = new Set(["epoch", "training steps", "examples trained on"]);
+const STEPS = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power));
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const plots = new Set();
 dark.addEventListener("change", () => { for (const plot of plots) plot.redraw(); });
@@ -28,8 +31,8 @@ function key(place, dashes) {
 
 // Lines over a common axis. `set` takes [{name, place, dash, x, y}], with colours and dashes by number.
 export class LinePlot {
-  constructor(target, { x = "", y = "", legend = null, format = number, zero = true, title = "", least = 1, empty = "No data yet" } = {}) {
-    Object.assign(this, { target, x, y, legend, format, zero, title, least, empty });
+  constructor(target, { x = "", y = "", legend = null, format = number, zero = true, title = "", least = 1, narrow = false, empty = "No data yet" } = {}) {
+    Object.assign(this, { target, x, y, legend, format, zero, title, least, narrow, empty });
     this.shape = "";
     this.message = element("p", { class: "nothing" }, empty);
     target.append(this.message);
@@ -61,8 +64,8 @@ export class LinePlot {
     this.plot = new uPlot({
       ...this.size(), title: this.title || undefined, legend: { show: false }, pxAlign: 1,
       cursor: { drag: { x: true, y: false, uni: 20 }, points: { size: 7 } },
-      scales: { x: { time: false }, y: { range: (plot, low, high) => this.range(low, high) } },
-      axes: [axis(this.x, { size: 32 }), axis(this.y, { size: 58, values: (plot, ticks) => ticks.map((tick) => this.format(tick)) })],
+      scales: { x: { time: false, range: (plot, low, high) => low === high ? [low - 0.5, high + 0.5] : [low, high] }, y: { range: (plot, low, high) => this.range(low, high) } },
+      axes: [axis(this.x, { size: 32, incrs: WHOLE.has(this.x) ? STEPS : undefined }), axis(this.y, { size: this.narrow ? 42 : 58, values: (plot, ticks) => ticks.map((tick) => this.format(tick)) })],
       series: [{}, ...this.series.map((one) => ({
         label: one.name, stroke: () => colour(one.place), width: 2, dash: dash(one.dash), spanGaps: true,
         points: { show: one.x.length < 30, size: 5, fill: () => colour(one.place) },
@@ -169,11 +172,12 @@ export class IntervalPlot {
 
 // Phases of each process as bars on a common clock, with faults, warnings and checkpoints above them.
 const PHASES = { import: "--p-import", connect: "--c4", data: "--c5", build: "--c0", train: "--c2", evaluate: "--c1", save: "--c3", script: "--c2" };
-const MARK = { error: ["✕", "--bad"], lost: ["✕", "--bad"], warning: ["!", "--c3"], checkpoint: ["◆", "--soft"] };
+const MARK = { error: ["✕", "--bad"], lost: ["✕", "--bad"], fault: ["↯", "--c4"], warning: ["!", "--c3"], checkpoint: ["◆", "--soft"] };
 export class Timeline {
   constructor(target, legend) {
     Object.assign(this, { target, legend, rows: [], marks: [] });
     this.message = element("p", { class: "nothing" }, "Appears as soon as a process has begun");
+    this.svg = target.querySelector("svg"); // an empty one keeps the place
     target.append(this.message);
     plots.add(this);
     new ResizeObserver(() => this.redraw()).observe(target);
@@ -208,7 +212,7 @@ export class Timeline {
     };
     const height = top + line * this.rows.length + bottom;
     svg.setAttribute("width", width); svg.setAttribute("height", height);
-    const end = Math.max(0.1, ...this.rows.flatMap((row) => row.spans.map((span) => span[2])), ...this.marks.map((mark) => mark.seconds));
+    const end = Math.max(0.1, ...this.rows.flatMap((row) => row.spans.map((span) => span[2])), ...this.marks.map((mark) => mark.end ?? mark.seconds));
     const x = (seconds) => left + ((width - left - right) * seconds) / end;
     const step = 10 ** Math.floor(Math.log10(end / 4));
     const tick = [1, 2, 5, 10].map((one) => one * step).find((one) => end / one <= (width < 500 ? 5 : 9)) ?? end;
@@ -228,6 +232,8 @@ export class Timeline {
     });
     for (const mark of this.marks) {
       const [sign, paint] = MARK[mark.kind];
+      // What lasted is a band over all processes, as in the report.
+      if (mark.end !== null) make("rect", { x: x(mark.seconds), y: top, width: Math.max(1, x(mark.end) - x(mark.seconds)), height: height - bottom - top, fill: `var(${paint})`, opacity: 0.35 });
       if (mark.kind !== "checkpoint") make("line", { x1: x(mark.seconds), x2: x(mark.seconds), y1: top - 6, y2: height - bottom, stroke: `var(${paint})`, "stroke-width": 1.5, "stroke-dasharray": "3 2" });
       const text = make("text", { x: x(mark.seconds), y: 14, "text-anchor": "middle", class: "mark" }, sign);
       text.style.fill = `var(${paint})`;

@@ -13,9 +13,9 @@ const accuracy = new LinePlot($("#accuracy"), { x: "epoch", legend: $("#accuracy
 const pace = new LinePlot($("#pace"), { x: "seconds since the run began", legend: $("#pace-legend"), empty: "Appears while a run trains" });
 const speedup = new IntervalPlot($("#speedup"));
 const resources = {
-  cpu: new LinePlot($("#cpu"), { title: "CPU, % of a core", legend: $("#nodes-legend"), empty: "Appears while a run trains" }),
-  memory: new LinePlot($("#memory"), { title: "Memory, MiB",  empty: "" }),
-  network: new LinePlot($("#network"), { title: "Host network, MiB/s",  empty: "" }),
+  cpu: new LinePlot($("#cpu"), { title: "CPU, % of a core", narrow: true, legend: $("#nodes-legend"), empty: "Appears while a run trains" }),
+  memory: new LinePlot($("#memory"), { title: "Memory, MiB", narrow: true, empty: "" }),
+  network: new LinePlot($("#network"), { title: "Network, MiB/s", narrow: true, empty: "" }),
 };
 const MOST_LINES = 24;
 

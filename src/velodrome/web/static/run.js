@@ -5,14 +5,15 @@ import { LinePlot, Timeline } from "./plots.js";
 const head = $("#run"), name = head.dataset.run, api = `/api/runs/${name}`;
 const mebibytes = (values) => values.map((value) => value / 2 ** 20);
 const time = "seconds since the run began";
+const empty = head.dataset.status === "running" ? "No data yet" : "This run recorded none";
 const plots = {
   accuracy: new LinePlot($("#accuracy"), { x: "epoch", legend: $("#accuracy-legend"), zero: false, empty: "Appears after the first epoch" }),
   loss: new LinePlot($("#loss"), { x: "epoch", legend: $("#loss-legend"), empty: "Appears after the first epoch" }),
-  cpu: new LinePlot($("#cpu"), { x: time, legend: $("#nodes-legend") }),
-  memory: new LinePlot($("#memory"), { x: time }),
-  network: new LinePlot($("#network"), { x: time }),
-  pace: new LinePlot($("#pace"), { x: time }),
-  staleness: new LinePlot($("#staleness"), { x: time, legend: $("#staleness-legend") }),
+  cpu: new LinePlot($("#cpu"), { x: time, empty, legend: $("#nodes-legend") }),
+  memory: new LinePlot($("#memory"), { x: time, empty }),
+  network: new LinePlot($("#network"), { x: time, empty }),
+  pace: new LinePlot($("#pace"), { x: time, empty }),
+  staleness: new LinePlot($("#staleness"), { x: time, empty, legend: $("#staleness-legend") }),
 };
 const timeline = new Timeline($("#timeline"), $("#phases"));
 
@@ -43,7 +44,7 @@ function showShares(shares) {
   }));
 }
 
-const MARKS = { error: "✕", lost: "✕", warning: "!", checkpoint: "◆" };
+const MARKS = { error: "✕", lost: "✕", fault: "↯", warning: "!", checkpoint: "◆" };
 function show(view) {
   const metric = view.metric ?? "accuracy";
   const percent = (value) => `${Math.round(1000 * value) / 10} %`;
@@ -69,7 +70,7 @@ function show(view) {
   showShares(view.shares);
   timeline.set(view.phases, view.marks);
   const told = view.marks.filter((mark) => mark.kind !== "checkpoint");
-  $("#marks").replaceChildren(...told.map((mark) => element("li", { class: mark.kind }, element("b", {}, `${MARKS[mark.kind]} ${mark.seconds.toFixed(1)} s`), ` ${mark.process ? `${mark.process}: ` : ""}${mark.text}`)));
+  $("#marks").replaceChildren(...told.map((mark) => element("li", { class: mark.kind }, element("b", {}, `${MARKS[mark.kind]} ${mark.seconds.toFixed(1)}${mark.end === null ? "" : ` to ${mark.end.toFixed(1)}`} s`), ` ${mark.process ? `${mark.process}: ` : ""}${mark.text}`)));
   setText($("#events"), `${view.events.toLocaleString("en")} events${view.every > 1 ? `; of the heartbeats every ${view.every}th is drawn` : ""}.`);
 }
 
