@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pytest
 from scene import LONG, Scene
 
+from velodrome.cluster import environments
 from velodrome.events.result import RunResult
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,8 @@ SIGNALS = {"kill": signal.SIGKILL, "suspend": signal.SIGSTOP}
 @pytest.fixture(params=[
     pytest.param(row, id=row.name, marks=pytest.mark.xdist_group(row.engine.key)) for row in rows()
 ])
-def row(request: pytest.FixtureRequest) -> Row:
+def row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Row:
+    monkeypatch.setenv(environments.FOLDER, str(engine_environments.HOME))
     found: Row = request.param
     if reason := engine_environments.unavailable(found.engine, found.strategy):
         pytest.skip(reason)

@@ -18,8 +18,8 @@ HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test")
 
 
 def unavailable(engine: Engine, strategy: Strategy) -> str:
-    """Why a strategy cannot run here; empty if it can. Brings the engine's environment up to date if there is one."""
-    os.environ[environments.FOLDER] = str(HOME)
+    """Why a strategy cannot run here; empty if it can. Brings the engine's environment up to date if there is one; the
+    variable of `environments.FOLDER` must say HOME."""
     if engine.own_environment is not None:
         if environment_record.read(HOME / engine.key) is None:
             return f"{engine.key} is not installed: python tests/servers/engine_environments.py {engine.key}"
