@@ -11,6 +11,7 @@ import pytest
 
 from synthetic_races import result
 from velodrome.analysis.compare import Row, compare
+from velodrome.cli.study_tables import comparison
 from velodrome.cluster import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.run.race import RaceFolder
@@ -105,6 +106,16 @@ def test_what_is_not_there_is_told_with_the_way_out_and_the_rest_is_planned(
     nothing = plan_study(study_named("aws-2023"), "smoke", Choice(), look=lambda name: f"no {name} here")
     assert nothing.missing == {"no fashion-products here": 5}
     assert nothing.race is None
+
+
+def test_the_table_tells_the_frameworks_of_an_engine_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    plan = plan_study(study_named("fruits-horovod"), "smoke", Choice(), look=whatever)
+    table = comparison(plan, compare_figures(plan, [], 2), ours=False)
+    labels = [str(cell) for cell in table.columns[0].cells if "[bold]" in str(cell)]
+    assert [label.partition("[/bold]")[0] for label in labels] == [
+        "[bold]horovod (tensorflow)", "[bold]horovod (torch)", "[bold]tensorflow", "[bold]torch",
+    ]
 
 
 def test_other_data_takes_the_place_of_the_published_and_is_told() -> None:
