@@ -25,6 +25,11 @@ BAR = 0.95
 NOT_RECORDED = "not recorded"
 #: What `benchmarks/engines.py` and the tests record of a row.
 Kind = Literal["throughput", "size", "kill", "suspend"]
+#: What a way of exchanging implies, for strategies that do not list their `shards`.
+_SHARDS: dict[str, tuple[str, ...]] = {
+    "gather-and-scatter": ("weights", "gradients", "optimizer state"),
+    "all-reduce-and-broadcast": ("optimizer state",),
+}
 _DONE_TO = {"kill": "killed (SIGKILL)", "suspend": "suspended (SIGSTOP)"}
 
 
@@ -103,9 +108,11 @@ def roles_of(row: Row) -> str:
 
 def divided_in(row: Row) -> str:
     """What the processes divide: examples, and parts of the training state."""
-    if row.strategy.max_workers == 1:
+    strategy = row.strategy
+    if strategy.max_workers == 1:
         return "–"
-    return ", ".join([*(["examples"] if row.strategy.divides_batch else []), *row.strategy.shards])
+    shards = strategy.shards or _SHARDS.get(strategy.exchange or "none", ())
+    return ", ".join([*(["examples"] if strategy.divides_batch else []), *shards])
 
 
 def whose(row: Row) -> str:

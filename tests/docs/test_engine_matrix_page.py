@@ -45,11 +45,13 @@ def test_a_new_engine_gets_its_rows_from_the_registry(monkeypatch: pytest.Monkey
     divided = replace(alone, name="parts", consistency="bsp", max_workers=None, roles=("server", "worker"),
                       shards=("weights",),
                       implementation=Implementation(own=("sums",), framework=("its loop", "rings")))
-    new = Engine("new", "new", (alone, divided), worker="new", memory_bytes=0, upstream="dormant")
+    gathered = replace(divided, name="gathered", shards=(), exchange="gather-and-scatter")
+    new = Engine("new", "new", (alone, divided, gathered), worker="new", memory_bytes=0, upstream="dormant")
     monkeypatch.setattr(engine_matrix, "all_forms", lambda: [new])
     assert _line("new/single")[1:5] == ["1 worker", "none", "–", "–"]
     assert _line("new/parts")[1:5] == ["1 server, 2 workers", "bsp", "examples, weights",
                                        "framework's: rings. ours: sums"]
+    assert _line("new/gathered")[3] == "examples, weights, gradients, optimizer state"
     assert _line("new/parts")[-1] == "dormant"
 
 
