@@ -168,12 +168,18 @@ class MxnetLearner(TransportLearner):
         return int(agreed[0])
 
     def end_epoch(self) -> Counts:
-        """Under asp, what the other workers counted, in the chief: it reports for all."""
+        """Under asp, what the other workers counted, in the chief: it reports for all. Every worker then has the
+        weights after the updates of all of them: what it evaluates and saves would miss the last ones otherwise."""
         mx.nd.waitall()
         if self._synchronous:
             return Counts()
         of_others = self.sum_counts(Counts() if self._context.is_chief else self._counted)
         self._counted = Counts()
+        if not self._alone:
+            with self._context.waiting():
+                for key, one in enumerate(self._trained):
+                    self._store.pull(key, out=one.data(), priority=-key)
+                mx.nd.waitall()
         return of_others if self._context.is_chief else Counts()
 
     def total(self, counts: Counts) -> Counts:
