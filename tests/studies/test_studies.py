@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from synthetic_races import result
+from synthetic_races import beside, result
 from velodrome.analysis.compare import Row, compare
 from velodrome.cli.study_tables import comparison
 from velodrome.cluster import environments, preflight
@@ -294,6 +294,21 @@ def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.Mon
     assert verdicts(plan, rows(1.5), 2)[claim] == "holds"
     assert verdicts(plan, rows(0.5), 2)[claim] == "does not hold"
     assert verdicts(plan, [], 2)[claim] == CANNOT
+
+
+def test_runs_that_other_programs_disturbed_decide_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    plan, _ = _jaeger(monkeypatch, IDEAL, 2)
+    claim = "MXNet has the higher throughput"
+    for used, verdict in ((0.0, "does not hold"), (1.5, INCONCLUSIVE)):
+        names = ("engine", "strategy", "workers", "servers", "batch_size", "dataset", "model")
+        made = [
+            beside(result(rate=100.0, job=dict(job), seed=1, **{name: job[name] for name in names}), used)
+            for job in plan.jobs
+        ]
+        found = next(finding for finding in findings(plan, compare(made), 2) if finding.claim == claim)
+        assert found.verdict == verdict
+        assert ("idle machine" in found.why) == (used > 0)
 
 
 QUIET, NOISY = (0.99, 1.0, 1.01), (0.8, 1.0, 1.25)
