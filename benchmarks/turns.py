@@ -52,14 +52,17 @@ class Trial:
     read: Reader
 
 
-def read_events() -> Reader:
-    """Reads `events.jsonl` of a run: progress of the process that reports most, epoch by epoch."""
+def read_events(*, summed: bool = False) -> Reader:
+    """Reads `events.jsonl` of a run: progress of the process that reports most, epoch by epoch; or of all processes
+    together, for workers that each count their own examples only."""
     made: dict[tuple[str, int | None], dict[int, int]] = {}
 
     def read(line: bytes) -> Report | None:
         if b'"progress"' not in line or (event := json.loads(line)).get("kind", "progress") != "progress":
             return None
         made.setdefault((event.get("role"), event.get("rank")), {})[event["epoch"]] = event["examples"]
+        if summed:
+            return Report(event["time"], float(sum(sum(epochs.values()) for epochs in made.values())))
         leader = max(made, key=lambda process: sum(made[process].values()))
         if (event.get("role"), event.get("rank")) != leader:
             return None

@@ -53,12 +53,12 @@ def record(launcher: str, fault: str, sentence: str, seconds: float, limit: floa
         return
     cells = recorded()
     cells.setdefault(launcher, {})[fault] = {
-        "sentence": _stable(sentence), "seconds": round(seconds, 1), "limit": limit,
+        "sentence": stable(sentence), "seconds": round(seconds, 1), "limit": limit,
     }
     FILE.write_text(json.dumps(cells, indent=2, sort_keys=True) + "\n")
 
 
-def _stable(sentence: str) -> str:
+def stable(sentence: str) -> str:
     """A sentence without what differs from run to run."""
     sentence = re.sub(r"its last event was .* at step \d+", "its last event was …", sentence)
     sentence = re.sub(r"/tmp/\S*/(?=runs)", "", sentence)

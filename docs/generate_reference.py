@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from engine_matrix import matrix_section
 from fault_matrix import matrix_page
 from record_tables import field_rows
 from reference_words import FOLDER
@@ -168,6 +169,7 @@ def engines_page() -> str:
         "`velodrome engines` shows the same with what is missing on your machine.\n",
         "Consistency: `bsp`, every worker waits for all others at each step; `asp`, no worker waits for another;\n"
         "`periodic`, workers synchronize every few steps; `none`, there is only one.\n",
+        matrix_section(),
     ]
     for engine in all_forms():
         install = next((need.install for need in engine.needs), "")

@@ -34,6 +34,9 @@ class Task:
     steps: int
     batch: int
     data: Path
+    #: Of the rows in `bare/rows`, which each have several.
+    strategy: str = "single"
+    consistency: str = ""
 
     @property
     def reads_text(self) -> bool:
@@ -54,6 +57,8 @@ def read_task() -> Task:
     parser.add_argument(
         "--data", type=Path, required=True, help=".npz with images (count, 28, 28, 1) and labels; or words"
     )
+    parser.add_argument("--strategy", default="single", help="which of a script's strategies")
+    parser.add_argument("--consistency", default="", help="bsp or asp, where the strategy has both")
     return Task(**vars(parser.parse_args()))
 
 

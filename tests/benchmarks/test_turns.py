@@ -40,6 +40,20 @@ def test_progress_is_that_of_the_process_which_reports_most_over_all_epochs():
     assert read(line(2.0, 0, 2, 30)) == Report(2.0, 130.0)
 
 
+def test_workers_that_count_their_own_examples_are_added_up():
+    from turns import Report, read_events
+
+    read = read_events(summed=True)
+
+    def line(moment, rank, epoch, examples):
+        fields = {"kind": "progress", "time": moment, "role": "worker", "rank": rank, "epoch": epoch}
+        return json.dumps({**fields, "examples": examples}).encode() + b"\n"
+
+    assert read(line(1.0, 0, 1, 100)) == Report(1.0, 100.0)
+    assert read(line(1.1, 1, 1, 50)) == Report(1.1, 150.0)
+    assert read(line(2.0, 1, 2, 30)) == Report(2.0, 180.0)
+
+
 #: Counts steps of so many seconds of CPU time, and writes those done.
 STEPS = """
 import sys, time

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from synthetic_races import result
+from synthetic_races import beside, result
 from velodrome.analysis.compare import Row, compare
+from velodrome.cli.study_tables import comparison
 from velodrome.cluster import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.run.race import RaceFolder
@@ -105,6 +106,16 @@ def test_what_is_not_there_is_told_with_the_way_out_and_the_rest_is_planned(
     nothing = plan_study(study_named("aws-2023"), "smoke", Choice(), look=lambda name: f"no {name} here")
     assert nothing.missing == {"no fashion-products here": 5}
     assert nothing.race is None
+
+
+def test_the_table_tells_the_frameworks_of_an_engine_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    plan = plan_study(study_named("fruits-horovod"), "smoke", Choice(), look=whatever)
+    table = comparison(plan, compare_figures(plan, [], 2), ours=False)
+    labels = [str(cell) for cell in table.columns[0].cells if "[bold]" in str(cell)]
+    assert [label.partition("[/bold]")[0] for label in labels] == [
+        "[bold]horovod (tensorflow)", "[bold]horovod (torch)", "[bold]tensorflow", "[bold]torch",
+    ]
 
 
 def test_other_data_takes_the_place_of_the_published_and_is_told() -> None:
@@ -283,6 +294,21 @@ def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.Mon
     assert verdicts(plan, rows(1.5), 2)[claim] == "holds"
     assert verdicts(plan, rows(0.5), 2)[claim] == "does not hold"
     assert verdicts(plan, [], 2)[claim] == CANNOT
+
+
+def test_runs_that_other_programs_disturbed_decide_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    plan, _ = _jaeger(monkeypatch, IDEAL, 2)
+    claim = "MXNet has the higher throughput"
+    for used, verdict in ((0.0, "does not hold"), (1.5, INCONCLUSIVE)):
+        names = ("engine", "strategy", "workers", "servers", "batch_size", "dataset", "model")
+        made = [
+            beside(result(rate=100.0, job=dict(job), seed=1, **{name: job[name] for name in names}), used)
+            for job in plan.jobs
+        ]
+        found = next(finding for finding in findings(plan, compare(made), 2) if finding.claim == claim)
+        assert found.verdict == verdict
+        assert ("idle machine" in found.why) == (used > 0)
 
 
 QUIET, NOISY = (0.99, 1.0, 1.01), (0.8, 1.0, 1.25)

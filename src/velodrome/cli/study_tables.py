@@ -77,7 +77,8 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
 
 _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "data": lambda fields: str(fields["dataset"]),
-    "engine": lambda fields: str(fields["engine"]),
+    "engine": lambda fields: f"{fields['engine']} ({framework})" if (framework := fields.get("framework"))
+    else str(fields["engine"]),
     "strategy": lambda fields: str(fields["strategy"]),
     "size": size_of,
     "batch": lambda fields: f"batch {fields['batch_size']}",

@@ -89,6 +89,8 @@ class Strategy:
     optimizer: str | None = None
     #: Whether each worker computes a part of a batch; otherwise all compute all of it, each with a part of the model.
     divides_batch: bool = True
+    #: What each process has only a part of, in short phrases ("weights", "optimizer state"); examples are not meant.
+    shards: tuple[str, ...] = ()
     #: Whether several workers end with the weights of one, up to rounding, where the model allows it.
     exact: bool = True
     #: Whether a race with several workers of it also needs one alone, because part of what it gains has nothing to do

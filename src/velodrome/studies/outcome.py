@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from velodrome.analysis.compare import Row
+from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.statistics import Ratio, ratio
 from velodrome.studies.load import Claim, Study
 from velodrome.studies.plan import Setting, StudyPlan
@@ -156,9 +157,22 @@ def _judge(claim: Claim, plan: StudyPlan, rows: Sequence[Row], cores: int) -> Fi
     ]
     verdict = _together([verdict for verdict, _ in parts])
     reasons = list(dict.fromkeys(why for _, why in parts))
+    if verdict != CANNOT and any(is_loaded(result) for row in rows for result in row.results if _concerns(claim, row)):
+        verdict = INCONCLUSIVE
+        reasons.append("other programs used the cores meanwhile, so these figures decide nothing: repeat it on an idle "
+                       "machine")
     if verdict == CANNOT and claim.to > cores:
         reasons.append(f"{claim.to} workers with a core each are needed, and there are {cores} cores")
     return Finding(claim.text, verdict, "; ".join(reasons))
+
+
+def _concerns(claim: Claim, row: Row) -> bool:
+    """Whether a claim is judged by a row."""
+    engines = [*claim.where.get("engine", ()), *([claim.than] if claim.than else [])]
+    fields = row.configuration.fields
+    return fields["engine"] in engines and all(
+        fields.get(name) in values for name, values in claim.where.items() if name != "engine"
+    )
 
 
 def _together(verdicts: Sequence[Verdict]) -> Verdict:

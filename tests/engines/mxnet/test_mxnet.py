@@ -137,6 +137,18 @@ def test_asynchronous_workers_learn_and_every_example_is_counted_once(train: Tra
 
 
 @pytest.mark.slow
+def test_what_asynchronous_workers_evaluate_is_the_model_that_is_saved(train: Train) -> None:
+    job = ("--dataset", "digits", "--model", "dense-128", "--optimizer", "sgd", "--learning-rate", "0.1")
+    ours = train(*job, "--engine", "mxnet", "--strategy", "kvstore", "--consistency", "asp", "--workers", 3, "--epochs",
+                 2, "--batch-size", 16)
+    weights = Path(ours["path"]) / "model" / "model.safetensors"
+    # A step that is too small to matter: what is compared is the evaluation.
+    saved = train(*job, "--engine", "torch", "--weights", weights, "--steps", 1, "--learning-rate", "1e-12")
+    assert ours["test"]["loss"] == pytest.approx(saved["test"]["loss"], rel=1e-5)
+    assert ours["confusion"] == saved["confusion"]
+
+
+@pytest.mark.slow
 def test_a_resumed_run_ends_like_an_undisturbed_one(train: Train, tmp_path: Path, variables: dict[str, str]) -> None:
     job = ("--dataset", "digits", "--engine", "mxnet", "--optimizer", "adam", "--seed", 3)
     whole = train(*job, "--epochs", 4, "--name", "whole")

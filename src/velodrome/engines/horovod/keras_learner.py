@@ -30,19 +30,19 @@ from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
 from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner, Part, State
+from velodrome.worker.learner import Part, State
+from velodrome.worker.transport_learner import TransportLearner
 
 WEIGHTS = "model.safetensors"
 MODELS = ("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small")
 EVALUATION_BATCH = 512
 
 
-class KerasLearner(Learner):
+class KerasLearner(TransportLearner):
     """One process's copy of the network, trained by a `tf.GradientTape` and an optimizer of Keras."""
 
     def __init__(self, context: Context, transport: Transport) -> None:
-        self._context, self._transport = context, transport
+        super().__init__(context, transport)
         job, data = context.job, context.data
         _refuse(job, data)
         self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)
@@ -124,9 +124,6 @@ class KerasLearner(Learner):
     def _made_step(self, images: Any, labels: Any, *numbers: float) -> tuple[tf.Tensor, tf.Tensor]:
         return self._step(images, labels, *(tf.constant(number, self._dtype) for number in numbers))
 
-    def average_statistics(self) -> None:
-        """No network of this engine has moving statistics."""
-
     def evaluate(self, part: Part) -> Counts:
         examples = getattr(self._data, part)
         mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
@@ -138,20 +135,8 @@ class KerasLearner(Learner):
             predicted[low : low + EVALUATION_BATCH] = answered
             self._context.status.seen += 1
         return self.total(count_classified(
-            self, part, examples, mine, predicted, loss, self._data.classes, self._sum_vector
+            self, part, examples, mine, predicted, loss, self._data.classes, self.sum_vector
         ))
-
-    def total(self, counts: Counts) -> Counts:
-        names = self._context.task.counted
-        return Counts.of(self._sum_vector(counts.vector(names)), names)
-
-    def _sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        with self._context.waiting():
-            self._transport.all_reduce(vector)
-        return vector
-
-    def gather(self, data: bytes) -> list[bytes]:
-        return gather(data, self._transport.rank, self._transport.size, self._sum_vector)
 
     # -- what is stored
 
@@ -192,9 +177,6 @@ class KerasLearner(Learner):
                  "dataset": data.name, "outputs": "logits", **self._transform.description()}
         files.write_text(folder / README, _readme(about), sync=False)
         files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 class HorovodKerasLearner(KerasLearner):

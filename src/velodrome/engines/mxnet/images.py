@@ -96,8 +96,8 @@ class ImageLearner(MxnetLearner):
             loss_sum += float(self._loss(outputs, mx.nd.array(labels[chosen])).sum().asscalar())
             predicted[chosen] = outputs.asnumpy().argmax(1)
             self._context.status.seen += 1
-        return self._sum(count_classified(
-            self, part, examples, mine, predicted, loss_sum, self._data.classes, self._sum_vector
+        return self.sum_counts(count_classified(
+            self, part, examples, mine, predicted, loss_sum, self._data.classes, self.sum_vector
         ))
 
     def _description(self) -> dict[str, Any]:

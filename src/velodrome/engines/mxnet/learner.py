@@ -22,13 +22,13 @@ from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner, State
+from velodrome.worker.learner import State
+from velodrome.worker.transport_learner import TransportLearner
 
 WEIGHTS = "model.safetensors"
 
 
-class MxnetLearner(Learner):
+class MxnetLearner(TransportLearner):
     """One worker's copy of the network.
 
     Under bsp the servers sum the gradients, and every worker makes the same update. Under asp the servers update the
@@ -37,7 +37,8 @@ class MxnetLearner(Learner):
     """
 
     def __init__(self, context: Context, transport: Transport, store: Any) -> None:
-        self._context, self._transport, self._store = context, transport, store
+        super().__init__(context, transport)
+        self._store = store
         self._alone, self._filled = store is None, False
         self._synchronous = context.strategy.synchronous
         job = context.job
@@ -167,34 +168,23 @@ class MxnetLearner(Learner):
         return int(agreed[0])
 
     def end_epoch(self) -> Counts:
-        """Under asp, what the other workers counted, in the chief: it reports for all."""
+        """Under asp, what the other workers counted, in the chief: it reports for all. Every worker then has the
+        weights after the updates of all of them: what it evaluates and saves would miss the last ones otherwise."""
         mx.nd.waitall()
         if self._synchronous:
             return Counts()
-        of_others = self._sum(Counts() if self._context.is_chief else self._counted)
+        of_others = self.sum_counts(Counts() if self._context.is_chief else self._counted)
         self._counted = Counts()
+        if not self._alone:
+            with self._context.waiting():
+                for key, one in enumerate(self._trained):
+                    self._store.pull(key, out=one.data(), priority=-key)
+                mx.nd.waitall()
         return of_others if self._context.is_chief else Counts()
 
-    def average_statistics(self) -> None:
-        """No network of this engine has moving statistics."""
-
     def total(self, counts: Counts) -> Counts:
-        if self._synchronous:
-            return self._sum(counts)
-        return self._sum(counts if self._context.is_chief else Counts())
-
-    def _sum(self, counts: Counts) -> Counts:
-        names = self._context.task.counted
-        vector = counts.vector(names)
-        self._transport.all_reduce(vector)
-        return Counts.of(vector, names)
-
-    def _sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        self._transport.all_reduce(vector)
-        return vector
-
-    def gather(self, data: bytes) -> list[bytes]:
-        return gather(data, self._transport.rank, self._transport.size, self._sum_vector)
+        """Under asp the chief's counts are those of all (`end_epoch`)."""
+        return self.sum_counts(counts if self._synchronous or self._context.is_chief else Counts())
 
     # -- what is stored
 
@@ -231,7 +221,7 @@ class MxnetLearner(Learner):
         files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
 
     def close(self) -> None:
-        self._transport.close()
+        super().close()
         # MXNet's servers end when the stores of all workers are gone.
         self._store = None
 

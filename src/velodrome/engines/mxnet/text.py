@@ -75,7 +75,7 @@ class TextLearner(MxnetLearner):
                 losses = self._loss(logits.reshape((-1, 0), reverse=True), targets).asnumpy()
                 loss_sum += float((losses.astype(np.float64) * read.real[:, columns].T.reshape(-1)).sum())
                 self._context.status.seen += 1
-        return self._sum(Counts(int(read.real.sum(dtype="float64")), loss_sum))
+        return self.sum_counts(Counts(int(read.real.sum(dtype="float64")), loss_sum))
 
     def _description(self) -> dict[str, Any]:
         return {"kind": "text", "vocabulary": len(self._text.vocabulary), "dataset": self._text.name}

@@ -75,6 +75,7 @@ ENGINE = Engine(
             "parameter-server", "ParameterServerStrategy: asynchronous, weights on servers, a chief schedules the work",
             synchronous=False, consistency="asp", roles=("server", "worker", "chief"),
             listens=("server", "worker", "chief"), exchange="servers",
+            shards=("weights and optimizer state, over the servers",),
             implementation=Implementation(
                 own=(f"{_FLAT}, split over the servers", "closures of several steps each, unrolled for small networks",
                      "workers that read their own data"),

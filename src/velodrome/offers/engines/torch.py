@@ -46,6 +46,7 @@ _OUTER = "torch.optim.SGD as outer optimizer"
 _ROUNDS = "rounds of DiLoCo"
 _OTHER_RESULT = "they end with other weights than one process, by how seldom they synchronize: name them to race them"
 _DIVIDES_MODEL = "they divide the model, which must have layers for that: name them to race them"
+_EVERYTHING = ("weights", "gradients", "optimizer state")
 _PIPELINE = "PipelineStage and Schedule1F1B or ScheduleGPipe over gloo or NCCL"
 _CUT = "stages cut by measured time"
 _TENSOR = "ColwiseParallel and RowwiseParallel over gloo or NCCL"
@@ -87,6 +88,7 @@ ENGINE = Engine(
             "zero1", "DistributedDataParallel with ZeroRedundancyOptimizer: synchronous, each process keeps the "
             "optimizer's state of a part of the weights only (ZeRO stage 1)",
             synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce-and-broadcast",
+            shards=("optimizer state",),
             no_own_optimizer="makes the optimizer by itself; choose ddp or fsdp",
             implementation=Implementation(
                 own=(_BATCHES, _PROCESS), framework=(_AUTOGRAD, _DDP, _ZERO),
@@ -97,6 +99,7 @@ ENGINE = Engine(
             "fsdp", "fully_shard (FSDP2): synchronous, weights, gradients and the optimizer's state are divided over "
             "the processes, and a layer's weights are gathered when it computes (ZeRO stage 3)",
             synchronous=True, consistency="bsp", listens=("worker",), exchange="gather-and-scatter",
+            shards=_EVERYTHING,
             options={"mesh": None},
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD, _FULLY_SHARD),
@@ -127,7 +130,7 @@ ENGINE = Engine(
             "pipeline", "pipeline parallelism (torch.distributed.pipelining): each process has some of the layers, and "
             "micro-batches pass through all of them",
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
-            options={"pipeline_schedule": "1f1b", "micro_batches": None},
+            options={"pipeline_schedule": "1f1b", "micro_batches": None}, shards=("layers", *_EVERYTHING),
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _CUT), framework=(_AUTOGRAD, _PIPELINE),
                 stock=(_AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(_BATCHES, _CUT),
@@ -137,7 +140,7 @@ ENGINE = Engine(
             "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
             "by columns and then by rows",
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
-            options={"mesh": None},
+            options={"mesh": None}, shards=_EVERYTHING,
             implementation=Implementation(
                 own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _PLAN), framework=(_AUTOGRAD, _TENSOR),
                 stock=(_AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(_BATCHES, _PLAN),
