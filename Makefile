@@ -41,6 +41,7 @@ servers: $(READY)
 	@$(BIN)/python tests/servers/sshd.py || echo "sshd could not be installed: tests of hosts over SSH will be skipped"
 	@$(BIN)/python tests/servers/environment.py || echo "packages could not be downloaded: tests of a slim worker will be skipped"
 	@$(BIN)/python tests/servers/mxnet_environment.py || echo "MXNet could not be installed: its tests will be skipped"
+	@$(BIN)/python tests/servers/jax_environment.py || echo "JAX could not be installed: its tests will be skipped"
 	@$(BIN)/python tests/servers/browser.py || echo "no browser could be installed: tests of pages in one will be skipped"
 
 test: lint servers

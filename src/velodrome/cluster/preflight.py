@@ -19,7 +19,7 @@ from velodrome.models import given_weights
 from velodrome.models.own import split_name
 from velodrome.offers.base import Engine
 from velodrome.offers.models import is_own, zoo_model
-from velodrome.offers.registry import engine_of, strategy_of
+from velodrome.offers.registry import engine_of, engines, strategy_of
 from velodrome.offers.transports import shared_memory_shortage, uses_mpi
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job, Target
@@ -54,6 +54,7 @@ def check_job(job: Job) -> None:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
+    _check_model(job)
     if job.task and is_own(job.task):
         split_name(job.task, "--task")
     if job.transform is not None:
@@ -64,6 +65,17 @@ def check_job(job: Job) -> None:
         task.check_target(Target.parse(job.target))
     _check_optimization(job, task)
     task.check(job, _about(job))
+
+
+def _check_model(job: Job) -> None:
+    """Refuse a model that the engine does not have, with the names of those that do."""
+    engine = engine_of(job)
+    if engine.models is None or job.model in engine.models:
+        return
+    named = f"engine {engine.name}" + (f" with --framework {engine.framework}" if engine.framework else "")
+    having = [one.name for one in engines() if one.models is None or job.model in one.models]
+    raise BadRequest(f"--model {job.model!r}: {named} has {', '.join(engine.models)}; choose one of them, or --engine "
+                     f"{' or '.join(having)}")
 
 
 def _check_optimization(job: Job, task: Task) -> None:

@@ -178,6 +178,8 @@ class Engine:
     tasks: tuple[str, ...] = ()
     #: The engine whose side of tasks its worker uses (`engines/NAME/tasks`), if it is not its own.
     tasks_of: str | None = None
+    #: The models of the zoo that it has, and no other ones; None for all of them and the user's own.
+    models: tuple[str, ...] | None = None
     #: Which framework it trains with, for an engine that trains with several; each has an environment of its own.
     framework: str | None = None
     #: Whether its developers still release it.

@@ -10,7 +10,6 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
@@ -20,7 +19,7 @@ from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
-from velodrome.models.given_weights import Matching, check_readable
+from velodrome.models.given_arrays import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
@@ -154,17 +153,10 @@ class KerasLearner(TransportLearner):
             variable.assign(values[name])
 
     def _start_from(self, file: str) -> None:
-        check_readable(file)
-        try:
-            with safe_open(file, framework="np") as stored:
-                shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-                ours = {name: tuple(variable.shape) for name, variable in self._named.items()}
-                matching = Matching.of(file, ours, shapes)
-                for name in matching.loaded:
-                    self._named[name].assign(stored.get_tensor(name))
-        except SafetensorError as error:
-            raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
-        for note in matching.notes() if self._context.is_chief else ():
+        found, notes = read_matching(file, {name: tuple(variable.shape) for name, variable in self._named.items()})
+        for name, value in found.items():
+            self._named[name].assign(value)
+        for note in notes if self._context.is_chief else ():
             self._context.events.emit("warning", message=note)
 
     def save(self, folder: Path) -> None:

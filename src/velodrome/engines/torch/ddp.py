@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from velodrome.worker.context import Status
 DDP_FILE = DistributedDataParallel.forward.__code__.co_filename
 
 
-class _Participant(nn.Module):
+class Participant(nn.Module):
     """What DistributedDataParallel wraps: the model and, called without inputs, a pass that adds nothing to gradients.
 
     A process without examples takes part in a step by that pass. With `find_unused`, the model may leave parameters
@@ -75,11 +76,16 @@ class PeerAwareDdp(DistributedDataParallel):
         try:
             return super().forward(*inputs, **named)
         except RuntimeError as error:
-            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-            if frame.f_code.co_filename != DDP_FILE:
+            with translated(error):
                 raise
-            with translate_peer_errors():
-                raise
+
+
+@contextmanager
+def translated(error: RuntimeError) -> Iterator[None]:
+    """Translate an error that is raised again, if DistributedDataParallel raised it and not the model."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    with translate_peer_errors() if frame.f_code.co_filename == DDP_FILE else nullcontext():
+        yield
 
 
 class _StockDdp(PeerAwareDdp):
@@ -121,7 +127,7 @@ class DdpLearner(TorchLearner):
             # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
             "find_unused_parameters": find_unused,
         }
-        model = _Participant(self._network.forward, find_unused=find_unused, flags=may_skip and not find_unused)
+        model = Participant(self._network.forward, find_unused=find_unused, flags=may_skip and not find_unused)
         self._flags = model.flags
         if self._flags is not None:
             self._all = torch.ones_like(self._flags)

@@ -84,6 +84,10 @@ class TorchLearner(Learner):
         assert loss is not None, "one process has all examples"
         return self._local_gradients(loss)
 
+    def _backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a loss to those of the parameters."""
+        loss.backward()
+
     def _norm(self, gradients: Gradients) -> float:
         """The norm of the whole gradient, of which `gradients` may be one process's slice."""
         return squared_norm(gradients) ** 0.5
@@ -169,7 +173,7 @@ class TorchLearner(Learner):
         if self._added == 0:
             return False
         if loss is not None:
-            loss.backward()
+            self._backward(loss)
         self._will_add(self._added + 1 < self._accumulate)
         return True
 
@@ -187,7 +191,7 @@ class TorchLearner(Learner):
         if self._accumulate == 1:
             for parameter in self._trained:
                 parameter.grad = None
-        loss.backward()
+        self._backward(loss)
         return [parameter.grad for parameter in self._trained]
 
     # -- statistics and evaluation

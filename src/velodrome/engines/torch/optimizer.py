@@ -7,7 +7,7 @@ neither it nor its momentum changes, and Adam does not count the step for it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from velodrome.engines.torch.kernels import ADAM_EPSILON, Kernels, Tensors, choo
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 
+#: What another library puts around an optimizer of `torch.optim`, which offers the same.
+Wrap = Callable[[torch.optim.Optimizer], Any]
 #: The gradient of each parameter; None where a parameter got none.
 Gradients = Sequence[torch.Tensor | None]
 
@@ -202,10 +204,10 @@ def torch_optimizer(job: Job) -> tuple[type[torch.optim.Optimizer], dict[str, An
 class StockOptimizer(Optimizer):
     """`torch.optim.SGD`, `Adam` or `AdamW` with their defaults and the job's hyper-parameters."""
 
-    def __init__(self, job: Job, parameters: list[torch.nn.Parameter]) -> None:
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
         self.rate, self._parameters = job.rate, parameters
         kind, settings = torch_optimizer(job)
-        self._optimizer = kind(parameters, **settings)
+        self._optimizer: Any = kind(parameters, **settings)
         adaptive = job.optimizer in ("adam", "adamw")
         # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
         slots = _STOCK_SLOTS[job.optimizer]
@@ -217,6 +219,7 @@ class StockOptimizer(Optimizer):
         }
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state if slots else {}, "param_groups": groups})
+        self._optimizer = self._optimizer if wrap is None else wrap(self._optimizer)
         self.average = average_of(job, parameters)
 
     def step(self, gradients: Gradients) -> None:
@@ -238,13 +241,16 @@ class StockOptimizer(Optimizer):
         return found | (self.average.state() if self.average else {})
 
 
-def make_optimizer(job: Job, parameters: list[torch.nn.Parameter]) -> Optimizer:
-    """The optimizer of a job: the user's, or that of its implementation."""
+def make_optimizer(job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> Optimizer:
+    """The optimizer of a job: the user's, or that of its implementation. One that another library wraps is the user's
+    or that of `torch.optim`."""
     if job.has_own_optimizer:
         from velodrome.engines.torch.own_optimizer import OwnOptimizer
 
-        return OwnOptimizer(job, parameters)
-    return StockOptimizer(job, parameters) if job.implementation == "stock" else FusedOptimizer(job, list(parameters))
+        return OwnOptimizer(job, parameters, wrap)
+    if job.implementation == "stock" or wrap is not None:
+        return StockOptimizer(job, parameters, wrap)
+    return FusedOptimizer(job, list(parameters))
 
 
 @torch.no_grad()

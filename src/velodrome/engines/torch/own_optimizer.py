@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from velodrome.engines.torch.average import average_of
-from velodrome.engines.torch.optimizer import Gradients, Optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, Wrap
 from velodrome.errors import BadRequest
 from velodrome.models.own import builder_of
 from velodrome.spec.job import Job
@@ -18,9 +18,10 @@ from velodrome.spec.job import Job
 class OwnOptimizer(Optimizer):
     """Steps by what the user's function returned. A schedule multiplies the rates that it came with."""
 
-    def __init__(self, job: Job, parameters: list[torch.nn.Parameter]) -> None:
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
         self.rate, self._parameters = job.rate, parameters
-        self._optimizer = make(job.optimizer, parameters)
+        made = make(job.optimizer, parameters)
+        self._optimizer: Any = made if wrap is None else wrap(made)
         self._sets_rate = job.sets_rate
         self._rates = [group["lr"] for group in self._optimizer.param_groups] if self._sets_rate else []
         self.average = average_of(job, parameters)

@@ -170,8 +170,8 @@ def _raised_by_collective(error: RuntimeError) -> bool:
     return False
 
 
-def connect(context: Context, *, gpus: bool) -> ProcessGroup:
-    """Join the job's process group, within the job's start timeout."""
+def connect(context: Context, *, gpus: bool, trains_in_default: bool = False) -> ProcessGroup:
+    """Join the job's process group, within the job's start timeout. Other libraries train in the default group."""
     world = context.world
     rank, size = world.me.rank, len(world.peers)
     host, port = world.peers[0].host, world.peers[0].port
@@ -193,9 +193,12 @@ def connect(context: Context, *, gpus: bool) -> ProcessGroup:
     _rendezvous(store, world, seconds)
     with translate_peer_errors():
         distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=rank, world_size=size, timeout=limit
+            "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=rank, world_size=size,
+            timeout=COLLECTIVE_LIMIT if trains_in_default else limit,
         )
         distributed.all_reduce(torch.zeros(1))  # connections are made by their first use
+        if trains_in_default:
+            return ProcessGroup(None, store)
         # A group's timeout is set when it is made: the first one is limited by the job's start timeout, and the one
         # that trains by none.
         group = distributed.new_group(timeout=COLLECTIVE_LIMIT)

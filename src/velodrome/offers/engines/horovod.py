@@ -88,6 +88,7 @@ def _tensorflow() -> Engine:
         environment=_environment,
         packages=("horovod", "tensorflow-cpu", "keras"),
         tasks=("classification",),
+        models=("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small"),
         upstream="dormant",
         own_environment=OwnEnvironment(
             requirements="horovod-tensorflow.txt", modules=("tensorflow", "horovod.tensorflow"),

@@ -51,6 +51,7 @@ ENGINE = Engine(
     environment=_environment,
     packages=("mxnet", "numpy"),
     tasks=("classification", "language-model"),
+    models=("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small", "lstm-small"),
     upstream="retired",
     own_environment=OwnEnvironment(
         requirements="mxnet.txt", modules=("mxnet",), download_mb=60, disk_mb=340, minutes=0.5, pythons=("3.11",),

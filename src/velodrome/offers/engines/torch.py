@@ -153,3 +153,24 @@ ENGINE = Engine(
     environment=_environment,
     packages=("torch",),
 )
+
+
+def wrapped_strategies(parts: str, library: str) -> tuple[Strategy, ...]:
+    """`single` and `ddp` of a library that wraps models and optimizers of PyTorch by these parts of it."""
+    wrapped = (_AUTOGRAD, parts, STOCK_OPTIMIZER)
+    beside = f"it is torch/ddp inside {library}: name it to race it"
+    return (
+        Strategy(
+            "single", f"one process, model and optimizer wrapped by {library}",
+            synchronous=True, consistency="none", max_workers=1, exchange="none", not_raced=beside,
+            implementation=Implementation(own=(_BATCHES, _PROCESS), framework=wrapped, stock=wrapped, kept=(_BATCHES,)),
+        ),
+        Strategy(
+            "ddp", f"synchronous: {library} puts the model into DistributedDataParallel, with its defaults",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce", not_raced=beside,
+            implementation=Implementation(
+                own=(_BATCHES, _PROCESS), framework=(*wrapped, _STOCK_DDP), stock=(*wrapped, _STOCK_DDP),
+                kept=(_BATCHES,),
+            ),
+        ),
+    )

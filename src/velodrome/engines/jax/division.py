@@ -1,0 +1,127 @@
+"""How weights lie on the processes of a mesh, whole in each or a part in each (`fsdp`), and what processes exchange.
+
+Gradients are summed by `psum`, also where a process needs only its part of them: `psum_scatter` over gloo returned
+wrong numbers in releases of 2026 (jax-ml/jax#40830), and ignores its time limit (#40831).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
+
+#: The axis of the mesh: one device of each process.
+AXIS = "workers"
+#: Tensors with fewer numbers are exchanged together, because each exchange costs a message; larger ones by themselves,
+#: because putting them side by side costs a copy.
+ALONE = 1 << 20
+
+Arrays = dict[str, jax.Array]
+Values = dict[str, NDArray[Any]]
+
+
+def in_each(mesh: Mesh, local: NDArray[Any]) -> jax.Array:
+    """An array that is different in every process: its first axis goes through the processes."""
+    shape = (mesh.size * local.shape[0], *local.shape[1:])
+    mine = jax.device_put(local, mesh.local_devices[0])
+    return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, P(AXIS)), [mine])
+
+
+def in_all(mesh: Mesh, value: Any) -> jax.Array:
+    """An array that is the same in every process."""
+    array = np.asarray(value)
+    mine = jax.device_put(array, mesh.local_devices[0])
+    return jax.make_array_from_single_device_arrays(array.shape, NamedSharding(mesh, P()), [mine])
+
+
+def local(array: jax.Array) -> jax.Array:
+    """What this process has of an array."""
+    return array.addressable_data(0)
+
+
+def over(mesh: Mesh, function: Callable[..., Any], takes: Any, gives: Any) -> Callable[..., Any]:
+    """A function that every process calls with its part of global arrays, as one of global arrays."""
+    return jax.shard_map(function, mesh=mesh, in_specs=takes, out_specs=gives, check_vma=False)
+
+
+class Division:
+    """The tensors of a network on a mesh. Where they are divided, each is a flat vector, filled up with zeros to a
+    multiple of the processes, of which every process has as many numbers."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], mesh: Mesh, *, divided: bool) -> None:
+        self.mesh, self.divided = mesh, divided
+        #: How its tensors lie on the mesh.
+        self.spec = P(AXIS) if divided else P()
+        self._shapes = dict(shapes)
+        small = [name for name, shape in shapes.items() if math.prod(shape) < ALONE]
+        large = [[name] for name in shapes if name not in small]
+        self._together = [*large, small] if small else large
+        self._collect = jax.jit(over(mesh, self.whole, (self.spec,), P()))
+
+    # -- called in every process with its own parts, inside `over`
+
+    def whole(self, parts: Arrays) -> Arrays:
+        """The whole tensors of which the processes have parts."""
+        if not self.divided:
+            return parts
+        found: Arrays = {}
+        for names in self._together:
+            rows = lax.all_gather(_joined([parts[name] for name in names]), AXIS)
+            cuts = np.cumsum([len(parts[name]) for name in names])[:-1].tolist()
+            for name, piece in zip(names, jnp.split(rows, cuts, axis=1), strict=True):
+                shape = self._shapes[name]
+                found[name] = piece.reshape(-1)[: math.prod(shape)].reshape(shape)
+        return {name: found[name] for name in self._shapes}
+
+    def summed(self, gradients: Arrays) -> Arrays:
+        """The sum of the processes' gradients; where weights are divided, this process's part of it."""
+        if self.mesh.size == 1 and not self.divided:
+            return gradients
+        found: Arrays = {}
+        for names in self._together:
+            rows = [self._rows(gradients[name], jnp) for name in names]
+            total = lax.psum(_joined(rows, axis=1), AXIS)
+            cuts = np.cumsum([row.shape[1] for row in rows])[:-1].tolist()
+            mine = total[lax.axis_index(AXIS)] if self.divided else total[0]
+            for name, piece in zip(names, jnp.split(mine, cuts), strict=True):
+                found[name] = piece if self.divided else piece.reshape(self._shapes[name])
+        return {name: found[name] for name in self._shapes}
+
+    def norm(self, gradients: Arrays) -> jax.Array:
+        """The norm of what `summed` returned, over all processes."""
+        squares = jnp.stack([jnp.square(one).sum() for one in gradients.values()]).sum()
+        return jnp.sqrt(lax.psum(squares, AXIS) if self.divided else squares)
+
+    def _rows(self, tensor: Any, library: Any) -> Any:
+        """A tensor as (processes, numbers of each), or as one row where it is not divided."""
+        flat = tensor.reshape(-1)
+        if not self.divided:
+            return flat.reshape(1, -1)
+        size = self.mesh.size
+        return library.pad(flat, (0, -len(flat) % size)).reshape(size, -1)
+
+    # -- called outside
+
+    def place(self, values: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Whole tensors, which every process has, put onto the mesh."""
+        if not self.divided:
+            return {name: in_all(self.mesh, values[name]) for name in self._shapes}
+        rank = self.mesh.local_mesh.devices.flat[0].process_index
+        return {name: in_each(self.mesh, self._rows(values[name], np)[rank]) for name in self._shapes}
+
+    def collect(self, parts: Arrays) -> Values:
+        """The whole tensors, in the memory of this process; called in lockstep where they are divided."""
+        whole = self._collect(parts) if self.divided else parts
+        return {name: np.array(local(one)) for name, one in whole.items()}
+
+
+def _joined(arrays: list[Any], axis: int = 0) -> jax.Array:
+    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis)

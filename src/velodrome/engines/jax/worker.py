@@ -1,0 +1,77 @@
+"""JAX in a training process: joins the other processes in one mesh, builds the learner and trains."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from velodrome.engines.jax.division import AXIS
+from velodrome.engines.jax.gloo import listen_at
+from velodrome.engines.jax.images import ImageLearner
+from velodrome.engines.jax.text import TextLearner
+from velodrome.errors import PeerLost, headline
+from velodrome.transport.base import Alone, Transport
+from velodrome.transport.interfaces import address_towards
+from velodrome.transport.rendezvous import Ranks
+from velodrome.transport.star import StarTransport
+from velodrome.worker import loop
+from velodrome.worker.context import Context
+
+#: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
+_LIMIT_SECONDS = 7 * 24 * 3600
+_LIMITS = ("xla_cpu_collective_timeout_seconds", "xla_cpu_collective_call_terminate_timeout_seconds")
+
+
+def train(context: Context) -> None:
+    """Train the job of the context to its end."""
+    _configure(context)
+    with context.events.phase("connect"), context.waiting():
+        transport = _connect(context)
+        mesh = Mesh(np.array(jax.devices("cpu")), (AXIS,))
+    _ = context.data  # a phase of its own
+    learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
+    with context.events.phase("build"):
+        learner = learner_class(context, transport, mesh)
+        learner.prepare()
+    loop.run(context, learner)
+
+
+def _configure(context: Context) -> None:
+    """Set what JAX reads when its first device is made."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", context.job.dtype == "float64")
+    os.environ["NPROC"] = str(context.threads)
+    limits = (f"--{name}={_LIMIT_SECONDS}" for name in _LIMITS)
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *limits]).strip()
+
+
+def _connect(context: Context) -> Transport:
+    """What sums counts between the processes, after JAX has joined them; the learner needs nothing else of it."""
+    if context.job.strategy == "single":
+        return Alone()
+    ranks, seconds = Ranks.of(context.world), context.job.start_timeout
+    transport = JaxTransport(ranks, seconds)
+    # The port is that at which all have just met; nobody listens there any more.
+    address = f"{ranks.host}:{ranks.port}"
+    try:
+        jax.distributed.initialize(
+            address, ranks.size, ranks.rank, coordinator_bind_address=address, initialization_timeout=int(seconds),
+            heartbeat_timeout_seconds=_LIMIT_SECONDS,
+        )
+        listen_at(address_towards(ranks.host, ranks.port))
+        jax.devices()  # made here, by all together
+    except RuntimeError as error:
+        raise PeerLost(f"lost another worker while joining: {headline(str(error))}") from error
+    return transport
+
+
+class JaxTransport(StarTransport):
+    """The processes after JAX has joined them. It sums what is no gradient: counts, and what ranks agree on."""
+
+    def close(self) -> None:
+        self.barrier()  # a process that ends while another still trains would break that one
+        jax.distributed.shutdown()
+        super().close()
