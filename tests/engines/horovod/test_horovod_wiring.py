@@ -93,7 +93,7 @@ def test_the_default_framework_is_filled_in() -> None:
     ({"engine": "horovod", "strategy": "single", "fusion_threshold_mb": 2.0}, "horovod/single has no use for it"),
     ({"engine": "horovod", "framework": "tensorflow", "accumulate": 2}, "--accumulate: engine horovod cannot do that"),
     ({"engine": "horovod", "framework": "tensorflow", "model": "lstm-small", "dataset": "ptb"},
-     "--engine horovod with --framework tensorflow has no implementation of task 'language-model'"),
+     "--model 'lstm-small': engine horovod with --framework tensorflow has linear, dense-128, "),
 ])
 def test_what_cannot_be_is_refused(fields: dict[str, object], words: str) -> None:
     with pytest.raises(BadRequest) as refused:
