@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all coverage lint servers slurm docs clean
+.PHONY: setup demo test test-all coverage lint servers engines slurm docs clean
 
 setup: $(READY)
 
@@ -41,7 +41,6 @@ servers: $(READY)
 	@$(BIN)/python tests/servers/sshd.py || echo "sshd could not be installed: tests of hosts over SSH will be skipped"
 	@$(BIN)/python tests/servers/environment.py || echo "packages could not be downloaded: tests of a slim worker will be skipped"
 	@$(BIN)/python tests/servers/mxnet_environment.py || echo "MXNet could not be installed: its tests will be skipped"
-	@$(BIN)/python tests/servers/jax_environment.py || echo "JAX could not be installed: its tests will be skipped"
 	@$(BIN)/python tests/servers/browser.py || echo "no browser could be installed: tests of pages in one will be skipped"
 
 test: lint servers
@@ -51,11 +50,15 @@ test: lint servers
 coverage: lint servers
 	$(PYTEST) -m "not slow" --cov --cov-fail-under=90
 
+# Engines that the quick tests train with only where they are installed.
+engines: $(READY)
+	@$(BIN)/python tests/servers/jax_environment.py || echo "JAX could not be installed: its tests will be skipped"
+
 # Slurm comes from Debian's packages.
 slurm: $(READY)
 	@$(BIN)/python tests/servers/slurm.py || echo "Slurm could not be installed: its tests will be skipped"
 
-test-all: lint servers slurm
+test-all: lint servers engines slurm
 	$(PYTEST) --cov --cov-fail-under=90
 
 docs: $(READY)

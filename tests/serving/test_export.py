@@ -129,7 +129,7 @@ def test_language_models_are_exported(tmp_path: Path, name: str) -> None:
     for part, lines in (("train", 400), ("validation", 60), ("test", 60)):
         words = [" ".join(f"w{word}" for word in draw.integers(0, 30, 12)) for _ in range(lines)]
         (folder / f"{part}.txt").write_text("\n".join(words) + "\n")
-    found = trained(tmp_path / "runs", name, {"dataset": f"path:{folder}", **TEXTS[name]})
+    found = trained(tmp_path / "runs", name, {"dataset": f"text:{folder}", **TEXTS[name]})
     assert found["difference"] <= 1e-4
     assert found["checked"] == 100
     answer = velodrome.predict(name, [folder / "test.txt"], tmp_path / "runs", top=5)

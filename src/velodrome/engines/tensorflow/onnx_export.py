@@ -61,7 +61,7 @@ def _function(model: keras.Model, about: Mapping[str, Any], names: Sequence[str]
 def _export_text(
     model: keras.Model, plain: keras.Model, about: Mapping[str, Any], file: Path, words: np.ndarray
 ) -> Exported:
-    rows = words.astype(np.int32)
+    rows = tf.constant(words.astype(np.int32))
     if "context" in about:
         expected = np.asarray(tf.cast(model(rows, training=False), tf.float32))[:, -1]
         _write(lambda words: tf.cast(plain(tf.cast(words, tf.int32), training=False), tf.float32),
