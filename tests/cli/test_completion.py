@@ -39,7 +39,7 @@ def offered(velodrome, monkeypatch: pytest.MonkeyPatch):
     ("train --engine torch --strategy ", [
         "allreduce", "ddp", "diloco", "fsdp", "local-sgd", "pipeline", "single", "tensor", "zero1"]),
     ("train --engine tensorflow --strategy m", ["mirrored", "multi-worker-mirrored"]),
-    ("train --strategy d", ["ddp", "diloco"]),
+    ("train --strategy d", ["data-parallel", "ddp", "diloco"]),
     ("study show k", ["kouskouras-2022"]),
     ("study run aws-2023 --scale sm", ["smoke", "small"]),
     ("data show mn", ["mnist"]),

@@ -142,11 +142,11 @@ def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
 
 
 def _with_engine(job: Job, default: str) -> Job:
-    """The job with an engine, if none was given: the only one that has its strategy, or the default."""
+    """The job with an engine, if none was given: the default, or the first that has its strategy if that has not."""
     if "engine" in job.model_fields_set:
         return job
     having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
-    return job.model_copy(update={"engine": having[0] if len(having) == 1 else default})
+    return job.model_copy(update={"engine": having[0] if having and default not in having else default})
 
 
 def roles_of(job: Job) -> list[tuple[str, int]]:
