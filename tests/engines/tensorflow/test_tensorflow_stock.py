@@ -49,10 +49,12 @@ def test_stock_replicas_clip_the_summed_gradient(train: Any, workers: int) -> No
 def test_one_worker_of_a_stock_parameter_server_ends_with_the_weights_of_one_process(
     train: Any, optimizer: str
 ) -> None:
-    asked = {"model": "keras_nets:wide", "optimizer": optimizer, "dtype": "float32", "learning_rate": 0.01}
+    # Adam divides by the size of a gradient, also where that is nothing but rounding: float32 cannot tell.
+    dtype, limit = ("float64", 1e-9) if optimizer == "adam" else ("float32", 1e-5)
+    asked = {"model": "keras_nets:wide", "optimizer": optimizer, "dtype": dtype, "learning_rate": 0.01}
     alone = train(strategy="single", **asked)
     served = train(strategy="parameter-server", workers=1, servers=2, implementation="stock", **asked)
-    assert largest_difference(alone.state, served.state) < 1e-5
+    assert largest_difference(alone.state, served.state) < limit
     assert served.result["implementation"]["kind"] == "stock"
     assert served.result["test_answers"] == alone.result["test_answers"]
 
