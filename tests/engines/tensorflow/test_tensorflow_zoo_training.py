@@ -78,7 +78,7 @@ def test_one_worker_of_a_parameter_server_ends_with_the_weights_of_one_process(z
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt-mini", "vgg-small", "resnet20"])
 def test_two_workers_of_a_parameter_server_train(zoo: Any, model: str) -> None:
-    # Three rows of ten words: momentum of 0.9 at the usual rate overshoots in one process, too. At this rate losses fall
+    # With three rows of ten words, the usual rate and momentum overshoot in one process, too. At this rate losses fall
     # whether gradients are computed from the latest weights or from those before the last three updates.
     asked = {"batch_size": 3, "optimizer": "sgd", "learning_rate": 0.001} if model == "gpt-mini" else {"batch_size": 15}
     ran = zoo(model, strategy="parameter-server", workers=2, servers=2, **asked)
