@@ -8,6 +8,7 @@ from torch_batches import batches, start
 task, rank = start()
 
 import logging  # noqa: E402
+import warnings  # noqa: E402
 
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
@@ -16,6 +17,7 @@ from task import LEARNING_RATE, Clock, answer  # noqa: E402
 from torch_model import build, loss_of  # noqa: E402
 
 logger.setLevel(logging.WARNING)
+warnings.filterwarnings("ignore", category=FutureWarning)  # of PyTorch's collectives, in every step
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, and serves inference only
 model = build(task.model)
 size = sum(parameter.numel() for parameter in model.parameters())

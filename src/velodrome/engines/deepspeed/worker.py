@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import deepspeed
@@ -33,6 +34,8 @@ def train(context: Context) -> None:
     logger.setLevel(logging.WARNING)  # it reports every setting on the standard output
     # A collective of its own for inference, which it would compile with ninja in every process that starts.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # Newer versions of PyTorch have other names for the collectives that it calls, in every step.
+    warnings.filterwarnings("ignore", message=r".*torch\.distributed\..* is deprecated", category=FutureWarning)
     worker.train(context, _connect)
 
 
