@@ -52,6 +52,7 @@ coverage: lint servers
 
 # Engines that the quick tests train with only where they are installed.
 engines: $(READY)
+	@$(INSTALL) '.[deepspeed]' || echo "DeepSpeed could not be installed: its tests will be skipped"
 	@$(BIN)/python tests/servers/jax_environment.py || echo "JAX could not be installed: its tests will be skipped"
 
 # Slurm comes from Debian's packages.

@@ -11,7 +11,7 @@ from velodrome.errors import BadRequest
 from velodrome.offers import script
 from velodrome.offers.base import Consistency, Engine, Strategy
 
-NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "mxnet", "horovod")
+NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "deepspeed", "mxnet", "horovod")
 #: The engine of a job that names none, where it is installed.
 DEFAULT_ENGINE = "torch"
 
