@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from velodrome.cluster import preflight
+from velodrome.cluster.emulated.gateway import check_storage, storage_of
 from velodrome.cluster.emulated.leftovers import clean
 from velodrome.cluster.emulated.limits import Limits
 from velodrome.cluster.emulated.measure import measure
@@ -125,6 +126,8 @@ class EmulatedLauncher:
             message = f"--on emulated needs {', '.join(missing)}: install iproute2 and util-linux"
             raise Unavailable(message, [message])
         preflight.check_here(job)
+        if storage := storage_of(job.dataset):
+            check_storage(storage)
         memory, processes = self._cluster.memory, len(roles_of(job))
         per_node = -(-processes // self._cluster.nodes)
         needed = preflight.needed_memory(job) // processes * per_node
@@ -139,6 +142,9 @@ class EmulatedLauncher:
 
     def allocate(self, job: Job) -> Allocation:
         network = self._created()
+        if storage_of(job.dataset):
+            with deferred():
+                network.open_gateway()
         ports = iter(secrets.SystemRandom().sample(PORTS, 2000))
         hosts = tuple(node.name for node in network.nodes)
         return Allocation(hosts, lambda host: next(ports), placement=self._placement, facts=self._facts)
@@ -156,6 +162,7 @@ class EmulatedLauncher:
         limits = self._limits
         assert limits is not None, "hosts were allocated"
         places = _places(plan.processes)
+        fetches = storage_of(plan.job.dataset) is not None
         for fault in map(parse_fault, plan.job.faults):
             if fault.action == "slow":
                 for host in _hosts_of(fault, plan.processes):
@@ -165,7 +172,8 @@ class EmulatedLauncher:
         )
         try:
             for process, place in places.items():
-                started = start_cold(plan, place, folder, group.token, resume=resume, wrap=self._inside(process.host))
+                inside = self._inside(process.host, fetches=fetches)
+                started = start_cold(plan, place, folder, group.token, resume=resume, wrap=inside)
                 started.process = process  # the supervisor asks for it by the plan's own
                 group.add(started)
         except BaseException:
@@ -174,12 +182,13 @@ class EmulatedLauncher:
             raise
         return group
 
-    def _inside(self, host: str) -> Wrap:
-        """Turns a command into one that runs on a node, within its limits."""
+    def _inside(self, host: str, *, fetches: bool) -> Wrap:
+        """Turns a command into one that runs on a node, within its limits, and fetches data by itself or not."""
         network, limits = self._network, self._limits
         assert network is not None, "hosts were allocated"
         assert limits is not None, "hosts were allocated"
-        return lambda words: network[host].enter(limits.enter(host, words))
+        own_disk = ["env", f"VELODROME_CACHE={network.cache_of(host)}"] if fetches else []
+        return lambda words: network[host].enter(limits.enter(host, [*own_disk, *words]))
 
     def close(self) -> None:
         with deferred():

@@ -41,7 +41,7 @@ def clocks(links: Iterable[Link]) -> list[Finding]:
         Finding("error", "clock", link.host, f"its clock is {abs(link.clock_offset):.0f} s "
                 f"{'ahead of' if link.clock_offset > 0 else 'behind'} this machine's",
                 "synchronize both with NTP (timedatectl set-ntp true)")
-        for link in links if abs(link.clock_offset) > CLOCK_SECONDS
+        for link in links if abs(link.clock_offset) - link.clock_error > CLOCK_SECONDS
     ]
 
 

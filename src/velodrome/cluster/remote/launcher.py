@@ -74,7 +74,7 @@ class RemoteLauncher(ABC):
             link = Link(host, self.open_channel(host, secrets.token_hex(12)), self.options.silence, source)
             try:
                 link.wait_until_ready(READY_SECONDS)
-                link.ask("facts")
+                link.read_clock()
             except BaseException:
                 link.close()
                 raise

@@ -78,7 +78,7 @@ class SlurmLauncher(RemoteLauncher):
             link = Link(host, self.open_channel(host, ""), self.options.silence, first=first)
             try:
                 link.wait_until_ready(_READY_SECONDS)
-                link.ask("facts")
+                link.read_clock()
             except BaseException:
                 link.close()
                 raise
