@@ -1,4 +1,4 @@
-"""Emulated hosts reach storage outside of the cluster over their own links, and the machine's network stays as it was."""
+"""Emulated hosts reach storage outside of the cluster over their own links; the machine's network stays as it was."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_storage_that_nodes_cannot_reach_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(BadRequest, match=r"'http://127\.0\.0\.1:5000' is an address of loopback"):
         check_storage("s3://bucket/data")
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(Unavailable, match="install iptables"):
+    with pytest.raises(Unavailable, match="with iptables only: install it"):
         check_storage("hdfs://namenode:9000/data")
 
 

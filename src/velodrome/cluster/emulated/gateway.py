@@ -35,7 +35,7 @@ def storage_of(dataset: str) -> str | None:
 def check_storage(url: str) -> None:
     """Refuse storage that nodes cannot reach."""
     if shutil.which("iptables") is None:
-        message = f"--on emulated: the nodes need iptables to reach {url!r}: install iptables, or use data on this machine"
+        message = f"--on emulated: nodes reach {url!r} with iptables only: install it, or use data on this machine"
         raise Unavailable(message, [message])
     if url.lower().startswith("s3://"):
         url = os.environ.get("AWS_ENDPOINT_URL", url)
