@@ -51,6 +51,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 OverSubscribe=FORCE:4
+PartitionName=short Nodes=ALL MaxTime=60 State=UP PriorityTier=1 OverSubscribe=FORCE:4
 PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=10
 """
 

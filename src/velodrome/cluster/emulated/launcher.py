@@ -22,9 +22,11 @@ from velodrome.cluster.emulated.nodes import Network, missing_tools
 from velodrome.cluster.emulated.options import EmulatedOptions
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Allocation, Diagnosis, Exit
-from velodrome.cluster.local.cold import Wrap, start_cold
+from velodrome.cluster.local.cold import ColdProcess, start_cold
 from velodrome.cluster.local.group import LocalGroup
+from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.cluster.local.ports import PORTS
+from velodrome.cluster.local.warm import Inside, WarmProcess, start_warm
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import cores
@@ -113,6 +115,7 @@ class EmulatedLauncher:
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
+        self._warm = LocalLauncher()
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -138,7 +141,12 @@ class EmulatedLauncher:
             )
 
     def prepare(self, engines: Sequence[str]) -> None:
-        """Nothing: a process that was forked from a prepared one would not be in the namespace of a node."""
+        """Import the engines once: processes are forked from that and then move onto their nodes.
+
+        Not if memory is limited: what they share with the process that they were forked from would not count.
+        """
+        if self._cluster.memory is None:
+            self._warm.prepare(engines)
 
     def allocate(self, job: Job) -> Allocation:
         network = self._created()
@@ -172,8 +180,7 @@ class EmulatedLauncher:
         )
         try:
             for process, place in places.items():
-                inside = self._inside(process.host, fetches=fetches)
-                started = start_cold(plan, place, folder, group.token, resume=resume, wrap=inside)
+                started = self._start_one(plan, place, folder, group.token, resume=resume, fetches=fetches)
                 started.process = process  # the supervisor asks for it by the plan's own
                 group.add(started)
         except BaseException:
@@ -182,16 +189,26 @@ class EmulatedLauncher:
             raise
         return group
 
-    def _inside(self, host: str, *, fetches: bool) -> Wrap:
-        """Turns a command into one that runs on a node, within its limits, and fetches data by itself or not."""
-        network, limits = self._network, self._limits
+    def _start_one(
+        self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool, fetches: bool
+    ) -> ColdProcess | WarmProcess:
+        """Start a process on its node, within its limits; one that fetches data does so into a cache of its own."""
+        network, limits, host = self._network, self._limits, process.host
         assert network is not None, "hosts were allocated"
         assert limits is not None, "hosts were allocated"
-        own_disk = ["env", f"VELODROME_CACHE={network.cache_of(host)}"] if fetches else []
-        return lambda words: network[host].enter(limits.enter(host, [*own_disk, *words]))
+        own = {"VELODROME_CACHE": str(network.cache_of(host))} if fetches else {}
+        if (template := self._warm.template_for(plan)) is not None:
+            inside = Inside(network[host].pid, limits.groups_of(host), own)
+            return start_warm(template, plan, process, folder, token, resume=resume, inside=inside)
+        words = ["env", *(f"{name}={value}" for name, value in own.items())] if own else []
+        return start_cold(
+            plan, process, folder, token, resume=resume,
+            wrap=lambda command: network[host].enter(limits.enter(host, [*words, *command])),
+        )
 
     def close(self) -> None:
         with deferred():
+            self._warm.close()
             if self._network is not None:
                 self._network.close()
             if self._limits is not None:
