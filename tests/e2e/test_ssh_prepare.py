@@ -55,8 +55,8 @@ def test_hosts_without_a_package_index_get_an_environment_that_is_verified_later
     found = command(hosts, "doctor", "--on", "lab", "--engine", "torch", code=1)
     sentences = [str(finding["sentence"]) for finding in found["findings"]]
     assert [sentence for sentence in sentences if "not the one that was prepared" in sentence] == [
-        f"host '{hosts.names[1]}': its environment is not the one that was prepared: numpy/__init__.py was changed; run "
-        "`velodrome clusters prepare` again"
+        f"host '{hosts.names[1]}': its environment is not the one that was prepared: numpy/__init__.py was changed; "
+        "run `velodrome clusters prepare` again"
     ]
     assert [host["changed"] for host in command(hosts, *words)["hosts"]] == [False, True]
 
