@@ -233,9 +233,14 @@ def storage_host(folder: Path, link: str = "storage0", network: str = "10.79.0")
 
 
 @contextmanager
-def hdfs(folder: Path, datanodes: int = 3, host: Node | None = None) -> Iterator[Cluster]:
-    """An HDFS with two copies of every block of a megabyte; all its processes end with it."""
-    cluster = Cluster(folder, host)
+def hdfs(
+    folder: Path, datanodes: int = 3, host: Node | None = None, ports: tuple[int, int] | None = None
+) -> Iterator[Cluster]:
+    """An HDFS with two copies of every block of a megabyte; all its processes end with it.
+
+    `ports` are those of the NameNode, for its own protocol and for HTTP; by default free ones.
+    """
+    cluster = Cluster(folder, host, *(ports or ()))
     try:
         cluster.start(datanodes)
         yield cluster
