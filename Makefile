@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all coverage lint servers engines slurm docs clean
+.PHONY: setup demo test test-all coverage lint servers engines slurm wheelhouse docs clean
 
 setup: $(READY)
 
@@ -59,7 +59,11 @@ engines: $(READY)
 slurm: $(READY)
 	@$(BIN)/python tests/servers/slurm.py || echo "Slurm could not be installed: its tests will be skipped"
 
-test-all: lint servers engines slurm
+# What hosts over SSH that reach no package index are given.
+wheelhouse: $(READY)
+	@$(BIN)/python tests/servers/wheelhouse.py || echo "wheels could not be downloaded: tests of preparing hosts will be skipped"
+
+test-all: lint servers engines slurm wheelhouse
 	$(PYTEST) --cov --cov-fail-under=90
 
 docs: $(READY)

@@ -63,6 +63,9 @@ class HelloEvent(EventBase):
     heartbeat_seconds: Annotated[Amount | None, NOT_NULL] = Field(
         None, description="seconds from now to the first `resources` event, and between two; 0 if none will come"
     )
+    machine: Annotated[str | None, NOT_NULL] = Field(
+        None, description="identifies the running kernel: hosts of one machine, such as emulated ones, share its cores"
+    )
     schema_version: Annotated[Count | None, NOT_NULL] = Field(
         None, alias="schema", description="version of the event schema that the process writes"
     )
