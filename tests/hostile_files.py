@@ -24,6 +24,25 @@ def noise(kind: str = "JPEG") -> bytes:
     return stream.getvalue()
 
 
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def animated(kind: str) -> bytes:
+    frames = [Image.new("RGB", (64, 64), (grey, grey, grey)) for grey in range(0, 250, 5)]
+    return saved(frames[0], kind, save_all=True, append_images=frames[1:])
+
+
+def turned(orientation: int, bright: int = 0) -> bytes:
+    """A wide JPEG, dark with its left half `bright`, of a camera that was held like this."""
+    image, notes = Image.new("RGB", (40, 20)), Image.Exif()
+    image.paste((bright,) * 3, (0, 0, 20, 20))
+    notes[0x0112] = orientation
+    return saved(image, "JPEG", exif=notes)
+
+
 def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -82,10 +101,23 @@ HOSTILE: list[tuple[str, Callable[[], bytes], int]] = [
     ("webp of nothing", lambda: b"RIFF\x04\0\0\0WEBP", 415),
     ("bmp that claims much", lambda: b"BM" + struct.pack("<IHHIIiiHHIIiiII", 100, 0, 0, 54, 40, 60_000, 60_000, 1, 24,
                                                          0, 0, 0, 0, 0, 0), 413),
+    ("gif that claims a screen of 4 billion pixels", lambda: b"GIF89a" + struct.pack("<HH", 65_535, 65_535) + b"\0\0\0,"
+     + struct.pack("<HHHH", 0, 0, 65_535, 65_535) + b"\0\x02\x02D\x01\0;", 413),
+    ("jpeg of markers only", lambda: b"\xff\xd8\xff" + b"\xff" * 5_000, 415),
+    ("webp cut at its end", lambda: noise("WEBP")[:-200], 415),
+    ("icon", lambda: picture("ICO", (32, 32), "RGB"), 415),
+    ("packed svg", lambda: zlib.compress(b"<svg/>"), 415),
+    ("svg behind a byte order mark", lambda: b"\xef\xbb\xbf<svg>", 415),
 ]
 GOOD: list[tuple[str, Callable[[], bytes]]] = [
     ("grey png", picture), ("colour jpeg", noise), ("gif", lambda: picture("GIF")), ("bmp", lambda: picture("BMP")),
     ("webp", lambda: picture("WEBP", mode="RGB")), ("png of other size", lambda: picture(size=(300, 20))),
     ("jpeg with a camera's preview behind it", lambda: noise() + noise()),
     ("png with padding", lambda: picture() + b"\0" * 16),
+    ("cmyk jpeg", lambda: saved(Image.new("CMYK", (40, 30)), "JPEG")),
+    ("png of 16 bits", lambda: saved(Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50), "PNG")),
+    ("animated gif", lambda: animated("GIF")), ("animated webp", lambda: animated("WEBP")),
+    ("animated png", lambda: animated("PNG")),
+    ("progressive jpeg", lambda: saved(Image.new("RGB", (40, 30)), "JPEG", progressive=True)),
+    ("jpeg of an unknown orientation", lambda: turned(99)), ("picture of one pixel", lambda: picture(size=(1, 1))),
 ]

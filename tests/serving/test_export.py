@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import velodrome
 from velodrome.errors import BadRequest, RunFailed
 from velodrome.models.served import EXAMPLES, ONNX, SERVED
+from velodrome.offers.base import Engine
+from velodrome.offers.registry import all_forms
 from velodrome.serving import export as exporting
 from velodrome.serving.export import _compare
 from velodrome.serving.model import LoadedModel, is_exported
@@ -24,6 +27,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "keras-digits": {"engine": "tensorflow", "dataset": "digits", "model": "dense-128", "epochs": 3},
 }
 MORE_ROWS: dict[str, dict[str, Any]] = {
+    "accelerate-digits": {"engine": "accelerate", "dataset": "digits", "model": "dense-128", "epochs": 1},
+    "fabric-digits": {"engine": "fabric", "dataset": "digits", "model": "dense-128", "epochs": 1},
     "torch-table": {"engine": "torch", "dataset": "diabetes", "epochs": 3},
     "keras-table": {"engine": "tensorflow", "dataset": "diabetes", "epochs": 3},
     "torch-binary": {"engine": "torch", "dataset": "breast-cancer", "task": "binary", "epochs": 3},
@@ -66,6 +71,12 @@ def test_a_model_of_each_engine_answers_as_the_run_reported(runs: Path, name: st
     assert right == pytest.approx(velodrome.runs.show(name, runs)["test"]["accuracy"], abs=0.1)
     assert model.about.classes == tuple("0123456789")
     assert model.about.brightest == 16
+
+
+@pytest.mark.parametrize("engine", all_forms(), ids=lambda engine: engine.key)
+def test_every_engine_says_how_its_models_are_exported(engine: Engine) -> None:
+    """That it computes the same is tested where the engine is installed."""
+    assert find_spec(f"{engine.worker.rpartition('.')[0]}.onnx_export") is not None
 
 
 def test_what_is_exported_is_not_exported_again_until_it_is_trained_again(runs: Path) -> None:

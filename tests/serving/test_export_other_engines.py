@@ -1,4 +1,4 @@
-"""Models of MXNet and Horovod as ONNX: another engine writes the graph, and it must compute what theirs computes."""
+"""Models of JAX, MXNet and Horovod as ONNX: another engine writes the graph, which must compute what theirs does."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from velodrome.serving.model import LoadedModel
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "servers")]
 import horovod_environment  # noqa: E402
+import jax_environment  # noqa: E402
 import mxnet_environment  # noqa: E402
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 IMAGES = {"dataset": "digits", "epochs": 3}
 #: Jobs of engines whose models another one writes.
 ROWS: dict[str, dict[str, Any]] = {
+    "jax-convolutions": {"engine": "jax", "model": "vgg-small", **IMAGES},
+    "jax-normalised": {"engine": "jax", "model": "resnet20", "pixels": "standardize", "dataset": "digits",
+                       "epochs": 1, "steps": 4},
+    "jax-float64": {"engine": "jax", "model": "dense-128", "dtype": "float64", **IMAGES},
     "mxnet-dense": {"engine": "mxnet", "model": "dense-128", **IMAGES},
     "mxnet-standardized": {"engine": "mxnet", "model": "vgg-small", "pixels": "standardize", **IMAGES},
     "horovod-torch": {"engine": "horovod", "framework": "torch", "model": "dense-128", **IMAGES},
@@ -39,12 +44,17 @@ def ready() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(environments.FOLDER, str(mxnet_environment.HOME))
 
-        def prepared(framework: str | None = None) -> None:
-            """Horovod with a framework, or MXNet."""
-            horovod = horovod_environment
-            if reason := horovod.unavailable(framework) if framework else mxnet_environment.unavailable():
+        def prepared(engine: str, framework: str | None = None) -> None:
+            if engine == "horovod":
+                assert framework is not None
+                if reason := horovod_environment.unavailable(framework):
+                    pytest.skip(reason)
+                horovod_environment.prepare(framework)
+                return
+            own = {"jax": jax_environment, "mxnet": mxnet_environment}[engine]
+            if reason := own.unavailable():
                 pytest.skip(reason)
-            horovod.prepare(framework) if framework else mxnet_environment.prepare()
+            own.prepare()
 
         yield prepared
 
@@ -52,7 +62,7 @@ def ready() -> Any:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_model_is_exported_and_answers_as_its_run_reported(ready: Any, tmp_path: Path, name: str) -> None:
     row = ROWS[name]
-    ready(row.get("framework"))
+    ready(row["engine"], row.get("framework"))
     reported = velodrome.train(velodrome.Job(strategy="single", **row), name=name, runs=tmp_path)
     found = velodrome.export(name, tmp_path)
     assert found["difference"] <= 1e-4
@@ -65,11 +75,12 @@ def test_a_model_is_exported_and_answers_as_its_run_reported(ready: Any, tmp_pat
     assert not list((tmp_path / name / "model").glob(".onnx-*"))
 
 
-def test_a_language_model_of_mxnet_is_exported(ready: Any, tmp_path: Path) -> None:
-    ready()
+@pytest.mark.parametrize(("engine", "model"), [("mxnet", "lstm-small"), ("jax", "lstm-small"), ("jax", "gpt-mini")])
+def test_a_language_model_is_exported(ready: Any, tmp_path: Path, engine: str, model: str) -> None:
+    ready(engine)
     words = np.random.default_rng(1).choice(list("abcdefgh"), (400, 10))
     (tmp_path / "words.txt").write_text("\n".join(" ".join(row) for row in words))
-    job = velodrome.Job(engine="mxnet", strategy="single", model="lstm-small", dataset=f"text:{tmp_path}/words.txt",
+    job = velodrome.Job(engine=engine, strategy="single", model=model, dataset=f"text:{tmp_path}/words.txt",
                         steps=6, epochs=1, batch_size=8, unroll=10)
     velodrome.train(job, name="letters", runs=tmp_path)
     assert velodrome.export("letters", tmp_path)["difference"] <= 1e-4
@@ -81,7 +92,7 @@ def test_a_graph_that_differs_from_the_engine_that_trained_is_not_kept(
     ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch would agree with itself: what counts are the outputs of MXNet."""
-    ready()
+    ready("mxnet")
     velodrome.train(velodrome.Job(strategy="single", **ROWS["mxnet-dense"]), name="odd", runs=tmp_path)
     write_graph = exporting._write_graph
 

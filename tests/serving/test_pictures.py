@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hostile_files import GOOD, HOSTILE, picture
+from hostile_files import GOOD, HOSTILE, picture, turned
 from velodrome.serving import pictures
 from velodrome.serving.model import BadInput
 from velodrome.serving.pictures import decoded
@@ -39,3 +39,18 @@ def test_a_file_of_too_many_bytes_is_refused_before_it_is_looked_at(monkeypatch:
 def test_white_is_the_brightest_byte_of_the_data_set() -> None:
     assert decoded(picture(colour=255), (8, 8, 1), brightest=16).max() == 16
     assert decoded(picture(colour=128), (8, 8, 1), brightest=16).max() == 8
+
+
+@pytest.mark.parametrize(
+    ("orientation", "bright"),
+    [(1, np.s_[:, :3]), (3, np.s_[:, 5:]), (6, np.s_[:3]), (8, np.s_[5:]), (99, np.s_[:, :3])],
+)
+def test_a_photo_is_held_upright_as_its_camera_noted(orientation: int, bright: object) -> None:
+    pixels = decoded(turned(orientation, bright=250), (8, 8, 1))[:, :, 0]
+    assert pixels[bright].min() > 200
+    assert pixels.mean() == pytest.approx(125, abs=15)
+
+
+def test_a_refusal_names_the_limit_that_holds_here() -> None:
+    with pytest.raises(BadInput, match="more than 40,000,000 pixels"):
+        decoded(next(make for name, make, _ in HOSTILE if name == "png that claims 2 billion pixels")(), (8, 8, 1))

@@ -81,6 +81,35 @@ def test_a_head_without_end_is_refused(http: str) -> None:
     assert answer_to(talk, http).startswith(b"HTTP/1.1 4")
 
 
+def test_a_large_head_is_refused_though_it_comes_at_once(http: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"POST /refuse HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * 10_000 + b"\r\n")
+        try:
+            return await reader.read()
+        except OSError:
+            return b"HTTP/1.1 4"
+
+    got = answer_to(talk, http)
+    assert got.startswith(b"HTTP/1.1 4")
+    assert b"too large\n" not in got or b" 431 " in got
+
+
+def test_a_body_behind_a_head_that_came_in_two_parts_is_no_head(http: str) -> None:
+    """Whatever the place at which a connection was cut."""
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        head = b"POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n"
+        for cut in (1, 2, 3, 4):
+            writer.write(head[:-cut])
+            await asyncio.sleep(0.05)
+            writer.write(head[len(head) - cut:] + b"a" * 50_000)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert b" 413 " in answer
+            assert await reader.readexactly(9) == b"too large"
+        return b"all"
+
+    assert answer_to(talk, http) == b"all"
+
+
 def test_an_answer_may_take_longer_than_a_head(http: str) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         body = b"a" * 200_000

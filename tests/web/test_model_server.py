@@ -33,6 +33,24 @@ def post(client: TestClient, content: bytes, model: str = "brightness", path: st
     return client.post(f"{path}?model={model}", files={"file": ("x.png", content, "image/png")})
 
 
+def pixels(number: str) -> bytes:
+    """A picture of 8×8 pixels as JSON, all of them this number."""
+    return f'{{"x": {[[[0]] * 8] * 8}}}'.replace("0", number).encode()
+
+
+def test_numbers_of_a_picture_are_answered_as_the_picture_is(client: TestClient) -> None:
+    wanted = post(client, picture(colour=200)).json()["predictions"]
+    given = client.post("/api/predict", content=pixels("200.0"), headers={"Content-Type": "application/json"})
+    assert given.json()["predictions"] == wanted
+
+
+def test_half_a_surrogate_in_a_text_is_no_failure_of_the_server(client: TestClient) -> None:
+    content = b'{"text": "\\ud800 one"}'
+    answer = client.post("/api/predict?model=counting", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    assert answer.json()["unknown"] == ["\ud800"]
+
+
 def test_a_picture_gets_classes_with_probabilities(client: TestClient) -> None:
     answer = post(client, picture(colour=255))
     assert answer.status_code == 200
@@ -92,6 +110,12 @@ def test_ordinary_pictures_are_answered(client: TestClient, make: Callable[[], b
         ("/api/predict?model=counting", b'{"text": 3}', "application/json", 422),
         ("/api/predict?model=counting", b"abc", "image/png", 415),
         ("/api/predict?model=brightness", b'{"x": [1]}', "application/json", 422),
+        ("/api/predict?model=brightness", pixels("300"), "application/json", 422),
+        ("/api/predict?model=brightness", pixels("-1"), "application/json", 422),
+        ("/api/predict?model=brightness", pixels("1.5"), "application/json", 422),
+        ("/api/predict?model=brightness", pixels("NaN"), "application/json", 422),
+        ("/api/predict?model=line", b'{"\\ud800": 1}', "application/json", 422),
+        ("/api/predict?model=%ff", b"{}", "application/json", 404),
         ("/api/predict", b"abc", "text/plain", 415),
         ("/api/predict", b"abc", "multipart/form-data; boundary=x", 400),
         ("/api/generate", b'{"text": "one"}', "application/json", 422),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,35 @@ Answer = list[dict[str, Any]]
 #: Classes that are listed, unless more are asked for.
 TOP = 10
 _FEW = 64
+_CLASSES = frozenset({"classification", "language-model", "binary", "multi-label"})
 
 
 def answers_of(about: Served, scores: Array, top: int = TOP) -> list[Answer]:
     """For each example, what the model says: classes with probabilities, the most probable first, or numbers."""
+    return [answer_of(about, row, top) for row in numbers_of(about, scores).tolist()]
+
+
+def numbers_of(about: Served, scores: Array) -> Array:
+    """What scores mean, a row for each example: a probability for each class, or numbers in the units of the data."""
     if about.task in ("classification", "language-model"):
-        return _classes(about, probabilities_of(about, scores), top)
+        return probabilities_of(about, scores)
+    flat = scores.reshape(len(scores), -1)
     if about.task == "binary":
-        found = _sigmoid(about, scores).reshape(len(scores), -1)[:, 0]
-        return _classes(about, np.stack([1 - found, found], 1), top)
+        found = _sigmoid(about, flat)[:, :1]
+        return np.concatenate([1 - found, found], 1)
     if about.task == "multi-label":
-        return _classes(about, _sigmoid(about, scores).reshape(len(scores), -1), top)
-    return _numbers(about, scores.reshape(len(scores), -1))
+        return _sigmoid(about, flat)
+    return _in_units(about, flat)
+
+
+def answer_of(about: Served, row: list[float], top: int = TOP) -> Answer:
+    """One row of `numbers_of` in words."""
+    if about.task not in _CLASSES:
+        labels = about.classes if len(about.classes) == len(row) else [f"output {n + 1}" for n in range(len(row))]
+        return [{"name": name, "value": value} for name, value in zip(labels, row, strict=True)]
+    names = about.vocabulary or about.classes
+    return [{"class": names[place] if place < len(names) else str(place), "probability": round(row[place], 6)}
+            for place in _largest(row, top)]
 
 
 def probabilities_of(about: Served, scores: Array) -> Array:
@@ -50,38 +66,22 @@ def _sigmoid(about: Served, scores: Array) -> Array:
     return found
 
 
-def _classes(about: Served, probabilities: Array, top: int) -> list[Answer]:
-    names = about.vocabulary or about.classes
-    width = probabilities.shape[1]
-    if width <= _FEW:
-        # Python sorts a few numbers in a fraction of the time that NumPy takes to begin.
-        rows = probabilities.tolist()
-        places_of = [sorted(range(width), key=row.__getitem__, reverse=True)[:top] for row in rows]
-        return [_listed(names, places, [row[place] for place in places])
-                for places, row in zip(places_of, rows, strict=True)]
-    if width <= top:
-        order = np.argsort(-probabilities, axis=1, kind="stable")
-    else:
-        best = np.argpartition(-probabilities, top, axis=1)[:, :top]
-        by_size = np.argsort(-np.take_along_axis(probabilities, best, 1), axis=1, kind="stable")
-        order = np.take_along_axis(best, by_size, 1)
-    chosen = np.take_along_axis(probabilities, order, 1)
-    return [_listed(names, places, values) for places, values in zip(order.tolist(), chosen.tolist(), strict=True)]
+def _largest(row: list[float], top: int) -> list[int]:
+    """The places of the largest numbers, in order."""
+    width = len(row)
+    if width <= _FEW or width <= top:  # Python sorts a few numbers in a fraction of the time that NumPy takes to begin
+        return sorted(range(width), key=row.__getitem__, reverse=True)[:top]
+    numbers = np.asarray(row)
+    best = np.sort(np.argpartition(-numbers, top)[:top])  # equal ones in the order of the classes
+    found: list[int] = best[np.argsort(-numbers[best], kind="stable")].tolist()
+    return found
 
 
-def _listed(names: Sequence[str], places: Sequence[int], values: Sequence[float]) -> Answer:
-    return [{"class": names[place] if place < len(names) else str(place), "probability": round(value, 6)}
-            for place, value in zip(places, values, strict=True)]
-
-
-def _numbers(about: Served, scores: Array) -> list[Answer]:
+def _in_units(about: Served, scores: Array) -> Array:
     """Predicted numbers in the units of the data: a target that was standardised is brought back."""
-    names, width = about.classes, scores.shape[1]
     scaled = [column for column in Encoding.from_json(about.columns).targets if isinstance(column, Scaled)] \
         if about.columns else []
-    numbers = scores.astype(np.float64)
-    if len(scaled) == width:
+    numbers: Array = scores.astype(np.float64)
+    if len(scaled) == numbers.shape[1]:
         numbers = numbers * [one.deviation for one in scaled] + [one.mean for one in scaled]
-    labels = names if len(names) == width else [f"output {place + 1}" for place in range(width)]
-    return [[{"name": name, "value": value} for name, value in zip(labels, row, strict=True)]
-            for row in numbers.tolist()]
+    return numbers

@@ -6,55 +6,79 @@ Nobody waits for a batch to fill: a lone request is computed at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
 
-from velodrome.serving.model import LARGEST_BATCH, Array, BadInput, LoadedModel
+from velodrome.serving.answers import numbers_of
+from velodrome.serving.model import Array, BadInput, LoadedModel
 
 #: Requests that may wait; more are turned away, so that memory stays bounded.
 MOST_WAITING = 1_024
+#: Requests of a batch: larger ones gain nothing, and the first of them would wait for the last.
+MOST_TOGETHER = 16
+_Waiting = tuple[Mapping[str, Array], "asyncio.Future[list[float]]"]
 
 
 class Batcher:
-    """A model behind a queue; one call of it at a time."""
+    """A model behind a queue; as many calls of it at a time as it has cores for."""
 
-    def __init__(self, model: LoadedModel, executor: Executor) -> None:
-        self._model, self._executor = model, executor
-        self._waiting: list[tuple[Mapping[str, Array], asyncio.Future[Array]]] = []
-        self._running: asyncio.Task[None] | None = None
+    def __init__(self, model: LoadedModel, executor: Executor, *, at_once: int = 1) -> None:
+        self._model, self._executor, self._free = model, executor, at_once
+        self._waiting: deque[_Waiting] = deque()
+        self._running: set[asyncio.Task[None]] = set()
 
-    async def scores(self, inputs: Mapping[str, Array]) -> Array:
-        """The scores of one example, a batch of one."""
+    async def numbers(self, inputs: Mapping[str, Array]) -> list[float]:
+        """The numbers of one example, a batch of one, as `numbers_of` makes them."""
         if len(self._waiting) >= MOST_WAITING:
             raise BadInput("too many requests are waiting: try again in a moment", 503)
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Array] = loop.create_future()
+        answer: asyncio.Future[list[float]] = loop.create_future()
         self._waiting.append((inputs, answer))
-        if self._running is None:
-            self._running = loop.create_task(self._work())
+        if self._free:
+            self._free -= 1
+            task = loop.create_task(self._work())
+            self._running.add(task)  # the loop itself holds tasks weakly
+            task.add_done_callback(self._running.discard)
         return await answer
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                some, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
-                some = [(inputs, answer) for inputs, answer in some if not answer.done()]  # who gave up needs none
-                if not some:
-                    continue
-                try:
-                    joined = {name: np.concatenate([inputs[name] for inputs, _ in some]) for name in some[0][0]} \
-                        if len(some) > 1 else some[0][0]
-                    found = await loop.run_in_executor(self._executor, self._model.scores, joined)
-                except Exception as error:  # of the runtime: each request gets it
-                    for _, answer in some:
-                        if not answer.done():
-                            answer.set_exception(error)
-                    continue
-                for place, (_, answer) in enumerate(some):
-                    if not answer.done():
-                        answer.set_result(found[place : place + 1])
+                some: list[_Waiting] = []
+                while self._waiting and len(some) < MOST_TOGETHER:
+                    one = self._waiting.popleft()
+                    if not one[1].done():  # who gave up needs none
+                        some.append(one)
+                if some:
+                    await self._answer(loop, some)
         finally:
-            self._running = None
+            self._free += 1
+
+    async def _answer(self, loop: asyncio.AbstractEventLoop, some: Sequence[_Waiting]) -> None:
+        try:
+            found = await loop.run_in_executor(self._executor, self._computed, [inputs for inputs, _ in some])
+        except Exception as error:  # of the runtime: each request gets it
+            for _, answer in some:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for (_, answer), row in zip(some, found, strict=True):
+            if answer.done():
+                continue
+            if row is None:
+                answer.set_exception(BadInput("the model's answer to this is not a finite number"))
+            else:
+                answer.set_result(row)
+
+    def _computed(self, examples: Sequence[Mapping[str, Array]]) -> list[list[float] | None]:
+        """For each example its numbers, or None if some are not finite."""
+        joined = {name: np.concatenate([one[name] for one in examples]) for name in examples[0]} \
+            if len(examples) > 1 else examples[0]
+        with np.errstate(invalid="ignore"):
+            numbers = numbers_of(self._model.about, self._model.scores(joined))
+        finite = np.isfinite(numbers).all(1).tolist()
+        return [row if good else None for row, good in zip(numbers.tolist(), finite, strict=True)]

@@ -69,11 +69,23 @@ def _row(about: Served, row: Mapping[Any, Any]) -> dict[str, Array]:
     return encoded
 
 
+def _check_range(name: str, array: Array, dtype: str) -> None:
+    """Refuse what a whole number of this type cannot hold: it would become another one."""
+    if np.dtype(dtype).kind not in "iu" or not array.size:
+        return
+    limits = np.iinfo(dtype)
+    if not (np.isfinite(array).all() and array.min() >= limits.min and array.max() <= limits.max):
+        raise BadInput(f"input {name!r} takes whole numbers from {limits.min} to {limits.max}")
+    if array.dtype.kind == "f" and (array != np.rint(array)).any():
+        raise BadInput(f"input {name!r} takes whole numbers, and one of them has a fraction")
+
+
 def _numbers(name: str, given: Any, shape: tuple[int, ...], dtype: str) -> Array:
     try:
         array = np.asarray(given)
         if array.dtype.kind not in "biuf" or array.size > _MOST_NUMBERS:
             raise ValueError
+        _check_range(name, array, dtype)
         array = array.astype(dtype)
     except (ValueError, TypeError, OverflowError):
         raise BadInput(f"input {name!r} takes numbers of shape {shape}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,8 @@ from velodrome.models.served import EXAMPLES, ONNX, SERVED, Served
 Array = NDArray[Any]
 #: Examples of a call: more would need more memory and be no faster.
 LARGEST_BATCH = 64
+#: Seconds of one example on one core above which its answer is divided among all cores.
+_LONG = 0.02
 
 
 class BadInput(VelodromeError):
@@ -88,6 +91,21 @@ class LoadedModel:
         )
         return found
 
+    def seconds_of_one(self) -> float:
+        """How long one example of zeros takes; nothing where the graph has a state, which is read word by word."""
+        if self.about.state or self.about.kind == "text":
+            return 0.0
+        seconds = []
+        try:
+            zeros = {one.name: np.zeros((1, *one.shape), one.dtype) for one in self.about.inputs}
+            for _ in range(2):  # the first call also sets up
+                began = time.perf_counter()
+                self.scores(zeros)
+                seconds.append(time.perf_counter() - began)
+        except Exception:  # of the runtime: zeros may be no input of a user's own model
+            return 0.0
+        return min(seconds)
+
     @cached_property
     def examples(self) -> dict[str, Array]:
         """Examples of the test set: inputs as `in:NAME`, targets as `y:NAME`; none if the file is gone."""
@@ -106,6 +124,19 @@ class LoadedModel:
             return None
         height, width, channels = one.shape
         return height, width, channels
+
+
+def load_for_requests(folder: Path, name: str) -> tuple[LoadedModel, int]:
+    """A model for many requests, and how many calls of it run at a time.
+
+    Threads that share one call wait for one another; calls side by side do not, and answer more requests. A large
+    model is divided among the cores nevertheless, because a lone request would take long.
+    """
+    cores = len(os.sched_getaffinity(0))
+    model = LoadedModel(folder, name, threads=1)
+    if cores == 1 or model.seconds_of_one() <= _LONG:
+        return model, cores
+    return LoadedModel(folder, name, threads=cores), 1
 
 
 _TYPES = {

@@ -18,11 +18,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.printable import printable
+from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.security import Guard, Security, csrf_of
 
 #: Kinds of static files; nothing else is served.
@@ -34,14 +36,16 @@ Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 def make_app(
     routes: Sequence[BaseRoute], security: Security, *, navigation: Sequence[tuple[str, str]] = (),
     lifespan: Lifespan | None = None, state: Mapping[str, Any] | None = None,
+    direct: Mapping[str, ASGIApp] | None = None,
 ) -> Starlette:
     """An application with these routes, our static files and error pages, behind the guard.
 
     `navigation` has the addresses and names of the links on top of every page. `state` becomes `request.app.state`.
+    What is posted to the paths of `direct` goes there straight behind the guard, without routing.
     """
     app = Starlette(
         routes=[*routes, Route("/static/{path:path}", static), Route("/favicon.ico", favicon)],
-        middleware=[Middleware(Guard, security=security)],
+        middleware=[Middleware(Guard, security=security, direct=direct)],
         exception_handlers={
             HTTPException: _http_error, VelodromeError: _velodrome_error, Exception: _unexpected,
         },
@@ -130,7 +134,7 @@ def wants_json(request: Request) -> bool:
 def failure(request: Request, status: int, text: str, **more: Any) -> Response:
     """An error as a page with a sentence, or as JSON for what a program asked."""
     if wants_json(request):
-        return JSONResponse({"error": printable(text), **more}, status)
+        return JsonAnswer({"error": printable(text), **more}, status)
     return page(request, "error.html", status=status, code=status, text=text)
 
 

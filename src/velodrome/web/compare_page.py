@@ -10,7 +10,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.analysis.configuration import text_of
@@ -21,6 +21,7 @@ from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.web.app import page
 from velodrome.web.finding import run_named
+from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.live_run import LiveRun
 
 MOST_RUNS = 12
@@ -116,7 +117,7 @@ def _ratio(line: Line) -> str:
 async def curves(request: Request) -> Response:
     names = _names(request)
     found = [await run_in_threadpool(run_named, request, name) for name in names]
-    return JSONResponse({"runs": await run_in_threadpool(_curves, names, found)})
+    return JsonAnswer({"runs": await run_in_threadpool(_curves, names, found)})
 
 
 def _curves(names: Sequence[str], found: Sequence[Found]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, cast
 #: Bytes of a request's line and headers, and seconds to send them.
 MOST_HEAD_BYTES = 64 << 10
 HEAD_SECONDS = 20.0
+_HEAD_END = b"\r\n\r\n"
 _SENTENCE = b"The headers of the request are too large.\n"
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
@@ -27,7 +28,7 @@ def limited_protocol(most_bytes: int = MOST_HEAD_BYTES, seconds: float = HEAD_SE
     in_c = hasattr(base, "on_headers_complete")
 
     class Limited(base):  # type: ignore[misc]
-        _in_head, _head_bytes = in_c, 0
+        _in_head, _head_bytes, _last = in_c, 0, b""
         _give_up: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -44,15 +45,17 @@ def limited_protocol(most_bytes: int = MOST_HEAD_BYTES, seconds: float = HEAD_SE
 
         def on_message_complete(self) -> None:
             super().on_message_complete()
-            self._in_head, self._head_bytes = True, 0
+            self._in_head, self._head_bytes, self._last = True, 0, b""
 
         def data_received(self, data: bytes) -> None:
             if self._in_head:
+                end = (self._last + data).find(_HEAD_END)  # which may have come in two parts
+                self._head_bytes += len(data) if end < 0 else end
+                self._last = data[-3:] if end < 0 else b""
                 if self._head_bytes > most_bytes:
                     self.transport.write(_TOO_LARGE)
                     self.transport.close()
                     return
-                self._head_bytes += len(data)
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self._wait_no_more()  # a request is being answered

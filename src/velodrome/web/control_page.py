@@ -10,7 +10,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.cluster.registry import DEFAULT
@@ -20,6 +20,7 @@ from velodrome.web import form
 from velodrome.web.app import failure, page
 from velodrome.web.control import Control
 from velodrome.web.finding import race_of, run_of
+from velodrome.web.json_answer import JsonAnswer
 
 #: Seconds to send the fields of a form.
 _BODY_SECONDS = 20.0
@@ -55,7 +56,7 @@ async def _fields(request: Request) -> dict[str, Any]:
 async def check(request: Request) -> Response:
     """What a form stands for, while it is filled in. Starts nothing."""
     given = await _fields(request)
-    return JSONResponse((await run_in_threadpool(form.check, given, request.app.state.runs)).as_json())
+    return JsonAnswer((await run_in_threadpool(form.check, given, request.app.state.runs)).as_json())
 
 
 async def start(request: Request) -> Response:
@@ -63,19 +64,19 @@ async def start(request: Request) -> Response:
     runs: Path = request.app.state.runs
     checked = await run_in_threadpool(form.check, given, runs)
     if checked.errors or checked.name is None:
-        return JSONResponse({**checked.as_json(), "error": "The race was not started."}, 422)
+        return JsonAnswer({**checked.as_json(), "error": "The race was not started."}, 422)
     control: Control = request.app.state.control
     if RunFolder(runs / checked.name).is_locked():
         errors = {"name": f"The race {checked.name!r} is running already."}
-        return JSONResponse({**checked.as_json(), "errors": errors, "error": "The race was not started."}, 409)
+        return JsonAnswer({**checked.as_json(), "errors": errors, "error": "The race was not started."}, 409)
     # In this thread: a process dies with the thread that started it if it asks for that.
     command = control.start(checked.words)
     if not await control.begun(command, runs / checked.name):
         complaint = command.complaint()
-        return JSONResponse(
+        return JsonAnswer(
             {**checked.as_json(), "errors": form.errors_of(complaint), "error": "The race was not started."}, 422,
         )
-    return JSONResponse({**checked.as_json(), "address": f"/races/{checked.name}"}, 202)
+    return JsonAnswer({**checked.as_json(), "address": f"/races/{checked.name}"}, 202)
 
 
 async def stop_race(request: Request) -> Response:
@@ -90,7 +91,7 @@ async def stop_run(request: Request) -> Response:
 
 async def _stop(request: Request, path: Path) -> Response:
     await run_in_threadpool(request.app.state.control.stop, path)
-    return JSONResponse({"stopping": path.name}, 202)
+    return JsonAnswer({"stopping": path.name}, 202)
 
 
 def _elsewhere(path: Path) -> str | None:
@@ -121,7 +122,7 @@ async def _resume(request: Request, path: Path, words: list[str]) -> Response:
     command = control.start(words)
     if not await control.begun(command, path):
         return failure(request, 422, command.complaint())
-    return JSONResponse({"resumed": path.name}, 202)
+    return JsonAnswer({"resumed": path.name}, 202)
 
 
 ROUTES = (

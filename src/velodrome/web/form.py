@@ -32,6 +32,8 @@ OF_RACE = ("repeat", "until_sure", "budget", "max_repeat", "objective", "toleran
 #: Shown at once; all others are folded.
 COMMON = ("dataset", "model", "engine", "workers", "batch_size", "epochs", "learning_rate", "target")
 _MOST_TEXT = 2000
+#: What a command line can hold: no zeros and no halves of surrogates.
+_PASSED = re.compile("[^\0\ud800-\udfff]*")
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 Kind = Literal["text", "number", "choice", "flag", "lines"]
 
@@ -141,7 +143,7 @@ def check(given: Mapping[str, Any], runs: Path) -> Checked:
     for name, value in given.items():
         if name not in known:
             errors[""] = f"There is no field {str(name)[:60]!r}."
-        elif not isinstance(value, str) or len(value) > _MOST_TEXT or "\0" in value:
+        elif not isinstance(value, str) or len(value) > _MOST_TEXT or not _PASSED.fullmatch(value):
             errors[name] = f"Give a text of at most {_MOST_TEXT} characters."
         elif value.strip():
             texts[name] = value.strip()

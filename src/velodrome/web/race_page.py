@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from velodrome import files
@@ -13,6 +16,7 @@ from velodrome.run.listing import Found
 from velodrome.run.yaml_files import LARGEST
 from velodrome.web.app import page
 from velodrome.web.finding import race_of
+from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.watch import Watch
 
 
@@ -34,13 +38,18 @@ async def show(request: Request) -> Response:
     groups = dict.fromkeys(f"{job['label']}, {job['workers']} worker{'' if job['workers'] == 1 else 's'}"
                            for job in jobs if job["workers"])
     return page(request, "race.html", race=state["race"], jobs=jobs, groups=list(groups), standing=state["standing"],
-                text=text, folder=str(request.app.state.runs))
+                text=text, again=_again(watch.path))
+
+
+def _again(race: Path) -> str:
+    """The command that runs what a race is missing, from any folder."""
+    return shlex.join(["velodrome", "race", str(race / "race.yaml"), "--name", race.name, "--runs", str(race.parent)])
 
 
 async def state(request: Request) -> Response:
     watch = await _watch(request)
     await watch.refresh()
-    return JSONResponse(watch.state())
+    return JsonAnswer(watch.state())
 
 
 async def stream(request: Request) -> Response:

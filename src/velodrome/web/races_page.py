@@ -10,12 +10,13 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from velodrome.run.listing import STATUSES
 from velodrome.web.app import page
 from velodrome.web.index import Listed, RunIndex
+from velodrome.web.json_answer import JsonAnswer
 
 #: Rows of a page; the others are found by searching or on the next page.
 ROWS = 1000
@@ -52,12 +53,12 @@ async def show(request: Request) -> Response:
 
 async def races(request: Request) -> Response:
     listed, _ = await _listed(request, "race")
-    return JSONResponse({"races": listed.rows, "found": listed.found})
+    return JsonAnswer({"races": listed.rows, "found": listed.found})
 
 
 async def runs(request: Request) -> Response:
     listed, _ = await _listed(request)
-    return JSONResponse({"runs": listed.rows, "found": listed.found, "total": listed.total})
+    return JsonAnswer({"runs": listed.rows, "found": listed.found, "total": listed.total})
 
 
 async def stream(request: Request) -> Response:

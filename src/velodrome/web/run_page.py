@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.recipe import DESCRIPTION
+from velodrome.printable import shown
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
-from velodrome.web import logs, run_view, wrong_images
+from velodrome.web import logs, run_view, wording, wrong_images
 from velodrome.web.app import page
 from velodrome.web.board import Boards
 from velodrome.web.finding import full_name, run_of
+from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.security import host_name, is_loopback
+
+T = TypeVar("T")
 
 
 async def show(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    return page(request, "run.html", **await run_in_threadpool(_content, found), run=full_name(request),
-                race=request.path_params.get("race"))
+    names = {"run": full_name(request), "race": request.path_params.get("race")}
+    return await run_in_threadpool(
+        _readable, lambda found: page(request, "run.html", **_content(found), **names), found
+    )
+
+
+def _readable(read: Callable[[Found], T], found: Found) -> T:
+    """What a function reads of a run, or an answer that says how to find out what is wrong with its files."""
+    from jinja2 import UndefinedError
+
+    try:
+        return read(found)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, UndefinedError) as error:
+        command = shlex.join(["velodrome", "runs", "check", str(found.path)])
+        raise HTTPException(422, f"The files of {shown(found.name)!r} are not those of a run ({shown(error)}): "
+                            f"{command} says what is wrong.") from error
 
 
 def _content(found: Found) -> dict[str, Any]:
@@ -57,7 +76,7 @@ def _content(found: Found) -> dict[str, Any]:
 
 async def view(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    return JSONResponse(await run_in_threadpool(run_view.run_view, found.path))
+    return JsonAnswer(await run_in_threadpool(_readable, lambda found: run_view.run_view(found.path), found))
 
 
 async def stream(request: Request) -> Response:
@@ -71,7 +90,7 @@ async def stream(request: Request) -> Response:
 async def log_lines(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
     query = request.query_params
-    return JSONResponse(await run_in_threadpool(
+    return JsonAnswer(await run_in_threadpool(
         logs.search, found.path, query.get("q", "")[:200], query.get("process", "")[:120]
     ))
 
@@ -80,13 +99,13 @@ async def wrong(request: Request) -> Response:
     """The test images that were classified wrongly, or why they cannot be shown."""
     found = await run_in_threadpool(run_of, request)
     try:
-        shown = await run_in_threadpool(_wrong, found)
+        mistakes = await run_in_threadpool(_wrong, found)
     except VelodromeError as error:
-        return JSONResponse({"images": [], "reason": str(error)})
-    base = f"/api/runs/{full_name(request)}/images"
-    return JSONResponse({"count": shown.count, "total": shown.total, "images": [
+        return JsonAnswer({"images": [], "reason": str(error)})
+    base = f"/api/runs/{wording.path(full_name(request))}/images"
+    return JsonAnswer({"count": mistakes.count, "total": mistakes.total, "images": [
         {"address": f"{base}/{place}", "place": place, "class": name}
-        for place, name in zip(shown.places, shown.classes, strict=True)
+        for place, name in zip(mistakes.places, mistakes.classes, strict=True)
     ]})
 
 
@@ -115,7 +134,7 @@ async def tensorboard(request: Request) -> Response:
         raise BadRequest("TensorBoard listens on loopback only, and you look from another machine: start it yourself "
                          f"with tensorboard --logdir {found.path / 'tensorboard'}")
     boards: Boards = request.app.state.boards
-    return JSONResponse({"address": await boards.address(found.path / "tensorboard")})
+    return JsonAnswer({"address": await boards.address(found.path / "tensorboard")})
 
 
 def _routes() -> list[BaseRoute]:

@@ -9,12 +9,13 @@ import hmac
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,6 +35,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+_NOT_STORED = (b"cache-control", b"no-store")
 #: Carries the token of the page in requests that start or stop something. A form of another site cannot set it.
 CSRF_HEADER = "X-Velodrome-CSRF"
 COOKIE = "velodrome_token"
@@ -77,7 +80,7 @@ class Security:
         return name in self.names or (self.token is not None and _is_address(name))
 
     def most_bytes(self, path: str) -> int:
-        return dict(self.uploads).get(path, MOST_BYTES)
+        return next((size for one, size in self.uploads if one == path), MOST_BYTES)
 
 
 def is_loopback(host: str) -> bool:
@@ -94,6 +97,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=256)
 def host_name(header: str) -> str:
     """The name in a Host header without its port; empty if there is none that can be trusted."""
     header = header.strip().lower()
@@ -111,8 +115,8 @@ def host_name(header: str) -> str:
 class Guard:
     """Refuses requests that a page of this server would not make, before they reach any route."""
 
-    def __init__(self, app: ASGIApp, security: Security) -> None:
-        self.app, self.security = app, security
+    def __init__(self, app: ASGIApp, security: Security, direct: Mapping[str, ASGIApp] | None = None) -> None:
+        self.app, self.security, self.direct = app, security, dict(direct or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -124,11 +128,9 @@ class Guard:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-                if "cache-control" not in headers:
-                    headers["Cache-Control"] = "no-store"
+                headers = message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append(_NOT_STORED)
             await send(message)
 
         refusal = self._refusal(scope)
@@ -136,7 +138,8 @@ class Guard:
             await refusal(scope, receive, answer)
             return
         limit = self.security.most_bytes(scope["path"])
-        await self.app(scope, _limited(receive, limit), answer)
+        app = self.direct.get(scope["path"], self.app) if scope["method"] == "POST" else self.app
+        await app(scope, _limited(receive, limit), answer)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that is refused; None if it may pass."""

@@ -19,6 +19,7 @@ from velodrome.serving.model import is_exported
 from velodrome.web import model_api
 from velodrome.web.app import make_app, page
 from velodrome.web.model_facts import facts_of
+from velodrome.web.predicting import PREDICT, Predict
 from velodrome.web.security import Security
 from velodrome.web.served_models import ServedModels
 
@@ -55,7 +56,8 @@ def serve_app(
         host, open_posts=model_api.OPEN_POSTS, uploads=model_api.UPLOADS
     )
     routes = [Route("/", show), *model_api.ROUTES]
-    return make_app(routes, guarded, lifespan=lifespan, state={"models": models})
+    direct = {PREDICT: Predict()}
+    return make_app(routes, guarded, lifespan=lifespan, state={"models": models}, direct=direct)
 
 
 async def show(request: Request) -> Response:

@@ -17,7 +17,7 @@ from velodrome.api.runs import locate_run
 from velodrome.errors import VelodromeError
 from velodrome.run.store import LARGEST_RESULT
 from velodrome.serving.batching import Batcher
-from velodrome.serving.model import BadInput, LoadedModel, is_exported
+from velodrome.serving.model import BadInput, LoadedModel, is_exported, load_for_requests
 
 #: Seconds that an export may take, and that a request waits for a model that is being prepared.
 EXPORT_SECONDS = 600.0
@@ -49,7 +49,7 @@ class ServedModels:
         self.slots = {name: Slot(name, locate_run(runs, name)) for name in dict.fromkeys(names)}
         self._runs, self._mirror = runs, mirror
         #: Decoding and forward passes; both leave Python's lock most of the time.
-        self.computing = ThreadPoolExecutor(max(2, len(self.slots)), "model")
+        self.computing = ThreadPoolExecutor(max(cores, len(self.slots)), "model")
         self.decoding = ThreadPoolExecutor(cores, "decode")
         #: Work that takes longer than a request should wait behind: maps and generated text.
         self.patient = ThreadPoolExecutor(1, "patient")
@@ -82,8 +82,8 @@ class ServedModels:
 
     def _load(self, slot: Slot) -> None:
         try:
-            slot.model = LoadedModel(slot.path / "model", slot.name)
-            slot.batcher = Batcher(slot.model, self.computing)
+            slot.model, at_once = load_for_requests(slot.path / "model", slot.name)
+            slot.batcher = Batcher(slot.model, self.computing, at_once=at_once)
             slot.status = "ready"
             slot.test = _test_of(slot.path)
         except VelodromeError as error:

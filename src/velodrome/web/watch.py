@@ -8,7 +8,6 @@ since the id that it has seen, or everything, so nothing is lost however long th
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from velodrome.run.store import RunFolder
 from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec.race import Race
 from velodrome.spec.race_names import expand
+from velodrome.web.json_answer import encoded
 from velodrome.web.live_run import LiveRun
 from velodrome.web.standings import standing_of
 
@@ -163,7 +163,7 @@ class Watch:
     def message(self, since: int) -> bytes:
         """The same as bytes of a server-sent event; pages that have seen the same share it."""
         if self._message is None or self._message[:2] != (since, self.version):
-            text = json.dumps(self.state(since), separators=(",", ":"))
+            text = encoded(self.state(since))
             event = f"id: {self.boot}-{self.version}\nevent: state\ndata: {text}\n\n"
             self._message = (since, self.version, event.encode())
         return self._message[2]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -70,7 +72,12 @@ def code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+def path(name: str) -> str:
+    """A name as part of an address, its slashes kept."""
+    return quote(os.fsencode(name), safe="/")
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "code": code, "duration": duration, "number": number, "share": share, "quality": quality, "moment": moment,
-    "size": size,
+    "size": size, "path": path,
 }

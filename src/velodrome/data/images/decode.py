@@ -28,6 +28,8 @@ LARGEST_FILE = 256 << 20
 #: As many as Pillow itself takes without a warning.
 MOST_PIXELS = 89_478_485
 _ORIENTATION = 0x0112
+#: Where Pillow finds the orientation.
+_NOTES = frozenset({"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"})
 _GREY = {"1", "L", "LA", "I;16", "I;16B", "I;16L", "I;16N"}
 _COLOUR = {"P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"}
 _CHUNK = 32
@@ -83,7 +85,9 @@ def decode(
                 image.draft(image.mode, (2 * width, 2 * height))  # a JPEG decodes to a half or quarter for free
             with _exclusive_if_large(image):
                 image.load()
-                upright = _plain(ImageOps.exif_transpose(image) if _may_be_turned(image) else image, channels)
+                if _may_be_turned(image):
+                    ImageOps.exif_transpose(image, in_place=True)
+                upright = _plain(image, channels)
                 if upright.size != (width, height):
                     upright = upright.resize((width, height), Image.Resampling.BILINEAR)
                 return np.asarray(upright, dtype=np.uint8).reshape(height, width, channels)
@@ -91,7 +95,7 @@ def decode(
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder
         if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-            raise TooManyPixels(_reason(error)) from None
+            raise TooManyPixels(f"more than {most_pixels:,} pixels") from None
         raise Unreadable(_reason(error)) from None
 
 
@@ -100,8 +104,8 @@ def _exclusive_if_large(image: Image.Image) -> AbstractContextManager[object]:
 
 
 def _may_be_turned(image: Image.Image) -> bool:
-    """Cameras write these; for a PNG the whole image would have to be decoded."""
-    return image.format in ("JPEG", "TIFF", "WEBP")
+    """Cameras write these, into notes that many files lack; for a PNG the whole image would have to be decoded."""
+    return image.format == "TIFF" or (image.format in ("JPEG", "WEBP") and not _NOTES.isdisjoint(image.info))
 
 
 def _opened(stream: IO[bytes], size: int, most_pixels: int = MOST_PIXELS) -> Image.Image:
@@ -122,7 +126,8 @@ def _plain(image: Image.Image, channels: int) -> Image.Image:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("P", "PA"):
         image = image.convert("RGBA")
-    return image.convert("L" if channels == 1 else "RGB")
+    mode = "L" if channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _reason(error: Exception) -> str:

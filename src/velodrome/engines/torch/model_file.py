@@ -129,12 +129,18 @@ def load(folder: Path) -> nn.Module:
         return language.eval()
     if about.get("kind") == "arrays":
         return _load_arrays(folder, about)
-    model = network.make(about["model"], about.get("model_args", {}), tuple(about["input_shape"]), about["classes"])
+    shape, stored = tuple(about["input_shape"]), load_file(folder / WEIGHTS)
+    if about.get("engine") == "jax":  # with the same names and layouts, but for images with channels last
+        shape = (shape[2], *shape[:2])
+    model = network.make(about["model"], about.get("model_args", {}), shape, about["classes"])
     model = model.to(torch.float64 if about["dtype"] == "float64" else torch.float32)
     trial.initialise(about["model"], model, lambda: torch.zeros(
-        about.get("only_batch") or 1, *about["input_shape"], dtype=getattr(torch, about["dtype"])
+        about.get("only_batch") or 1, *shape, dtype=getattr(torch, about["dtype"])
     ))
-    model.load_state_dict(load_file(folder / WEIGHTS), strict=about.get("strict", True))
+    if about.get("engine") == "jax":  # which does not count the batches that it normalised
+        counted = {name: one for name, one in model.state_dict().items() if name.endswith(".num_batches_tracked")}
+        stored = {**counted, **stored}
+    model.load_state_dict(stored, strict=about.get("strict", True))
     return model.eval()
 
 

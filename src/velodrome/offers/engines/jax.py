@@ -44,5 +44,6 @@ ENGINE = Engine(
         pythons=("3.11", "3.12", "3.13"),
     ),
     without=("accumulate", "transform", "keep_going"),
+    exported_by="torch",
     forks=False,
 )

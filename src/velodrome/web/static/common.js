@@ -4,6 +4,9 @@ export const $ = (selector, within = document) => within.querySelector(selector)
 export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 export const ABSENT = "–";
 
+// A name as part of an address, its slashes kept.
+export const path = (name) => name.split("/").map(encodeURIComponent).join("/");
+
 export async function post(address, body) {
   const headers = { "X-Velodrome-CSRF": $('meta[name="csrf"]').content };
   if (body !== undefined) headers["Content-Type"] = "application/json";

@@ -1,5 +1,5 @@
 // The page of a race while it runs: each message has the whole of what changed, so that it can be drawn at once.
-import { $, ABSENT, comparing, duration, element, follow, number, post, quality, setText } from "./common.js";
+import { $, ABSENT, comparing, duration, element, follow, number, path, post, quality, setText } from "./common.js";
 import { IntervalPlot, LinePlot, looks } from "./plots.js";
 
 const name = $("#race").dataset.race;
@@ -26,14 +26,14 @@ function row(job) {
     found.dataset.job = job;
     $("progress", found).setAttribute("aria-label", `Progress of ${job}`);
     const link = $("a", found);
-    link.href = `/runs/${name}/${job}`;
+    link.href = `/runs/${path(name)}/${path(job)}`;
     link.textContent = job;
     $("#jobs tbody").append(found);
   }
   if (!$("input", found)) $(".pick", found).append(element("input", { type: "checkbox", name: "run", value: `${name}/${job}`, "aria-label": `Select ${job} for comparison` }));
   if (!$("a", found)) {
     const head = $("th", found);
-    head.firstChild.replaceWith(element("a", { href: `/runs/${name}/${job}` }, job));
+    head.firstChild.replaceWith(element("a", { href: `/runs/${path(name)}/${path(job)}` }, job));
   }
   return found;
 }
@@ -135,7 +135,7 @@ function later() {
   requestAnimationFrame(() => { asked = false; draw(); });
 }
 
-follow(`/api/races/${name}/stream`, {
+follow(`/api/races/${path(name)}/stream`, {
   state(event) {
     const state = JSON.parse(event.data);
     if (state.whole) jobs.clear();
@@ -152,7 +152,7 @@ for (const action of ["stop", "resume"]) {
   $(`#${action}`)?.addEventListener("click", async (event) => {
     const button = event.target;
     button.disabled = true;
-    const answer = await post(`/api/races/${name}/${action}`);
+    const answer = await post(`/api/races/${path(name)}/${action}`);
     button.disabled = false;
     $("#problem").hidden = answer.ok;
     setText($("#problem"), answer.ok ? "" : answer.error);

@@ -1,8 +1,8 @@
 // The page of a run: its timeline, curves, resources, wrong images and logs.
-import { $, duration, element, follow, number, post, setText } from "./common.js";
+import { $, duration, element, follow, number, path, post, setText } from "./common.js";
 import { LinePlot, Timeline } from "./plots.js";
 
-const head = $("#run"), name = head.dataset.run, api = `/api/runs/${name}`;
+const head = $("#run"), name = head.dataset.run, api = `/api/runs/${path(name)}`;
 const mebibytes = (values) => values.map((value) => value / 2 ** 20);
 const time = "seconds since the run began";
 const empty = head.dataset.status === "running" ? "No data yet" : "This run recorded none";
