@@ -8,6 +8,7 @@ page from both.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import dataclass
@@ -81,11 +82,13 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 def record(row: Row, kind: Kind, figures: dict[str, Any]) -> None:
-    """Note figures of a row; rows that the registry no longer has are dropped."""
+    """Note figures of a row; rows that the registry no longer has are dropped. Several tests may record at once."""
     known = {one.name for one in rows()}
-    found = {name: kinds for name, kinds in recorded().items() if name in known}
-    found.setdefault(row.name, {})[kind] = figures
-    FILE.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    with (FILE.parent / "engine_matrix.py").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = {name: kinds for name, kinds in recorded().items() if name in known}
+        found.setdefault(row.name, {})[kind] = figures
+        FILE.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def record_end(row: Row, kind: Literal["kill", "suspend"], sentence: str, seconds: float, limit: float) -> None:
