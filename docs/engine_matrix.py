@@ -84,7 +84,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 def record(row: Row, kind: Kind, figures: dict[str, Any]) -> None:
     """Note figures of a row; rows that the registry no longer has are dropped. Several tests may record at once."""
     known = {one.name for one in rows()}
-    with (FILE.parent / "engine_matrix.py").open() as lock:
+    with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = {name: kinds for name, kinds in recorded().items() if name in known}
         found.setdefault(row.name, {})[kind] = figures
