@@ -50,10 +50,11 @@ test: lint servers
 coverage: lint servers
 	$(PYTEST) -m "not slow" --cov --cov-fail-under=90
 
-# Engines that the quick tests train with only where they are installed.
+# Engines that the quick tests train with only where they are installed. Horovod is compiled, for some minutes.
 engines: $(READY)
 	@$(INSTALL) '.[deepspeed]' || echo "DeepSpeed could not be installed: its tests will be skipped"
 	@$(BIN)/python tests/servers/jax_environment.py || echo "JAX could not be installed: its tests will be skipped"
+	@$(BIN)/python tests/servers/horovod_environment.py torch tensorflow || echo "Horovod could not be built: its tests will be skipped"
 
 # Slurm comes from Debian's packages.
 slurm: $(READY)

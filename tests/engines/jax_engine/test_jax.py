@@ -199,7 +199,7 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(
     tmp_path: Path, variables: dict[str, str], number: signal.Signals, words: str, rank: int, strategy: str
 ) -> None:
     command = [*COMMAND, "--runs", str(tmp_path), "--name", "hurt", "--dataset", "digits", *JAX, "--strategy", strategy,
-               "--workers", "2", "--epochs", "5000", "--stall-timeout", "40"]  # compiling is no progress
+               "--workers", "2", "--epochs", "5000", "--stall-timeout", "10"]
     running = subprocess.Popen(command, env=variables, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True)
     try:
