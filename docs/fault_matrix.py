@@ -71,8 +71,9 @@ def matrix_page() -> str:
     cells = recorded()
     parts = ["""# Faults
 
-What a run ends with when something breaks, under each launcher. Every cell was caused for real by a test, and ended
-within its limit with the sentence shown: which process on which host, and what happened. Nothing was left running.
+What a run ends with when something breaks, under each launcher. What is recorded here was caused for real by a test,
+and ended within its limit with the sentence shown: which process on which host, and what happened. Nothing was left
+running.
 """]
     for fault, title in FAULTS.items():
         parts.append(f"## {title[0].upper()}{title[1:]}\n")
@@ -84,5 +85,7 @@ within its limit with the sentence shown: which process on which host, and what 
                 rows.append(f"| {launcher} | {cell['seconds']:g} s | {cell['limit']:g} s | {sentence} |")
             elif fault in impossible:
                 rows.append(f"| {launcher} | | | cannot happen: {impossible[fault]} |")
+            else:
+                rows.append(f"| {launcher} | | | not recorded yet |")
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)

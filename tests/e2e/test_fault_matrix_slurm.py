@@ -77,7 +77,7 @@ def test_a_server_or_chief_that_is_killed(
 def test_a_daemon_that_is_killed(velodrome: Any, scene: Scene, slurm: server.Slurm, on: str) -> None:
     try:
         fails(velodrome, scene, "kill daemon", scene.words(*TORCH, "--on", on), lambda: slurm.kill_daemon("n2"),
-              SLURMD + 60 + SLACK, "n2", "a node failed (NODE_FAIL)")
+              SLURMD + 60 + SLACK, "worker 1 on n2", "node 'n2' failed (NODE_FAIL)")
     finally:
         slurm.start_daemon("n2")
 
@@ -85,7 +85,7 @@ def test_a_daemon_that_is_killed(velodrome: Any, scene: Scene, slurm: server.Slu
 def test_a_node_that_is_cut_off(velodrome: Any, scene: Scene, slurm: server.Slurm, on: str) -> None:
     try:
         fails(velodrome, scene, "partition", scene.words(*TORCH, "--on", on), lambda: slurm.cut("n2"),
-              SLURMD + 60 + SLACK, "n2")
+              SLURMD + 60 + SLACK, "worker 1 on n2", "n2 is cut off from the others")
     finally:
         slurm.heal("n2")
 

@@ -22,7 +22,7 @@ from velodrome.cluster.emulated.nodes import Network, missing_tools
 from velodrome.cluster.emulated.request import EmulatedCluster
 
 _PORT = 6379
-_START_SECONDS = 180.0
+_START_SECONDS = 120.0
 _SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
@@ -54,9 +54,10 @@ class RayHosts:
                     f"--temp-dir={self._temporary}"]
             self._start(self.controller, *head)
             self._wait_for(1)
-            for node in self.nodes:
+            for number, node in enumerate(self.nodes, 2):
+                # One after the other: they choose names in the same folder.
                 self.start(node.name)
-            self.wait_until_whole()
+                self._wait_for(number)
             self.write_clusters()
         except BaseException:
             self.close()
@@ -95,7 +96,9 @@ class RayHosts:
             if done.stdout.strip() == str(count):
                 return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"Ray has {done.stdout.strip() or 'no'} of {count} nodes: {done.stderr[-500:]}")
+                logs = "\n".join(log.read_text(errors="replace")[-1500:] for log in self.home.glob("ray-*.log"))
+                said = done.stdout.strip() or done.stderr[-300:]
+                raise RuntimeError(f"Ray has {said} of {count} nodes:\n{logs}")
             time.sleep(0.5)
 
     def processes(self, name: str) -> dict[int, str]:

@@ -125,6 +125,8 @@ class Slurm:
         while len(self.run("sinfo", "-h", "-N", "-t", "idle", "-p", "main", "-o", "%n", check=False).split()) < len(
             self.names
         ):
+            for name in self.names:  # one that was down returns when it is told to
+                self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Slurm does not come up: {(self.folder / 'output.log').read_text()[-2000:]}")
             time.sleep(0.2)

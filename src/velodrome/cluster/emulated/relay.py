@@ -63,9 +63,9 @@ async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     outside: asyncio.StreamWriter | None = None
     try:
         host, port = meant_for(writer.get_extra_info("socket"))
-        opening = asyncio.open_connection(host, port)
-        answers, outside = await asyncio.wait_for(opening, _CONNECT_SECONDS)
-        await asyncio.gather(_copy(reader, outside), _copy(answers, writer))
+        answers, there = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_SECONDS)
+        outside = there
+        await asyncio.gather(_copy(reader, there), _copy(answers, writer))
     except (OSError, TimeoutError):
         # Reset rather than closed: the client learns that it has failed.
         with suppress(OSError):

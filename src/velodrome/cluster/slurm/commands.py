@@ -119,6 +119,13 @@ def idle_nodes(partition: str | None) -> int:
     return len({row[0] for row in rows if len(row) == 2 and (partition or row[1].endswith("*"))})
 
 
+def silent_nodes(nodes: Sequence[str]) -> set[str]:
+    """Those of the nodes that do not answer Slurm, or that it has given up."""
+    done = _run(["scontrol", "--oneliner", "show", "node", ",".join(nodes)])
+    rows = re.findall(r"NodeName=(\S+).*?\bState=(\S+)", done.stdout)
+    return {name for name, state in rows if "*" in state or "NOT_RESPONDING" in state or state.startswith("DOWN")}
+
+
 def node_address(node: str) -> str:
     """The address at which Slurm reaches a node; its name if that is not known."""
     done = _run(["scontrol", "--oneliner", "show", "node", node])
