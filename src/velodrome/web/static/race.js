@@ -6,7 +6,7 @@ const name = $("#race").dataset.race;
 comparing();
 const jobs = new Map();
 let race, standing = { rows: [], verdicts: [] };
-const percent = (value) => `${Math.round(100 * value)} %`;
+const percent = (value) => `${Number((100 * value).toFixed(1))} %`;
 const mebibytes = (values) => values.map((value) => value / 2 ** 20);
 
 const accuracy = new LinePlot($("#accuracy"), { x: "epoch", legend: $("#accuracy-legend"), zero: false });
