@@ -175,11 +175,12 @@ def runtime_alone(runs: Path, name: str, files: list[bytes], seconds: float, way
     return Figures(f"{ALONE}, {way}", name, sum(counts) / took, server_microseconds=1e6 * used / sum(counts))
 
 
-def compare(runs: Path, names: list[str], rounds: int, seconds: float) -> list[Figures]:
+def compare(runs: Path, names: list[str], rounds: int, seconds: float, *, without_peers: bool) -> list[Figures]:
     found = []
-    peers = {entry: script for module, (entry, script, _) in PEERS.items() if find_spec(module) is not None}
+    peers = {entry: script for module, (entry, script, _) in PEERS.items()
+             if find_spec(module) is not None and not without_peers}
     for entry, _, install in PEERS.values():
-        if entry not in peers:
+        if entry not in peers and not without_peers:
             print(f"{entry} is not installed, and is not compared: {install}")
     for number in range(rounds):
         for name in names:
@@ -254,6 +255,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="rounds")
     parser.add_argument("--seconds", type=float, default=8.0, help="of load for each server and round")
     parser.add_argument("--minutes", type=float, default=0.0, help="watch memory under load for so long instead")
+    parser.add_argument("--without-peers", action="store_true", help="only velodrome serve and ONNX Runtime")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args()
     names = options.models.split(",")
@@ -263,7 +265,7 @@ def main() -> None:
         result: object = endure(options.runs, names[0], options.minutes)
         print(f"growth after the first quarter: {result['growth_megabytes']:.1f} MB")  # type: ignore[index]
     else:
-        found = compare(options.runs, names, options.repeat, options.seconds)
+        found = compare(options.runs, names, options.repeat, options.seconds, without_peers=options.without_peers)
         for name in names:
             summarize(name, [one for one in found if one.model == name])
         result = [asdict(one) for one in found]

@@ -132,6 +132,15 @@ def many_events(runs: Path, count: int) -> str:
     return f"/runs/long/{folder.name}"
 
 
+def make_stores(folder: Path) -> None:
+    many_runs(folder / "runs", 10_000)
+    for race in range(1000):
+        many_runs(folder / "races" / f"race-{race}", 10)
+        (folder / "races" / f"race-{race}" / "race.yaml").write_text("vary: {workers: [1, 2]}\nrepeat: 5\n")
+    (folder / "page").write_text(many_events(folder / "long", 100_000))
+    os.sync()
+
+
 def live_cost(folder: Path, pages: int, seconds: float) -> float:
     """Share of one core that the server takes while so many pages watch a race whose run reports every second."""
     race = write_race(folder, repeated([1000.0, 1010.0, 990.0], strategy="single"), "live").path
@@ -199,15 +208,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3, help="repetitions [3]")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the live pages are watched [20]")
+    parser.add_argument("--stores", type=Path, help="make the stores here and keep them, or use those that are there")
+    parser.add_argument("--only-stores", action="store_true", help="make the stores, and measure nothing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="velodrome-ui-") as name:
-        folder = Path(name)
-        many_runs(folder / "runs", 10_000)
-        for race in range(1000):
-            many_runs(folder / "races" / f"race-{race}", 10)
-            (folder / "races" / f"race-{race}" / "race.yaml").write_text("vary: {workers: [1, 2]}\nrepeat: 5\n")
-        page = many_events(folder / "long", 100_000)
-        os.sync()
+        folder = options.stores or Path(name)
+        if not (folder / "page").exists():
+            make_stores(folder)
+        if options.only_stores:
+            return 0
+        page = (folder / "page").read_text()
         with browser.chromium() as driver:
             for what, store in (("10,000 runs", folder / "runs"), ("1,000 races of 10 runs", folder / "races")):
                 with served(store) as (address, server):
@@ -224,7 +234,7 @@ def main() -> int:
                 before = used(server)
                 seconds, cost = drawn(driver, address + page, "#cpu canvas"), used(server) - before
             print(f"a run of 100,000 events: drawn after {seconds:.2f} s ({cost:.2f} s of CPU; required: 2)")
-        cost = live_cost(folder / "live", 20, options.seconds)
+        cost = live_cost(Path(name) / "live", 20, options.seconds)
         print(f"20 live pages: {100 * cost:.1f} % of one core (required: 20)")
     return 0
 

@@ -72,6 +72,16 @@ def test_runs_are_listed_shown_compared_and_checked(velodrome, race: Path, runs:
         package.runs.list(runs, status="lost")
 
 
+def test_repetitions_of_one_another_are_compared_as_single_runs(race: Path, runs: Path) -> None:
+    rows = [row for row in package.runs.list(runs, within_races=True) if row["kind"] == "run"]
+    first, second = (row["run"] for row in rows if row["strategy"] == "ddp" and row["run"][-1] in "45")
+    pair = package.runs.compare(first, second, runs)
+    assert [len(side) for side in pair["repetitions"]] == [1, 1]
+    rates = [package.runs.show(name, runs)["throughput"]["examples_per_second"] for name in (first, second)]
+    line = next(line for line in pair["measures"] if line["name"] == "examples_per_second")
+    assert line["values"] == rates
+
+
 def test_runs_are_exported_and_removed(race: Path, runs: Path, tmp_path: Path) -> None:
     table = package.runs.export("made", runs=runs, out=tmp_path / "made.csv")
     assert (table["format"], table["rows"], table["skipped"]) == ("csv", 6, [])

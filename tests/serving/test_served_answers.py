@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from hostile_files import picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
 from velodrome.serving import batching, inputs, language
+from velodrome.serving import model as serving_model
 from velodrome.serving.answers import answers_of
 from velodrome.serving.batching import Batcher
 from velodrome.serving.explain import occlusion
-from velodrome.serving.model import BadInput, LoadedModel
+from velodrome.serving.model import BadInput, LoadedModel, _session, load_for_requests
 
 pytestmark = pytest.mark.unit
 
@@ -125,6 +128,66 @@ def test_requests_that_arrive_together_are_computed_together_and_get_their_own_a
     assert [one[1] for one in found] == pytest.approx([1 / (1 + math.exp(-2 * light)) for light in lights], abs=1e-5)
     assert sum(sizes) == 150
     assert len(sizes) <= 150 / batching.MOST_TOGETHER + 2
+
+
+def test_as_many_batches_are_computed_at_a_time_as_there_are_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(brightness(tmp_path))
+    both, compute = threading.Barrier(2, timeout=60), model.scores
+
+    def meet(fed: Any) -> Any:
+        both.wait()  # breaks if the other one never comes
+        return compute(fed)
+
+    monkeypatch.setattr(model, "scores", meet)
+
+    async def ask() -> list[Any]:
+        with ThreadPoolExecutor(2) as pool:
+            batcher = Batcher(model, pool, at_once=2)
+            one = {"x": np.zeros((1, 8, 8, 1), np.uint8)}
+            return await asyncio.gather(*(batcher.numbers(one) for _ in range(2 * batching.MOST_TOGETHER)))
+
+    assert len(asyncio.run(ask())) == 2 * batching.MOST_TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "calls", "threads"), [(0.001, 4, 5, 1), (0.5, 4, 1, 4), (0.5, 1, 2, 1)]
+)
+def test_a_long_answer_is_divided_among_the_cores_and_short_ones_are_computed_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, cores: int, calls: int, threads: int
+) -> None:
+    folder = brightness(tmp_path)
+    assert loaded(folder).seconds_of_one() > 0
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(LoadedModel, "seconds_of_one", lambda self: seconds)
+    made: list[int | None] = []
+    monkeypatch.setattr(serving_model, "_session", lambda file, threads: made.append(threads) or opened(file, threads))
+    opened = _session
+    model, at_once = load_for_requests(folder, "brightness")
+    assert at_once == calls
+    assert made[-1] == threads
+    assert model.scores({"x": np.full((1, 8, 8, 1), 255, np.uint8)})[0, 1] == pytest.approx(5, abs=1e-4)
+
+
+def test_an_answer_that_is_not_finite_is_refused_and_its_neighbours_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(brightness(tmp_path))
+    nan = np.float32("nan")
+    monkeypatch.setattr(model, "scores", lambda fed: np.where(fed["x"][:, 0, 0] > 0, nan, np.ones((1, 2))))
+
+    async def ask() -> list[Any]:
+        with ThreadPoolExecutor(1) as pool:
+            batcher = Batcher(model, pool)
+            return await asyncio.gather(*(
+                batcher.numbers({"x": np.full((1, 8, 8, 1), grey, np.uint8)}) for grey in (0, 9, 0)
+            ), return_exceptions=True)
+
+    first, second, third = asyncio.run(ask())
+    assert first == third == [0.5, 0.5]
+    assert isinstance(second, BadInput)
+    assert "finite" in str(second)
 
 
 def test_more_requests_than_can_wait_are_turned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

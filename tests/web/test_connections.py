@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from velodrome.web.connections import limited_protocol
+from velodrome.web.connections import Joined, limited_protocol
 
 SECONDS = 30
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
@@ -136,3 +136,34 @@ def test_who_is_refused_early_reads_why(http: str) -> None:
         return head
 
     assert b" 413 " in answer_to(talk, http)
+
+
+class Recorded(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__({"peername": "them"})
+        self.sent: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.sent.append(b"closed")
+
+
+def test_head_and_body_are_sent_together_and_nothing_is_kept_back() -> None:
+    async def talk() -> list[list[bytes]]:
+        plain = Recorded()
+        joined = Joined(plain, asyncio.get_running_loop())
+        joined.write(b"head ")
+        joined.write(b"body")
+        together = list(plain.sent)
+        joined.write(b"a sign of life")
+        await asyncio.sleep(0)
+        alone = list(plain.sent)
+        joined.write(b"the last")
+        joined.close()
+        await asyncio.sleep(0)
+        assert joined.get_extra_info("peername") == "them"
+        return [together, alone[1:], plain.sent[2:]]
+
+    assert asyncio.run(talk()) == [[b"head body"], [b"a sign of life"], [b"the last", b"closed"]]

@@ -94,6 +94,47 @@ def test_a_drawn_zero_is_a_zero_at_every_width(address: str, width: int, dark: b
             assert browser.serious_findings(driver) == []
 
 
+def test_a_zero_is_drawn_with_a_finger(address: str) -> None:
+    with browser.chromium(390) as driver:
+        driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        driver.get(address)
+        loaded(driver)
+        middle = driver.execute_script(
+            "const canvas = document.querySelector('#canvas'); canvas.scrollIntoView({block: 'center'});"
+            "const box = canvas.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]"
+        )
+        before = driver.execute_script("return scrollY")
+
+        def touch(kind: str, places: list[tuple[int, int]]) -> None:
+            points = [{"x": middle[0] + across, "y": middle[1] + down} for across, down in places]
+            driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        touch("touchStart", [ZERO[0]])
+        for place in ZERO[1:]:
+            touch("touchMove", [place])
+        touch("touchEnd", [])
+        found = until(driver, lambda: len(answers(driver)) == 2 and answers(driver))
+        assert found[0].split()[:2] == ["digits", "0"]
+        assert driver.execute_script("return scrollY") == before, "the page moved under the finger"
+
+
+@pytest.mark.parametrize("event", ["new ClipboardEvent('paste', {clipboardData: held, bubbles: true})",
+                                   "new DragEvent('drop', {dataTransfer: held, bubbles: true, cancelable: true})"],
+                         ids=["pasted", "dropped"])
+def test_a_photo_is_pasted_or_dropped(address: str, event: str) -> None:
+    with browser.chromium(1280) as driver:
+        driver.get(address)
+        loaded(driver)
+        driver.execute_async_script(
+            "const done = arguments[0], canvas = document.createElement('canvas'); canvas.width = canvas.height = 20;"
+            "canvas.toBlob((blob) => { const held = new DataTransfer();"
+            "held.items.add(new File([blob], 'seen.png', {type: 'image/png'}));"
+            f"document.body.dispatchEvent({event}); done(); }});"
+        )
+        until(driver, lambda: "seen.png" in driver.find_element("id", "caption").text)
+        until(driver, lambda: len(answers(driver)) == 2 and "%" in answers(driver)[0])
+
+
 def test_the_picture_of_the_documentation(tmp_path: Path) -> None:
     digits(tmp_path)
     digits(tmp_path, "second")

@@ -16,7 +16,7 @@ from velodrome.run.check import check_run
 from velodrome.run.export import form_of, table, write_archive
 from velodrome.run.listing import STATUSES, Found, locate, row_of_race, row_of_run, runs_of, scan
 from velodrome.run.remove import refuse_running, remove_folder
-from velodrome.run.repetitions import repetitions
+from velodrome.run.repetitions import repetitions, some_repeat
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
 from velodrome.run.verify import verify_run
@@ -72,10 +72,17 @@ def compare(first: str, second: str, runs: str | Path = "runs") -> dict[str, Any
     return {**pair.as_json(), "skipped": skipped}
 
 
-def compare_runs(first: str, second: str, runs: str | Path = "runs") -> tuple[Pair, dict[str, str]]:
-    """The comparison of two runs, and why runs beside them were skipped."""
+def compare_runs(
+    first: str, second: str, runs: str | Path = "runs", *, alone: bool = False
+) -> tuple[Pair, dict[str, str]]:
+    """The comparison of two runs, and why runs beside them were skipped.
+
+    With `alone`, and where one is a repetition of the other, each stands for itself, without its repetitions.
+    """
     skipped: dict[str, str] = {}
     found = [(name, repetitions(Path(runs), name, skipped.setdefault)) for name in (first, second)]
+    if alone or some_repeat(Path(runs), (first, second)):
+        found = [(name, results[:1]) for name, results in found]
     return compare_pair(found[0], found[1]), skipped
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,16 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
         if Configuration.of(result).key == key:
             others.append(result)
     return [mine, *others]
+
+
+def some_repeat(runs: Path, names: Sequence[str]) -> bool:
+    """Whether one of these runs is a repetition of another; those that cannot be read are not."""
+    seen = set()
+    for name in names:
+        path = locate(runs, name).path
+        with suppress(VelodromeError):
+            key = path.parent, Configuration.of(read(path)).key
+            if key in seen:
+                return True
+            seen.add(key)
+    return False

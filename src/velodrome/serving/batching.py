@@ -18,12 +18,12 @@ from velodrome.serving.model import Array, BadInput, LoadedModel
 #: Requests that may wait; more are turned away, so that memory stays bounded.
 MOST_WAITING = 1_024
 #: Requests of a batch: larger ones gain nothing, and the first of them would wait for the last.
-MOST_TOGETHER = 16
+MOST_TOGETHER = 8
 _Waiting = tuple[Mapping[str, Array], "asyncio.Future[list[float]]"]
 
 
 class Batcher:
-    """A model behind a queue; as many calls of it at a time as it has cores for."""
+    """A model behind a queue; several calls of it at a time."""
 
     def __init__(self, model: LoadedModel, executor: Executor, *, at_once: int = 1) -> None:
         self._model, self._executor, self._free = model, executor, at_once

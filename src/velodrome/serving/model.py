@@ -129,13 +129,14 @@ class LoadedModel:
 def load_for_requests(folder: Path, name: str) -> tuple[LoadedModel, int]:
     """A model for many requests, and how many calls of it run at a time.
 
-    Threads that share one call wait for one another; calls side by side do not, and answer more requests. A large
-    model is divided among the cores nevertheless, because a lone request would take long.
+    Threads that share one call wait for one another; calls side by side do not, and answer more requests: one for each
+    core, and one that is ready when another has to wait for Python's lock. A large model is divided among the cores
+    nevertheless, because a lone request would take long.
     """
     cores = len(os.sched_getaffinity(0))
     model = LoadedModel(folder, name, threads=1)
     if cores == 1 or model.seconds_of_one() <= _LONG:
-        return model, cores
+        return model, cores + 1
     return LoadedModel(folder, name, threads=cores), 1
 
 

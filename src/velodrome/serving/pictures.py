@@ -6,6 +6,7 @@ Everything a file claims is checked before it is decoded: bytes, format, pixels,
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ _SIGNATURES = {
     "PNG": (b"\x89PNG\r\n\x1a\n",), "JPEG": (b"\xff\xd8\xff",), "GIF": (b"GIF87a", b"GIF89a"), "BMP": (b"BM",),
 }
 #: Beginnings of what a file may be besides a picture, for a program that opens it by another name.
-_OTHERS = (b"%pdf-", b"<script", b"<html", b"<!doctype", b"<?php", b"<svg", b"#!/")
+_OTHERS = re.compile(rb"%pdf-|<script|<html|<!doctype|<\?php|<svg|#!/", re.IGNORECASE)
 _HEAD, _ZIP_END, _ZIP_TAIL = 1_024, b"PK\x05\x06", 66_000
 
 
@@ -52,8 +53,8 @@ def _check_file(content: bytes) -> None:
     kind = _kind_of(content)
     if kind is None:
         raise BadInput("the file is not a picture of a known format: send JPEG, PNG, GIF, WebP or BMP", 415)
-    head = content[:_HEAD].lower()
-    if any(other in head for other in _OTHERS) or _ZIP_END in content[-_ZIP_TAIL:] or _has_tail(kind, content):
+    archived = content.find(_ZIP_END, max(0, len(content) - _ZIP_TAIL)) >= 0
+    if archived or _OTHERS.search(content, 0, _HEAD) or _has_tail(kind, content):
         raise BadInput("the file is a picture and something else besides: save the picture anew and send that", 415)
 
 
@@ -73,7 +74,7 @@ def _has_tail(kind: str, content: bytes) -> bool:
     if kind == "JPEG":
         # Cameras append previews and notes of their own; text and archives are not among them.
         tail = content[content.rfind(b"\xff\xd9") + 2 :].lstrip(b"\0")
-        return bool(tail) and (tail[:2] == b"PK" or any(other in tail[:_HEAD].lower() for other in _OTHERS))
+        return bool(tail) and (tail[:2] == b"PK" or _OTHERS.search(tail, 0, _HEAD) is not None)
     return False
 
 

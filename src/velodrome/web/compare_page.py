@@ -18,6 +18,7 @@ from velodrome.analysis.pair import Line
 from velodrome.api.runs import compare_runs
 from velodrome.errors import VelodromeError
 from velodrome.run.listing import Found
+from velodrome.run.repetitions import some_repeat
 from velodrome.run.store import RunFolder
 from velodrome.web.app import page
 from velodrome.web.finding import run_named
@@ -64,15 +65,18 @@ def _content(runs: Path, names: Sequence[str], found: Sequence[Found]) -> dict[s
             problems.append(f"{name}: {error}")
     keys = [key for key in dict.fromkeys(key for values in fields for key in values) if key not in _UNIMPORTANT]
     rows = [(key.replace("_", " "), [values.get(key, "–") for values in fields]) for key in keys]
-    measures, sentences, more = _measures(runs, names)
+    alone = some_repeat(runs, names)
+    measures, sentences, more = _measures(runs, names, alone=alone)
     return {
         "differing": [row for row in rows if len(set(row[1])) > 1],
         "same": [row for row in rows if len(set(row[1])) == 1],
-        "measures": measures, "sentences": sentences, "problems": [*problems, *more],
+        "measures": measures, "sentences": sentences, "problems": [*problems, *more], "alone": alone,
     }
 
 
-def _measures(runs: Path, names: Sequence[str]) -> tuple[list[Compared], list[tuple[str, list[str]]], list[str]]:
+def _measures(
+    runs: Path, names: Sequence[str], *, alone: bool
+) -> tuple[list[Compared], list[tuple[str, list[str]]], list[str]]:
     """Every measure of the runs, with ratios to the first, and what their repetitions allow to conclude."""
     lines: dict[str, Line] = {}
     texts: dict[str, dict[int, tuple[str, str]]] = {}
@@ -81,7 +85,7 @@ def _measures(runs: Path, names: Sequence[str]) -> tuple[list[Compared], list[tu
     for place, name in enumerate(names[1:], 1):
         try:
             # A over B: so the first run, with which the others are compared, is the second of the pair.
-            pair, _ = compare_runs(name, names[0], runs)
+            pair, _ = compare_runs(name, names[0], runs, alone=alone)
         except VelodromeError as error:
             problems.append(str(error))
             continue

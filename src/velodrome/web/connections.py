@@ -1,4 +1,5 @@
-"""Connections that must say what they want: the head of a request is limited in bytes and in time.
+"""Connections that must say what they want, and get an answer in one piece: the head of a request is limited in bytes
+and in time.
 
 uvicorn keeps a connection open that never asks for anything, and reads heads of any size if it parses them in C.
 """
@@ -19,6 +20,37 @@ _TOO_LARGE = (
 )
 
 
+class Joined:
+    """A transport that sends the head and the body of an answer together, which uvicorn writes one after the other.
+
+    Each send is a system call here and wakes up the reader there: two of them take longer than the answer of a small
+    model. What nothing follows at once is sent when the loop comes round.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._held = transport, loop, b""
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            data, self._held = self._held + data, b""
+            self._transport.write(data)
+        else:
+            self._held = bytes(data)
+            self._loop.call_soon(self._send)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            data, self._held = self._held, b""
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 def limited_protocol(most_bytes: int = MOST_HEAD_BYTES, seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
     """uvicorn's protocol with these limits."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -32,7 +64,7 @@ def limited_protocol(most_bytes: int = MOST_HEAD_BYTES, seconds: float = HEAD_SE
         _give_up: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+            super().connection_made(Joined(transport, self.loop))
             self._wait()
 
         def connection_lost(self, exc: Exception | None) -> None:

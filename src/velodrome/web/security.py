@@ -144,10 +144,10 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that is refused; None if it may pass."""
         headers, security = Headers(scope=scope), self.security
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not security.accepts(host_name(hosts[0])):
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or not security.accepts(host_name(hosts[0].decode("latin-1"))):
             return _sentence(421, "This server is not called by that name: open the address that the command printed.")
-        if not _same_origin(headers, hosts[0]):
+        if not _same_origin(headers, hosts[0].decode("latin-1")):
             return _sentence(403, "Requests from pages of other sites are refused.")
         if security.token is not None and (refusal := self._without_token(scope, headers)) is not None:
             return refusal

@@ -49,7 +49,7 @@ class ServedModels:
         self.slots = {name: Slot(name, locate_run(runs, name)) for name in dict.fromkeys(names)}
         self._runs, self._mirror = runs, mirror
         #: Decoding and forward passes; both leave Python's lock most of the time.
-        self.computing = ThreadPoolExecutor(max(cores, len(self.slots)), "model")
+        self.computing = ThreadPoolExecutor(max(cores + 1, len(self.slots)), "model")
         self.decoding = ThreadPoolExecutor(cores, "decode")
         #: Work that takes longer than a request should wait behind: maps and generated text.
         self.patient = ThreadPoolExecutor(1, "patient")

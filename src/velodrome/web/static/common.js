@@ -54,6 +54,9 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+// A text whose words between backticks are code.
+export const coded = (text) => text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? element("code", {}, part) : part));
+
 // The connection to what changes. The browser reconnects by itself and sends the id of the last message, so nothing is
 // lost; if it gives up, as after an answer that is no stream, we begin anew.
 export function follow(address, handlers) {

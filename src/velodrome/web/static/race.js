@@ -1,12 +1,12 @@
 // The page of a race while it runs: each message has the whole of what changed, so that it can be drawn at once.
-import { $, ABSENT, comparing, duration, element, follow, number, path, post, quality, setText } from "./common.js";
+import { $, ABSENT, coded, comparing, duration, element, follow, number, path, post, quality, setText } from "./common.js";
 import { IntervalPlot, LinePlot, looks } from "./plots.js";
 
 const name = $("#race").dataset.race;
 comparing();
 const jobs = new Map();
 let race, standing = { rows: [], verdicts: [] };
-const percent = (value) => `${Math.round(100 * value)} %`;
+const percent = (value) => `${Number((100 * value).toFixed(1))} %`;
 const mebibytes = (values) => values.map((value) => value / 2 ** 20);
 
 const accuracy = new LinePlot($("#accuracy"), { x: "epoch", legend: $("#accuracy-legend"), zero: false });
@@ -71,8 +71,8 @@ function showVerdicts() {
   $("#verdicts").replaceChildren(...standing.verdicts.map((one) => element("section", { class: `verdict ${one.decision}` },
     element("h2", {}, "Verdict ", element("span", { class: "soft" }, `${one.task ? `for ${one.task} ` : ""}by ${one.objective}`)),
     element("p", { class: "answer" }, one.verdict.charAt(0).toUpperCase() + one.verdict.slice(1)),
-    element("p", {}, element("b", {}, "Why"), ` ${one.why}`),
-    element("p", {}, element("b", {}, "Next"), ` ${one.next}`))));
+    element("p", {}, element("b", {}, "Why"), " ", ...coded(one.why)),
+    element("p", {}, element("b", {}, "Next"), " ", ...coded(one.next)))));
 }
 
 function showConfigurations(look) {

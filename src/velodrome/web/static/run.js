@@ -96,7 +96,7 @@ async function showLogs(event) {
   const answer = await fetch(`${api}/logs?${new URLSearchParams(new FormData($("#log-form")))}`);
   if (!answer.ok) return;
   const found = await answer.json();
-  setText($("#log-count"), found.total > found.lines.length ? `the last ${found.lines.length} of ${found.total.toLocaleString("en")} lines` : `${found.total} lines`);
+  setText($("#log-count"), found.total > found.lines.length ? `the last ${found.lines.length} of ${found.total.toLocaleString("en")} lines` : `${found.total} line${found.total === 1 ? "" : "s"}`);
   setText($("#log"), found.lines.map((line) => `${line.process}${line.number ? `:${line.number}` : ""}  ${line.text}`).join("\n") || "No line contains that.");
   $("#log").scrollTop = $("#log").scrollHeight;
 }
