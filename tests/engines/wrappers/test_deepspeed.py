@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, finish, largest_difference, run, start, write_data, write_text
+from driver import Ran, finish, largest_difference, run, start, write_arrays, write_data, write_text
 
 from velodrome.spec.job import Job
 
@@ -105,6 +106,36 @@ def test_a_language_model_trains_as_under_pytorch(tmp_path: Path, stage: str, mo
     one = run(wanted, text, tmp_path / "one")
     two = run(distributed(wanted, stage, 2), text, tmp_path / "two")
     assert largest_difference(two.state, one.state, "model.") < 5e-6
+
+
+RANDOM = np.random.default_rng(3)
+FEATURES = RANDOM.normal(size=(84, 5)).astype(np.float32)
+PRICES = (FEATURES @ RANDOM.normal(size=5)).astype(np.float32)
+WORDS = RANDOM.integers(0, 20, (84, 4)).astype(np.int32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("task", "model", "inputs", "targets"), [
+    ("regression", "small", {"x": FEATURES}, {"y": PRICES}),
+    ("binary", "small", {"x": FEATURES}, {"y": (PRICES > 0).astype(np.uint8)}),
+    ("multi-label", "small", {"x": FEATURES}, {"y": (FEATURES[:, :3] > 0.3).astype(np.uint8)}),
+    ("classification", "small", {"x": FEATURES}, {"y": (PRICES > 0).astype(np.int64) + (PRICES > 1)}),
+    ("array_nets:TwoTargets", "both", {"words": WORDS, "numbers": FEATURES},
+     {"price": PRICES, "kind": (PRICES > 0).astype(np.int64)}),
+], ids=lambda one: one if isinstance(one, str) else "")
+def test_every_task_trains_a_model_of_ones_own_as_under_pytorch(
+    tmp_path: Path, stage: str, task: str, model: str, inputs: dict[str, Any], targets: dict[str, Any]
+) -> None:
+    """30 examples in batches of 7 and 3 workers: the last step leaves a worker without examples."""
+    data = write_arrays(tmp_path, inputs, targets)
+    wanted = Job(dataset="driven", task=task, model=f"array_nets:{model}", engine="torch", optimizer="momentum",
+                 learning_rate=0.002, batch_size=7, epochs=2)
+    one = run(wanted, data, tmp_path / "one")
+    ran = run(distributed(wanted, stage, 3), data, tmp_path / "several")
+    assert largest_difference(ran.state, one.state, "model.") < 1e-5
+    assert ran.result["test"]["loss"] == pytest.approx(one.result["test"]["loss"], rel=1e-4)
+    assert ran.result["test"]["total"] == 31
 
 
 @pytest.mark.slow
