@@ -6,6 +6,7 @@ which `make docs` writes the page. Without the variable, the tests only check th
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -51,11 +52,13 @@ def record(launcher: str, fault: str, sentence: str, seconds: float, limit: floa
     assert fault in FAULTS, fault
     if not os.environ.get("VELODROME_RECORD"):
         return
-    cells = recorded()
-    cells.setdefault(launcher, {})[fault] = {
-        "sentence": stable(sentence), "seconds": round(seconds, 1), "limit": limit,
-    }
-    FILE.write_text(json.dumps(cells, indent=2, sort_keys=True) + "\n")
+    with FILE.open("r+") as locked:  # tests of two launchers may record at once
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        cells = recorded()
+        cells.setdefault(launcher, {})[fault] = {
+            "sentence": stable(sentence), "seconds": round(seconds, 1), "limit": limit,
+        }
+        FILE.write_text(json.dumps(cells, indent=2, sort_keys=True) + "\n")
 
 
 def stable(sentence: str) -> str:
