@@ -50,6 +50,22 @@ def test_convolutions_are_put_channels_last_and_compute_the_same() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_gradients_come_back_through_flatten_in_the_layout_of_the_convolutions() -> None:
+    model, plain, seen = convolutions(nn.Tanh()), convolutions(nn.Tanh()), list[bool]()
+    assert put(model) == (True, ())
+    batch = images(8, 3, 8, 8).to(memory_format=torch.channels_last)
+
+    def look(gradient: torch.Tensor) -> None:
+        seen.append(gradient.is_contiguous(memory_format=torch.channels_last))
+
+    model[0].register_forward_hook(lambda module, inputs, outputs: outputs.register_hook(look) and None)
+    for each in (model, plain):
+        each(batch).square().sum().backward()
+    assert seen == [True]
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
 def test_a_model_that_calls_view_keeps_its_layout_and_the_way_out_is_told() -> None:
     model = Views()
     done, (note,) = put(model)

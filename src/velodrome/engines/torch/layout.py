@@ -44,7 +44,22 @@ def put_channels_last(name: str, model: nn.Module, compute: Compute) -> tuple[bo
         )
         return False, (note,) if _VIEW_FAILS in str(error) else ()
     model.to(memory_format=torch.channels_last)
+    for module in model.modules():
+        if type(module) is nn.Flatten:
+            module.register_forward_pre_hook(_keep_layout)
     return True, ()
+
+
+def _keep_layout(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Before `nn.Flatten`: let the gradient come back in the layout of its input, in which the layers before it are
+    fast. Without this `lenet5` takes 6 % longer."""
+    images = inputs[0] if inputs else None
+    if isinstance(images, torch.Tensor) and images.requires_grad and images.ndim == 4:
+        images.register_hook(_channels_last)
+
+
+def _channels_last(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)
 
 
 def _is_same(model: nn.Module, compute: Compute, *, training: bool) -> bool:
