@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all coverage lint servers engines slurm docs clean
+.PHONY: setup demo test test-all coverage lint servers engines slurm wheelhouse docs clean
 
 setup: $(READY)
 
@@ -50,15 +50,21 @@ test: lint servers
 coverage: lint servers
 	$(PYTEST) -m "not slow" --cov --cov-fail-under=90
 
-# Engines that the quick tests train with only where they are installed.
+# Engines that the quick tests train with only where they are installed. Horovod is compiled, for some minutes.
 engines: $(READY)
+	@$(INSTALL) '.[deepspeed]' || echo "DeepSpeed could not be installed: its tests will be skipped"
 	@$(BIN)/python tests/servers/jax_environment.py || echo "JAX could not be installed: its tests will be skipped"
+	@$(BIN)/python tests/servers/horovod_environment.py torch tensorflow || echo "Horovod could not be built: its tests will be skipped"
 
 # Slurm comes from Debian's packages.
 slurm: $(READY)
 	@$(BIN)/python tests/servers/slurm.py || echo "Slurm could not be installed: its tests will be skipped"
 
-test-all: lint servers engines slurm
+# What hosts over SSH that reach no package index are given.
+wheelhouse: $(READY)
+	@$(BIN)/python tests/servers/wheelhouse.py || echo "wheels could not be downloaded: tests of preparing hosts will be skipped"
+
+test-all: lint servers engines slurm wheelhouse
 	$(PYTEST) --cov --cov-fail-under=90
 
 docs: $(READY)

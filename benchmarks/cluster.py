@@ -166,6 +166,7 @@ def measure(options: argparse.Namespace, scratch: Path, console: Console) -> Fig
     shuffle = random.Random(options.seed).shuffle
     for repetition in range(1, options.repeat + 1):
         shuffle(plan)
+        this: dict[tuple[str, str], Measured | None] = {}
         for number, (cell, name) in enumerate(plan, 1):
             try:
                 if name in PEERS:
@@ -175,8 +176,13 @@ def measure(options: argparse.Namespace, scratch: Path, console: Console) -> Fig
                 said = f"{found.examples_per_second:>10,.0f} examples/s, {found.bytes_per_step / 1e6:.2f} MB per step"
             except RunError as error:
                 found, said = None, f"[red]failed: {error}[/red]"
-            figures[str(cell), name].append(found)
+            except KeyboardInterrupt:
+                console.print(f"interrupted: repetition {repetition} is left out")
+                return figures
+            this[str(cell), name] = found
             console.print(f"{repetition}/{options.repeat} {number:>3}/{len(plan)}  {cell}  {name}: {said}")
+        for key, measured in this.items():
+            figures[key].append(measured)
         if options.json:
             write(options.json, {"steps": options.steps, "runs": [
                 {"cell": cell, "entry": name, "runs": [one and asdict(one) for one in runs]}

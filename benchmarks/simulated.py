@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from velodrome.analysis.blocks import ERROR_RATE, fit
-from velodrome.analysis.decide import all_level, out, step
+from velodrome.analysis.blocks import ERROR_RATE, fit, margin
+from velodrome.analysis.decide import Margin, all_level, out, step
 from velodrome.analysis.outliers import Array, Mask
 from velodrome.analysis.paired import nominal
 
@@ -116,12 +116,20 @@ def joined(parts: list[Ends]) -> Ends:
 
 
 def follow(
-    world: World, draw: np.random.Generator, races: int, repetitions: int, *, until_sure: bool, most_runs: int = 10**9
+    world: World,
+    draw: np.random.Generator,
+    races: int,
+    repetitions: int,
+    *,
+    until_sure: bool,
+    most_runs: int = 10**9,
+    margin_at: Margin = margin,
 ) -> tuple[Ends, Array]:
     """Races looked at after every repetition, and their values: (race, configuration, block).
 
     With `until_sure` who is out does not run any more, and a race ends when it is decided or its next repetition would
-    take more than `most_runs`; otherwise every configuration runs in every repetition.
+    take more than `most_runs`; otherwise every configuration runs in every repetition. `margin_at` replaces the
+    product's own margin.
     """
     size, speeds = world.size, world.speeds()
     apart = speeds[:, None] - speeds[None, :]
@@ -139,7 +147,7 @@ def follow(
         taken[racing] = look
         found = fit(values[racing, :, :look])
         survive = alive[racing]
-        reach, ahead = step(found, look, survive, math.log1p(TOLERANCE))
+        reach, ahead = step(found, look, survive, math.log1p(TOLERANCE), margin_at)
         false[racing] |= ((ahead > 0) & (apart <= 0)).any((1, 2))
         since[false & (since == 0)] = look
         survive = survive & ~out(ahead)
@@ -157,12 +165,19 @@ def follow(
 
 
 def simulated(
-    world: World, seed: int, races: int, repetitions: int, *, until_sure: bool, most_runs: int = 10**9
+    world: World,
+    seed: int,
+    races: int,
+    repetitions: int,
+    *,
+    until_sure: bool,
+    most_runs: int = 10**9,
+    margin_at: Margin = margin,
 ) -> Ends:
     """The ends of so many races; those of a seed are always the same."""
     draw = np.random.default_rng(seed)
     return joined([
-        follow(world, draw, count, repetitions, until_sure=until_sure, most_runs=most_runs)[0]
+        follow(world, draw, count, repetitions, until_sure=until_sure, most_runs=most_runs, margin_at=margin_at)[0]
         for count in batches(races)
     ])
 

@@ -26,7 +26,9 @@ FIRST_REPORTS = 2
 #: More turns that a job is waited for which does not report.
 MOST_TURNS = 60
 #: Seconds for which a job may stand still at most: TensorFlow's processes give up on a peer that is silent for ten.
-LONGEST_STOP = 7.0
+LONGEST_STOP = 4.0
+#: Seconds that a job which trains already gets now and then while others start, on cores that these use fully.
+SLICE = 0.25
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def running(trials: Sequence[Trial], limit: float) -> Iterator[list[Job]]:
                 late = ", ".join(job.name for job in jobs if job not in ready)
                 raise RunError(f"no training within {limit:.0f} s: {late}")
             for job in ready:  # TensorFlow's processes give up on a peer that is silent for long
-                job.run(0.05)
+                job.run(SLICE)
             time.sleep(1)
         yield jobs
 

@@ -26,42 +26,42 @@ def bars(figures: Sequence[Figure]) -> list[str]:
         worst = max(null, key=lambda figure: figure["until_sure"]["false"])
         found.append(
             _bar("false claims of races without a best, followed to the end", worst["until_sure"]["false"],
-                 worst["until_sure"]["false"] <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", worst["cell"])
+                 worst["until_sure"]["false"] <= MOST_FALSE, f"at most {percent(MOST_FALSE)}", worst["cell"])
         )  # fmt: skip
         once = max(null, key=lambda figure: _worst_once(figure))
         found.append(
             _bar("false claims of races without a best, looked at once", _worst_once(once),
-                 _worst_once(once) <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", once["cell"])
+                 _worst_once(once) <= MOST_FALSE, f"at most {percent(MOST_FALSE)}", once["cell"])
         )  # fmt: skip
         covered = [(value, figure["cell"]) for figure in null for value in figure.get("coverage", {}).values()]
         for side, choose in (("lowest", min), ("highest", max)) if covered else ():
             value, where = choose(covered)
-            needed = f"{_percent(COVERED[0])} to {_percent(COVERED[1])}"
+            needed = f"{percent(COVERED[0])} to {percent(COVERED[1])}"
             found.append(
                 _bar(f"{side} coverage of 95 % intervals", value, COVERED[0] <= value <= COVERED[1], needed, where)
             )
     if led := [figure for figure in figures if not figure["undecided"]]:
         worst = max(led, key=_wrong)
         found.append(_bar("false claims of races with a best, \"level\" included", _wrong(worst),
-                          _wrong(worst) <= MOST_FALSE, f"at most {_percent(MOST_FALSE)}", worst["cell"]))
+                          _wrong(worst) <= MOST_FALSE, f"at most {percent(MOST_FALSE)}", worst["cell"]))
     for figure in figures:
         if figure["situation"] == "undisturbed" and (capped := figure.get("capped")):
             claim = f"right within {capped['most_runs']} runs"
-            needed = f"at least {_percent(LEAST_RIGHT)}"
+            needed = f"at least {percent(LEAST_RIGHT)}"
             found.append(_bar(claim, capped["right"], capped["right"] >= LEAST_RIGHT, needed, figure["cell"]))
-            needed = f"at most {_percent(MOST_FALSE)}"
+            needed = f"at most {percent(MOST_FALSE)}"
             found.append(_bar("wrong", capped["false"], capped["false"] <= MOST_FALSE, needed, figure["cell"]))
     for grid, ratios in savings(figures).items():
         if ratios:
             middle, where = median(ratios), f"median of {len(ratios)} cells"
             found.append(_bar(f"run-seconds against {grid}", middle, middle <= MOST_SECONDS,
-                              f"at most {_percent(MOST_SECONDS)}", where))
+                              f"at most {percent(MOST_SECONDS)}", where))
     for kind, claim in (("targets", "false claims of races to a target that is missed now and then"),
                         ("guard", "races in which the guard sets a configuration aside wrongly")):
         rates = {figure["cell"]: _rate(figure[kind]) for figure in others if kind in figure}
         if rates:
             worst = max(rates, key=lambda cell: rates[cell])
-            needed = f"at most {_percent(MOST_FALSE)}"
+            needed = f"at most {percent(MOST_FALSE)}"
             found.append(_bar(claim, rates[worst], rates[worst] <= MOST_FALSE, needed, worst))
     return found
 
@@ -77,7 +77,7 @@ def _split(figures: Sequence[Figure]) -> tuple[list[Figure], list[Figure]]:
 
 
 def _bar(claim: str, value: float, holds: bool, needed: str, where: str) -> str:
-    return f"{claim}: {_percent(value)} ({needed}), {where}: {'holds' if holds else 'does not hold'}"
+    return f"{claim}: {percent(value)} ({needed}), {where}: {'holds' if holds else 'does not hold'}"
 
 
 def _wrong(figure: Figure) -> float:
@@ -123,10 +123,10 @@ def _settled(figures: Iterable[Figure]) -> list[Figure]:
 
 def equal(figure: Figure) -> int:
     """Repetitions of the smallest grid that is right as often as the race in this very cell."""
-    return _repetitions(figure["grid"]["right"], figure["until_sure"]["answered"])
+    return repetitions_of(figure["grid"]["right"], figure["until_sure"]["answered"])
 
 
-def _repetitions(curve: dict[str, float], right: float) -> int:
+def repetitions_of(curve: dict[str, float], right: float) -> int:
     """The least repetitions after which a grid is right as often, between those that were simulated by proportion; at
     most the last of them."""
     before, reached = 0, 0.0
@@ -163,17 +163,17 @@ def _false(null: Sequence[Figure]) -> str:
     rows = [["followed to the end", *(f"{size} configurations" for size in sizes)]]
     for situation in dict.fromkeys(figure["situation"] for figure in null):
         rows.append([situation, *(
-            _percent(max((figure["until_sure"]["false"] for figure in null
+            percent(max((figure["until_sure"]["false"] for figure in null
                           if (figure["situation"], figure["size"]) == (situation, size)), default=None))
             for size in sizes
         )])  # fmt: skip
     once = [figure for figure in null if "fixed" in figure]
     for count in once[0]["fixed"] if once else ():
         rows.append([f"{count} repetitions, worst situation", *(
-            _percent(max((figure["fixed"][count] for figure in once if figure["size"] == size), default=None))
+            percent(max((figure["fixed"][count] for figure in once if figure["size"] == size), default=None))
             for size in sizes
         )])  # fmt: skip
-    return _table(rows)
+    return table(rows)
 
 
 def _false_with_best(led: Sequence[Figure]) -> str:
@@ -182,11 +182,11 @@ def _false_with_best(led: Sequence[Figure]) -> str:
     rows = [["followed to the end", *(f"{size} configurations" for size in sizes)]]
     for situation in dict.fromkeys(figure["situation"] for figure in led):
         rows.append([situation, *(
-            _percent(max((_wrong(figure) for figure in led
+            percent(max((_wrong(figure) for figure in led
                           if (figure["situation"], figure["size"]) == (situation, size)), default=None))
             for size in sizes
         )])  # fmt: skip
-    return _table(rows)
+    return table(rows)
 
 
 def _coverage(null: Sequence[Figure]) -> str:
@@ -197,7 +197,7 @@ def _coverage(null: Sequence[Figure]) -> str:
         group = [figure["coverage"] for figure in null if figure["situation"] == situation]
         spans = [[covered[count] for covered in group] for count in counts]
         rows.append([situation, *(f"{100 * min(span):.1f} to {100 * max(span):.1f} %" for span in spans)])
-    return _table(rows)
+    return table(rows)
 
 
 def _right(told: Sequence[Figure]) -> str:
@@ -207,25 +207,25 @@ def _right(told: Sequence[Figure]) -> str:
         for noise in sorted({figure["noise"] for figure in told}):
             by_size = {figure["size"]: figure["until_sure"] for figure in told
                        if (figure["lead"], figure["noise"]) == (lead, noise)}  # fmt: skip
-            rows.append([_percent(lead, 0), _percent(noise, 0), *(_ending(by_size.get(size), lead) for size in sizes)])
-    return _table(rows)
+            rows.append([percent(lead, 0), percent(noise, 0), *(_ending(by_size.get(size), lead) for size in sizes)])
+    return table(rows)
 
 
 def _ending(sure: Figure | None, lead: float) -> str:
     if sure is None:
         return "–"
     if lead == 0:
-        return f"level {_percent(sure['level'], 0)}; {sure['runs']:.0f} runs"
-    level = f", level {_percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
-    return f"{_percent(sure['right'], 0)}{level}; {sure['runs']:.0f} runs"
+        return f"level {percent(sure['level'], 0)}; {sure['runs']:.0f} runs"
+    level = f", level {percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
+    return f"{percent(sure['right'], 0)}{level}; {sure['runs']:.0f} runs"
 
 
 def _targets(figures: Sequence[Figure]) -> str:
     rows = [["chances to reach the target; noise", "false claims", "if unseen failures were not allowed for"]]
     for figure in figures:
         rows.append([figure["cell"].removeprefix("chances ").replace(", noise", "; noise"),
-                     *(_percent(figure["targets"][name]) for name in ("any", "unguarded"))])
-    return _table(rows)
+                     *(percent(figure["targets"][name]) for name in ("any", "unguarded"))])
+    return table(rows)
 
 
 def _savings(figures: Sequence[Figure]) -> str:
@@ -239,7 +239,7 @@ def _savings(figures: Sequence[Figure]) -> str:
         rows.append([claim, *(_middle(savings(group, most)[claim]) for group in groups)])
     three = [[3 / equal(figure) for figure in _settled(group) if figure["situation"] == "undisturbed"]
              for group in groups]
-    return _table([*rows, ["of that one, only running everything three times", *map(_middle, three)]])
+    return table([*rows, ["of that one, only running everything three times", *map(_middle, three)]])
 
 
 def _grids(compared: Sequence[Figure]) -> str:
@@ -251,8 +251,8 @@ def _grids(compared: Sequence[Figure]) -> str:
             group = _settled(figure for figure in compared if (figure["lead"], figure["noise"]) == (lead, noise))
             by_size = {figure["size"]: figure for figure in group}
             if by_size:
-                rows.append([_percent(lead, 0), _percent(noise, 0), *(_both(by_size.get(size)) for size in sizes)])
-    return _table(rows)
+                rows.append([percent(lead, 0), percent(noise, 0), *(_both(by_size.get(size)) for size in sizes)])
+    return table(rows)
 
 
 def _both(figure: Figure | None) -> str:
@@ -262,26 +262,26 @@ def _both(figure: Figure | None) -> str:
 
 
 def _middle(ratios: Sequence[float]) -> str:
-    return _percent(median(ratios), 0) if ratios else "–"
+    return percent(median(ratios), 0) if ratios else "–"
 
 
 def _disturbed(capped: Sequence[Figure]) -> str:
     rows = [["8 configurations, lead 10 %, noise 5 %", "right", "wrong", "open", "runs"]]
     for figure in capped:
         ends = figure["capped"]
-        numbers = [_percent(ends[name]) for name in ("right", "false", "open")]
+        numbers = [percent(ends[name]) for name in ("right", "false", "open")]
         rows.append([figure["situation"], *numbers, f"{ends['runs']:.0f}"])
-    return _table(rows)
+    return table(rows)
 
 
 def _sizes(figures: Iterable[Figure]) -> list[int]:
     return sorted({figure["size"] for figure in figures})
 
 
-def _percent(value: float | None, digits: int = 1) -> str:
+def percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f} %"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

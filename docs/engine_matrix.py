@@ -8,6 +8,7 @@ page from both.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, Literal
 from fault_matrix import stable
 
 from velodrome.offers.base import Engine, Strategy
-from velodrome.offers.registry import all_forms
+from velodrome.offers.registry import all_forms, engine
 
 FILE = Path(__file__).resolve().parent / "engines.json"
 #: What a row must reach of its framework's own loop.
@@ -81,11 +82,13 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 def record(row: Row, kind: Kind, figures: dict[str, Any]) -> None:
-    """Note figures of a row; rows that the registry no longer has are dropped."""
+    """Note figures of a row; rows that the registry no longer has are dropped. Several tests may record at once."""
     known = {one.name for one in rows()}
-    found = {name: kinds for name, kinds in recorded().items() if name in known}
-    found.setdefault(row.name, {})[kind] = figures
-    FILE.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = {name: kinds for name, kinds in recorded().items() if name in known}
+        found.setdefault(row.name, {})[kind] = figures
+        FILE.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def record_end(row: Row, kind: Literal["kill", "suspend"], sentence: str, seconds: float, limit: float) -> None:
@@ -116,11 +119,12 @@ def divided_in(row: Row) -> str:
 
 
 def whose(row: Row) -> str:
-    """Whose parts distribute the work: what the strategy has beyond the engine's `single`."""
+    """Whose parts distribute the work: what the strategy has beyond `single` of the engine or of the one it extends."""
     parts = row.strategy.implementation
     if row.strategy.max_workers == 1:
         return "–"
-    alone = next((one.implementation for one in row.engine.strategies if one.max_workers == 1), None)
+    extended = (row.engine, *([engine(row.engine.tasks_of)] if row.engine.tasks_of else []))
+    alone = next((one.implementation for each in extended for one in each.strategies if one.max_workers == 1), None)
     own, framework = ([part for part in mine if alone is None or part not in base] for mine, base in (
         (parts.own, alone.own if alone else ()), (parts.framework, alone.framework if alone else ()),
     ))

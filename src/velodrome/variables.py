@@ -14,10 +14,11 @@ WORLD = "VELODROME_WORLD"
 CONTROLLER = "VELODROME_CONTROLLER"
 #: Seconds between samples of a process's resources; 0 for none.
 MEASURE = "VELODROME_MEASURE"
-#: What a training process does instead of training (`worker/rehearsal.py`): `check`, the folder of a saved model that
-#: it evaluates, or `export:` and a folder below that of a saved model, into which it writes it as ONNX.
+#: What a training process does instead of training (`worker/rehearsal.py`): `check:` and the number of workers that
+#: strategies would have, the folder of a saved model that it evaluates, or `export:` and a folder below that of a saved
+#: model, into which it writes it as ONNX.
 INSTEAD = "VELODROME_INSTEAD"
-CHECK = "check"
+CHECK = "check:"
 EXPORT = "export:"
 #: For the user's own code, which may want to know where it runs.
 ROLE = "VELODROME_ROLE"

@@ -125,3 +125,26 @@ def test_a_grid_is_right_if_it_finds_the_best_or_calls_level_what_is():
     assert share(World(4, 0.02), 20) > 0.9, "equal, and called level"
     assert share(World(4, 0.15, 0.03), 5) == 0.0, "nobody can tell"
     assert share(World(4, 0.001, 0.04, best=2), 5) == 1.0, "all four are within the tolerance"
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_the_limit_of_what_stopping_saves_demands_less_than_the_rule_at_every_look(size):
+    from verdict_floor import single_look
+
+    from velodrome.analysis.blocks import FIRST_LOOK, margin
+
+    freedom, rivals = np.array([[[2.0, 10.0, 100.0]]]), np.array([[[float(size)]]])
+    for look in range(FIRST_LOOK, 31):
+        assert (single_look(freedom, look, rivals, size) < margin(freedom, look, rivals, size)).all(), look
+    assert np.isinf(single_look(freedom, FIRST_LOOK - 1, rivals, size)).all()
+
+
+def test_a_race_without_allowance_for_looks_stops_sooner_and_claims_too_much():
+    from simulated import World
+    from verdict_floor import measure, summary
+
+    led, equal = measure(World(4, 0.02, 0.1), 1, 100), measure(World(4, 0.15), 1, 200)
+    assert led["limit"] < led["product"]
+    assert equal["false"] > 0.1
+    assert "limit" not in equal, "a cell that nobody can settle is not compared"
+    assert "median of the cells | 4 configurations" in summary([led, equal])

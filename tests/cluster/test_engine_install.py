@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,19 @@ def test_engines_are_listed_with_what_an_installation_takes() -> None:
         assert horovod["upstream"] == "dormant"
         assert horovod["install"]["command"] == f"velodrome engines install horovod --framework {framework}"
         assert horovod["install"]["minutes"] > 1
+
+
+@pytest.mark.integration
+def test_the_listing_names_what_became_of_each_framework(
+    velodrome: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    lines = velodrome("engines").out.splitlines()
+    assert "torch: PyTorch (upstream: maintained)" in lines
+    assert any(line.startswith("mxnet: ") and line.endswith("(upstream: retired)") for line in lines)
+    horovod = next(line for line in lines if line.startswith("horovod --framework torch: "))
+    assert horovod.endswith("(upstream: dormant)")
+    assert any("velodrome engines install jax (150 MB" in line and line.endswith("about 1 minute)") for line in lines)
 
 
 @pytest.mark.integration

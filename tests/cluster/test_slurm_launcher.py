@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from velodrome.cluster.launcher import Exit
 from velodrome.cluster.placement import Placement
+from velodrome.cluster.plan import Process
 from velodrome.cluster.registry import target_of
+from velodrome.cluster.remote.group import RemoteGroup
 from velodrome.cluster.slurm import commands
+from velodrome.cluster.slurm.group import SlurmGroup
 from velodrome.cluster.slurm.launcher import AttachedLauncher
 from velodrome.cluster.slurm.mail import FileChannel
 from velodrome.cluster.slurm.options import SlurmOptions
 from velodrome.cluster.slurm.script import Step, agent_script, batch_script, nodes_of, sbatch_options, steps_of
 from velodrome.errors import BadRequest
+from velodrome.offers.world import Member
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
@@ -163,3 +169,41 @@ def test_mail_is_read_to_its_end_after_the_job_is_over(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="closed"):
         channel.write(b"x")
     assert {path.name for path in (tmp_path / "n1").iterdir()} == {"in", "out"}
+
+
+def test_a_node_that_does_not_answer_slurm_is_told_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "\n".join(
+        f"NodeName={name} Arch=x86_64 CPUTot=4 NodeAddr={name} State={state} ThreadsPerCore=1"
+        for name, state in (("n1", "MIXED"), ("n2", "DOWN*"), ("n3", "ALLOCATED*"), ("n4", "IDLE+NOT_RESPONDING"))
+    )
+    monkeypatch.setattr(commands, "_run", lambda words: subprocess.CompletedProcess(words, 0, shown, ""))
+    assert commands.silent_nodes(["n1", "n2", "n3", "n4"]) == {"n2", "n3", "n4"}
+
+
+def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "silent_nodes", lambda nodes: {"n2"})
+    members = [Member("worker", rank, f"n{rank + 1}", 20000 + rank, 0) for rank in range(2)]
+    processes = [Process(member, 0, 1, {}) for member in members]
+
+    class Job:
+        nodes: ClassVar[list[str]] = ["n1", "n2"]
+        state = commands.JobState("NODE_FAIL")
+
+        def raise_if_interrupted(self, *, now: bool) -> None:
+            assert now
+
+    def lose_all(self: SlurmGroup, seconds: float, deliver: object) -> None:
+        for process in processes:
+            self._exits.setdefault(process, Exit(None, None, f"was lost: host {process.host!r} is released"))
+
+    monkeypatch.setattr(RemoteGroup, "wait", lose_all)
+    group = SlurmGroup("token", tmp_path, {}, job=Job())  # type: ignore[arg-type]
+    group.wait(0.1, lambda process, line: None)
+    assert group.exit_of(processes[0]) is None
+    found = group.exit_of(processes[1])
+    assert found is not None
+    assert found.cause == "was lost: node 'n2' failed (NODE_FAIL): its slurmd or its network is down"
+    group.wait(0.1, lambda process, line: None)
+    assert group.exit_of(processes[0]) is not None

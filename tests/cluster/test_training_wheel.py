@@ -32,8 +32,8 @@ from samples import blocks  # noqa: E402
 MODULES = {"PIL": "pillow", "google": "protobuf", "google_crc32c": "google-crc32c", "pydantic_core": "pydantic"}
 #: Loaded only where an engine, a transport or a storage asks for it; each is an extra.
 ON_DEMAND = {
-    "accelerate", "lightning_fabric", "h5py", "horovod", "jax", "jaxlib", "mxnet", "optax", "pyarrow", "tensorflow",
-    "tf2onnx", "keras", "torch", "mpi4py", "hdfs_native", "requests", "s3fs",
+    "accelerate", "deepspeed", "lightning_fabric", "h5py", "horovod", "jax", "jaxlib", "mxnet", "optax", "pyarrow",
+    "tensorflow", "tf2onnx", "keras", "torch", "mpi4py", "hdfs_native", "requests", "s3fs",
 }
 #: Of the controller's packages, none may be loaded by a training process.
 CONTROLLERS = {"yaml", "rich", "typer", "click", "jinja2", "matplotlib", "sklearn", "scipy", "tensorboard", "py_spy"}

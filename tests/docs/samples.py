@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: What newcomers read. Other pages are for contributors, or are about results.
 USER_PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<order>not run|slow|file): (?P<value>[^\n]+?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?P<order>not run|slow|file|real): (?P<value>[^\n]+?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 RUN = ("bash", "python")
@@ -27,10 +27,12 @@ class Block:
     not_run: str | None = None
     slow: str | None = None
     file: str | None = None
+    #: The launcher whose real hosts it needs: tests/docs/test_real_hosts.py has them.
+    real: str | None = None
 
     @property
     def runs(self) -> bool:
-        return self.language in RUN and self.not_run is None and self.file is None
+        return self.language in RUN and self.not_run is None and self.file is None and self.real is None
 
 
 def blocks(page: Path) -> list[Block]:
@@ -43,6 +45,7 @@ def blocks(page: Path) -> list[Block]:
             not_run=found["value"] if found["order"] == "not run" else None,
             slow=found["value"] if found["order"] == "slow" else None,
             file=found["value"] if found["order"] == "file" else None,
+            real=found["value"] if found["order"] == "real" else None,
         )
         for found in _BLOCK.finditer(text)
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from scene import HERE, Scene
+from slurm_scene import on, slurm, started  # noqa: F401 (fixtures)
 
 
 @pytest.fixture

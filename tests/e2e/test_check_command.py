@@ -85,9 +85,24 @@ def test_layers_memory_and_traffic_are_those_of_the_model(velodrome, here: Path)
     assert strategies["allreduce"]["traffic"]["several_hosts"] == 2 * 3 * size // 4
     assert strategies["zero1"]["traffic"]["one_host"] == strategies["fsdp"]["traffic"]["one_host"] == 3 * 3 * size // 4
     assert strategies["local-sgd"]["traffic"]["one_host"] == round(2 * 3 * size / 4 / 8)
-    assert strategies["pipeline"]["traffic"] is None
+    for name, reason in (("pipeline", "is no nn.Sequential"), ("tensor", "no dense layers that 4 workers can divide")):
+        assert strategies[name]["traffic"] is None
+        assert reason in strategies[name]["refused"]
     assert found["test"]["total"] == 359
     assert sorted(path.name for path in here.iterdir() if path.suffix != ".py") in ([], ["__pycache__"])
+
+
+def test_what_strategies_send_that_divide_the_model_is_listed(velodrome, here: Path) -> None:
+    done = velodrome("check", "--model", "dense-300-100", "--engine", "torch", "--batch-size", 50, "--workers", 2,
+                     "--on", "debug", "--json")
+    assert done.code == 0, done.text
+    rows = {row["strategy"]: row for row in done.json()["strategies"]}
+    # Each of two stages sends the outputs of a layer, or their gradient: 300, 100 or 10 numbers for each example.
+    assert rows["pipeline"]["traffic"]["one_host"] in (50 * 300 * 4, 50 * 100 * 4)
+    # Sums of 100 outputs, and of their gradients; ten outputs, half of which each worker has.
+    assert rows["tensor"]["traffic"]["one_host"] == (2 * 100 + 2 * 100 + 10) * 50 * 4 // 2
+    assert "dense2 (row)" in rows["tensor"]["traffic"]["formula"]
+    assert rows["pipeline"]["refused"] is rows["tensor"]["refused"] is None
 
 
 def test_what_would_be_refused_is_listed_with_the_reason(velodrome, here: Path) -> None:

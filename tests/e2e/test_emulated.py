@@ -84,6 +84,29 @@ def test_servers_workers_and_chief_have_a_host_each(velodrome: Any, runs: Path, 
     assert len({node["host"] for node in result["nodes"]}) == 4
 
 
+@pytest.mark.slow
+def test_the_processes_of_a_race_are_forked_and_then_move_onto_their_hosts(
+    velodrome: Any, runs: Path, no_strays: None, idle: None
+) -> None:
+    done = velodrome(
+        "race", "--runs", runs, "--name", "r", "--engine", "torch", "--strategy", "ddp", "--workers", 2, "--vary",
+        "batch_size=50,100", "--no-baseline", "--epochs", 5, "--on", "emulated:nodes=2,cpu=0.4", "--json",
+    )
+    assert done.code == 0, done.text
+    for path in (runs / "r").glob("*/result.json"):
+        result = json.loads(path.read_text())
+        assert [node["host"] for node in result["nodes"]] == ["node1", "node2"]
+        assert sorted(host["hostname"] for host in result["hosts"]) == ["node1", "node2"]
+        moved = 4 * result["parameters"] * result["steps"]
+        for host in result["hosts"]:
+            assert host["network_bytes"]["out"] > moved / 2
+            assert host["cpu"]["own"] < 1.2  # both together, within their control groups
+        # Nobody imported a framework.
+        assert all(node["phases"]["import"] < 1.0 for node in result["nodes"])
+    no_namespace_of(os.getpid())
+    assert not groups_of(os.getpid())
+
+
 def no_namespace_of(controller: int) -> None:
     """No child of a controller is left that holds a namespace."""
     children = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if parent_of(entry) == controller]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from scene import LONG, Scene, training
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
-import slurm as server
+from slurm_scene import MARKS, server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from fault_matrix import record
 
-pytestmark = [
-    pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("slurm"),
-    pytest.mark.skipif(bool(server.missing()), reason=f"a Slurm of our own needs {', '.join(server.missing())}"),
-]
+pytestmark = MARKS
 TORCH = ("torch", "ddp")
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[server.Slurm]:
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{before}:/usr/sbin:/sbin"
-    running = server.Slurm(nodes=2)
-    yield running
-    running.close()
-    os.environ["PATH"] = before
-
-
-@pytest.fixture
-def slurm(started: server.Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[server.Slurm]:
-    """Nothing is left of a job: not in the queue, not in the shared folder."""
-    for name, value in started.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    yield started
-    assert started.jobs() == []
-    assert not (tmp_path / ".velodrome-slurm").exists()
-
-
-@pytest.fixture
-def on(tmp_path: Path) -> str:
-    return f"slurm:time=20,nodes=2,shared_dir={tmp_path}"
 
 
 def train(velodrome: Any, runs: Path, name: str, *words: object) -> dict[str, Any]:
@@ -163,29 +130,3 @@ def test_what_slurm_refuses_is_refused_before_anything_starts(velodrome: Any, ru
     assert done.code == 2
     assert "sbatch refuses the job: invalid partition specified: nope" in done.err
     assert not runs.exists()
-
-
-@pytest.mark.parametrize(
-    ("fault", "number", "words", "limit"),
-    [("kill worker", signal.SIGKILL, "worker 1 on n2 was ended by SIGKILL", 30.0),
-     ("pause", signal.SIGSTOP, "worker 1 on n2 made no progress for 30 s", 70.0)],
-)
-def test_a_worker_that_is_killed_or_suspended_is_named_with_its_node(
-    velodrome: Any, scene: Scene, slurm: server.Slurm, on: str, fault: str, number: signal.Signals, words: str,
-    limit: float,
-) -> None:
-    broke: list[float] = []
-
-    def break_it() -> None:
-        scene.send(number, "worker", 1)()
-        broke.append(time.time())
-
-    scene.when_training(break_it)
-    done = velodrome(*scene.words(*TORCH, *LONG, "--stall-timeout", 30, "--on", on))
-    assert done.code == 1
-    sentence = next(line for line in done.err.splitlines() if line.startswith("velodrome: "))
-    assert words in sentence
-    took = scene.result()["ended"] - broke[0]
-    assert took < limit
-    assert subprocess.run(["pgrep", "-f", str(scene.runs)], capture_output=True).returncode == 1
-    record("slurm", fault, sentence.removeprefix("velodrome: "), took, limit)

@@ -6,16 +6,16 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from ssh_scene import Lasting, eventually, finished, left_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
@@ -26,15 +26,6 @@ pytestmark = [
     pytest.mark.skipif(bool(sshd.unavailable()), reason=sshd.unavailable() or "available"),
 ]
 slow = pytest.mark.slow
-#: A script that lasts: it computes a little, so that it makes progress, and needs no framework.
-LASTING = """
-import time
-for number in range(100_000):
-    sum(range(50_000))
-    time.sleep(0.02)
-"""
-
-
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Hosts]:
     with sshd.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
@@ -54,68 +45,10 @@ def as_new(hosts: sshd.Hosts) -> Iterator[None]:
         eventually(lambda pid=pid: not [*Path("/tmp").glob(f"velodrome-ssh-{pid}-*/*")], 10)
 
 
-def left_on(hosts: sshd.Hosts, name: str) -> list[str]:
-    return [line for line in hosts.command_lines(name) if line and "sshd" not in line.split()[0]]
-
-
-def eventually(holds: Callable[[], object], seconds: float, why: Callable[[], str] = lambda: "") -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"it never came true {why()}"
-        time.sleep(0.1)
-
-
-def finished(process: subprocess.Popen[str], seconds: float = 200) -> tuple[int, str, str]:
-    out, errors = process.communicate(timeout=seconds)
-    return process.returncode, out, errors
-
-
 def train(hosts: sshd.Hosts, runs: Path, name: str, *words: object) -> dict[str, Any]:
     code, out, errors = finished(hosts.velodrome("train", "--runs", runs, "--name", name, "--json", *words))
     assert code == 0, errors
     return json.loads(out.strip().splitlines()[-1])
-
-
-class Lasting:
-    """A job of two processes, one on each host, that lasts until somebody ends it."""
-
-    def __init__(self, hosts: sshd.Hosts, runs: Path, *more: object, silence: float = 8) -> None:
-        self.hosts, self.runs = hosts, runs
-        hosts.write_clusters(silence=silence)
-        (hosts.home / "lasting.py").write_text(LASTING)
-        self.process = hosts.velodrome(
-            "train", "--script", "lasting.py", "--engine", "torch", "--workers", 2, "--on", "lab", "--runs", runs,
-            "--name", "long", "--stall-timeout", 60, *more,
-        )
-        eventually(self.training, 90, self.output)
-
-    def output(self) -> str:
-        return "" if self.process.poll() is None else f"{finished(self.process)}"
-
-    def training(self) -> bool:
-        assert self.process.poll() is None, self.output()
-        return all(any("velodrome.worker --" in line for line in self.hosts.command_lines(name))
-                   for name in self.hosts.names) and (self.runs / "long" / "events.jsonl").exists() \
-            and (self.runs / "long" / "events.jsonl").read_text().count('"script"') >= 2
-
-    def pid(self, name: str, what: str) -> int:
-        for pid in self.hosts.processes(name):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if what in line:
-                return pid
-        raise LookupError(what)
-
-    def agent(self, name: str) -> int:
-        """The agent, and not the guardian that was forked from it: the parent of a worker."""
-        worker = self.pid(name, "velodrome.worker --")
-        return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
-
-    def failed(self, seconds: float = 90) -> str:
-        code, _, errors = finished(self.process, seconds)
-        assert code == 1, errors
-        result = json.loads((self.runs / "long" / "result.json").read_text())
-        assert result["status"] == "failed"
-        return str(result["error"]["message"])
 
 
 @pytest.mark.parametrize(

@@ -71,3 +71,10 @@ def test_clock_ticks_never_make_it_negative() -> None:
 )
 def test_without_a_common_time_nothing_is_known(processes: list[CpuSeries]) -> None:
     assert host_cpu(processes) is None
+
+
+def test_processes_on_other_hosts_of_the_same_machine_are_not_foreign() -> None:
+    mine, beside = series(0.0, [(1.0, 2.0, 0.5, 0.1)] * 3), series(0.0, [(1.0, 2.0, 0.4, 0.1)] * 3)
+    found = host_cpu([mine], [beside, beside])
+    assert found is not None
+    assert (found.own, found.foreign) == (1.4, 0.6)

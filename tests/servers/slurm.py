@@ -51,6 +51,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 OverSubscribe=FORCE:4
+PartitionName=short Nodes=ALL MaxTime=60 State=UP PriorityTier=1 OverSubscribe=FORCE:4
 PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=10
 """
 
@@ -72,6 +73,7 @@ class Slurm:
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.addresses = {name: f"10.78.0.{place + 10}" for place, name in enumerate(self.names)}
         self._started: list[subprocess.Popen[bytes]] = []
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._cpus = cpus
         try:
             self._begin()
@@ -115,10 +117,16 @@ class Slurm:
                     f"hostname ctl; exec slurmctld -D -f {self.folder}/slurm.conf")
         for name in self.names:
             self._node(name)
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Return when every node can take a job."""
         deadline = time.monotonic() + _START_SECONDS
         while len(self.run("sinfo", "-h", "-N", "-t", "idle", "-p", "main", "-o", "%n", check=False).split()) < len(
             self.names
         ):
+            for name in self.names:  # one that was down returns when it is told to
+                self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Slurm does not come up: {(self.folder / 'output.log').read_text()[-2000:]}")
             time.sleep(0.2)
@@ -146,13 +154,19 @@ class Slurm:
         subprocess.run(["ip", "link", "set", "slurmbr", "up"], check=True)
 
     def _node(self, name: str) -> None:
-        script = f"hostname {name}; echo ready; read line; exec slurmd -D -f {self.folder}/slurm.conf -N {name}"
+        # The namespace outlives its daemon, which may be killed and started again.
+        down = self._down(name)
+        script = (
+            f"hostname {name}; echo ready; read line; while true; do slurmd -D -f {self.folder}/slurm.conf -N {name}; "
+            f"sleep 0.2; while [ -e {down} ]; do sleep 0.2; done; done"
+        )
         process = subprocess.Popen(
             ["unshare", "--net", "--uts", "bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=(self.folder / "output.log").open("ab"), start_new_session=True,
             env={**os.environ, **self.environment},
         )
         self._started.append(process)
+        self._nodes[name] = process
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
@@ -168,6 +182,27 @@ class Slurm:
             subprocess.run(words, check=True)
         process.stdin.write(b"go\n")
         process.stdin.close()
+
+    def _down(self, name: str) -> Path:
+        return self.folder / f"down-{name}"
+
+    def kill_daemon(self, name: str) -> None:
+        """Kill the slurmd of a node, which stays down until it is started again."""
+        self._down(name).touch()
+        # Not the steps, which are other programs.
+        subprocess.run(["pkill", "-KILL", "-x", "slurmd", "--parent", str(self._nodes[name].pid)], check=True)
+
+    def start_daemon(self, name: str) -> None:
+        self._down(name).unlink()
+        self.wait_until_idle()
+
+    def cut(self, name: str) -> None:
+        """Cut a node off the network."""
+        subprocess.run(["ip", "link", "set", f"port-{name}", "down"], check=True)
+
+    def heal(self, name: str) -> None:
+        subprocess.run(["ip", "link", "set", f"port-{name}", "up"], check=True)
+        self.wait_until_idle()
 
     def jobs(self) -> list[str]:
         """The numbers of jobs that are waiting or running."""

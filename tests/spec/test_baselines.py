@@ -36,6 +36,12 @@ def test_every_engine_has_its_own_baseline_with_the_fields_of_its_jobs() -> None
     assert {(job.threads, job.epochs, job.batch_scope) for job in found} == {(1, 7, "global")}
 
 
+def test_an_engine_without_single_has_that_of_the_engine_it_extends() -> None:
+    asked = race(vary={"entry": ["deepspeed/zero1", "deepspeed/zero3", "torch/ddp"], "workers": [2]})
+    found = [entry.job for entry in expand(asked) if entry.baseline]
+    assert [(job.engine, job.strategy) for job in found] == [("torch", "single")]
+
+
 @pytest.mark.parametrize("vary", [
     {"strategy": ["single", "ddp"]}, {"batch_size": [32, 64]}, {"engine": ["torch", "tensorflow"]}, {},
 ])

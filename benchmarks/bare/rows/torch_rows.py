@@ -3,25 +3,15 @@ PyTorch's documentation shows. `allreduce`, which is Velodrome's own, is compare
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "peers"))
-from task import LEARNING_RATE, Clock, answer, read_task, take_core
+from torch_batches import batches, start
 
-task = read_task()
-if task.workers > 1 and "RANK" not in os.environ:
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(task.workers), "--rdzv-backend", "c10d",
-              "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]  # fmt: skip
-    os.execv(sys.executable, [sys.executable, *launch, *sys.argv])
-rank = int(os.environ.get("RANK", "0"))
-take_core(rank)
+task, rank = start()
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from task import LEARNING_RATE, Clock, answer  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.algorithms.model_averaging.utils import average_parameters  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
@@ -37,32 +27,14 @@ from torch_model import build, loss_of  # noqa: E402
 #: micro-batches of a pipeline of two.
 LOCAL, ROUND, MICRO_BATCHES, OUTER = 8, 50, 4, {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 
-torch.set_num_threads(1)
-torch.manual_seed(1)
 if task.workers > 1:
     dist.init_process_group("gloo")
 #: Where the model is divided, all processes compute the whole batch.
 divides_model = task.strategy in ("pipeline", "tensor")
-batch = task.batch * (task.workers if divides_model else 1)
-with np.load(task.data, allow_pickle=False) as stored:
-    images, labels = torch.from_numpy(stored["images"]).permute(0, 3, 1, 2), torch.from_numpy(stored["labels"])
-order = torch.Generator().manual_seed(1 if divides_model else 1 + rank)
+batch, seed = task.batch * (task.workers if divides_model else 1), 1 if divides_model else 1 + rank
 model = build(task.model)
 if task.model != "dense-300-100":
     model = model.to(memory_format=torch.channels_last)
-
-
-def batches() -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
-    place, shuffled = [0], [torch.randperm(len(labels), generator=order)]
-
-    def take() -> tuple[torch.Tensor, torch.Tensor]:
-        if place[0] + batch > len(labels):
-            place[0], shuffled[0] = 0, torch.randperm(len(labels), generator=order)
-        chosen = shuffled[0][place[0] : place[0] + batch]
-        place[0] += batch
-        return images[chosen].float().div_(255), labels[chosen]
-
-    return take
 
 
 def adam(parameters: object) -> torch.optim.Optimizer:
@@ -71,7 +43,7 @@ def adam(parameters: object) -> torch.optim.Optimizer:
 
 def stepping(module: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """One step of a module that computes the loss of a batch by itself."""
-    take = batches()
+    take = batches(task, batch, seed)
 
     def step() -> None:
         inputs, targets = take()
@@ -115,7 +87,7 @@ def piped() -> Callable[[], None]:
     mine = nn.Sequential(*(layers[:3] if rank == 0 else layers[3:]))
     stage = PipelineStage(mine, rank, task.workers, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=MICRO_BATCHES, loss_fn=loss_of)
-    optimizer, take = adam(mine.parameters()), batches()
+    optimizer, take = adam(mine.parameters()), batches(task, batch, seed)
 
     def step() -> None:
         inputs, targets = take()

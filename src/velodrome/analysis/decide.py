@@ -17,6 +17,8 @@ from velodrome.analysis.blocks import FIRST_LOOK, Fit, fit, margin
 from velodrome.analysis.outliers import Array, Mask
 
 Outcome = Literal["one", "level", "open"]
+#: Degrees of freedom, look, configurations left, configurations entered: standard errors that a claim needs.
+Margin = Callable[[Array, int, Array, int], Array]
 #: Further repetitions are not foreseen: what needs more than this is not worth settling.
 MOST_MORE = 100
 
@@ -133,7 +135,9 @@ def _range(estimate: Array, reach: Array, first: int, second: int) -> Range:
     return Range(seen, seen - float(reach[first, second]), seen + float(reach[second, first]))
 
 
-def step(found: Fit, look: int, alive: Mask, tolerance: float) -> tuple[Array, Array]:
+def step(
+    found: Fit, look: int, alive: Mask, tolerance: float, margin_at: Margin = margin
+) -> tuple[Array, Array]:
     """One look at a batch of races: how much less each difference may be, and by how much each is surely ahead of each.
 
     Both are (race, configuration, configuration), `alive` is (race, configuration). Only survivors are ahead of one
@@ -141,7 +145,7 @@ def step(found: Fit, look: int, alive: Mask, tolerance: float) -> tuple[Array, A
     can cause, nobody is.
     """
     entered = alive.shape[1]
-    wide = margin(found.freedom, look, alive.sum(1)[:, None, None].astype(float), entered)
+    wide = margin_at(found.freedom, look, alive.sum(1)[:, None, None].astype(float), entered)
     with np.errstate(invalid="ignore"):
         reach = wide * found.error
     reach = np.where(np.isnan(reach), np.inf, reach) + found.hidden

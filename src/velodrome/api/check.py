@@ -42,11 +42,11 @@ def check(
     job = resolve(within_limits(job, environments.default_engine()), environments.default_engine())
     with using_mirror(mirror), open_launcher(on) as launcher:
         tried = alone(job)
-        events = rehearse(tried, CHECK, launcher, on_download)
+        events = rehearse(tried, f"{CHECK}{workers}", launcher, on_download)
         inspection = next(event for event in events if isinstance(event, InspectionEvent))
         final = next(event for event in events if isinstance(event, ResultEvent))
         strategies = [
-            _strategy(job, strategy, workers, inspection.gradient_bytes, launcher)
+            _strategy(job, strategy, workers, inspection, launcher)
             for strategy in engine_of(job).strategies
         ]
     definitions = [metric.as_json() for metric in final.metrics]  # only the process knows those of an own task
@@ -73,7 +73,9 @@ def _memory(inspection: InspectionEvent) -> dict[str, int | None]:
     return {name: getattr(inspection, name) for name in names}
 
 
-def _strategy(job: Job, strategy: Strategy, workers: int, gradient_bytes: int, launcher: Launcher) -> dict[str, Any]:
+def _strategy(
+    job: Job, strategy: Strategy, workers: int, inspection: InspectionEvent, launcher: Launcher
+) -> dict[str, Any]:
     """A strategy with so many workers: its traffic per worker and step, and why it would be refused, if it would."""
     count = min(workers, strategy.max_workers or workers)
     wanted = job.model_copy(update={
@@ -89,7 +91,12 @@ def _strategy(job: Job, strategy: Strategy, workers: int, gradient_bytes: int, l
         refused = None
     except VelodromeError as error:
         refused = str(error)
-    traffic = _traffic(wanted, strategy, gradient_bytes, count)
+    traffic = _traffic(wanted, strategy, inspection.gradient_bytes, count)
+    for division in inspection.divisions:
+        if division.strategy == strategy.name and division.workers == count:
+            refused = refused or division.refused
+            if division.bytes is not None:
+                traffic = Traffic(division.bytes, division.bytes, division.formula)
     return {"strategy": strategy.name, "workers": count, "consistency": strategy.consistency,
             "traffic": traffic and asdict(traffic), "refused": refused}
 

@@ -43,6 +43,7 @@ def race(
     runs: str | Path = "runs",
     on: Where = DEFAULT,
     warm: bool = True,
+    parallel: int | None = None,
     dry_run: bool = False,
     skip_unavailable: bool = False,
     mirror: str | None = None,
@@ -77,6 +78,8 @@ def race(
         runs: folder that holds the race.
         on: the launcher: ``local``, or ``debug`` to train jobs of one process inside this program.
         warm: whether processes are forked from one that has imported the engine.
+        parallel: how many jobs may run at the same time, each on hosts of its own; by default as many as the cluster
+            has room for, which on one machine is one.
         dry_run: return the plan, jobs and expected seconds, and start nothing.
         skip_unavailable: leave out jobs for which this machine lacks a package, a device or memory, instead of
             refusing the race.
@@ -99,7 +102,7 @@ def race(
         )
         if dry_run:
             return planned.as_json()
-        return run_planned(planned, _Callbacks(on_event, on_job), warm=warm).as_json()
+        return run_planned(planned, _Callbacks(on_event, on_job), warm=warm, parallel=parallel).as_json()
 
 
 class _Callbacks(RaceObserver):
@@ -148,10 +151,13 @@ class FinishedRace:
         }
 
 
-def run_missing(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> dict[str, str]:
+def run_missing(
+    planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None = None
+) -> dict[str, str]:
     """Run the jobs of a plan that are not finished; messages of those that failed, by name."""
     planned.folder.begin(planned.race, grown=planned.may_grow)
-    return _failures(run_entries(planned.folder, planned.entries, observer, on=planned.on, warm=warm))
+    ran = run_entries(planned.folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel)
+    return _failures(ran)
 
 
 def _failures(results: Iterable[Result]) -> dict[str, str]:
@@ -161,13 +167,15 @@ def _failures(results: Iterable[Result]) -> dict[str, str]:
     }
 
 
-def run_planned(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> FinishedRace:
+def run_planned(
+    planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None = None
+) -> FinishedRace:
     """Run what is missing, compare the configurations, draw them, and judge."""
     ending: Ending | None = None
     if planned.race.until_sure:
-        failures, ending = _run_until_sure(planned, observer, warm=warm)
+        failures, ending = _run_until_sure(planned, observer, warm=warm, parallel=parallel)
     else:
-        failures = run_missing(planned, observer, warm=warm)
+        failures = run_missing(planned, observer, warm=warm, parallel=parallel)
     from velodrome.reporting.figures import race_figure
     from velodrome.reporting.load import load_race
 
@@ -183,13 +191,15 @@ def run_planned(planned: PlannedRace, observer: RaceObserver, *, warm: bool) -> 
 
 
 def _run_until_sure(
-    planned: PlannedRace, observer: RaceObserver, *, warm: bool
+    planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None
 ) -> tuple[dict[str, str], Ending]:
     race, folder = planned.race, planned.folder
     folder.begin(race)
     criteria = criteria_of(race, (entry.job.target for entry in planned.entries))
     loop = UntilSure(folder, race, planned.entries, planned.seconds, criteria)
-    ending, results = run_until_sure(loop, folder, planned.entries, observer, on=planned.on, warm=warm)
+    ending, results = run_until_sure(
+        loop, folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel
+    )
     ran = (results.get(entry.name) or RunFolder(folder.path / entry.name).result() for entry in planned.entries)
     return _failures(result for result in ran if result is not None), ending
 

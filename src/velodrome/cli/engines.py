@@ -20,7 +20,7 @@ def _cost(engine: dict[str, Any]) -> str:
     cost = engine["install"]
     installed = "installed" if cost["installed"] else cost["command"]
     return (f"environment of its own: {installed} ({cost['download_mb']} MB to download, {cost['disk_mb']} MB on disk, "
-            f"about {cost['minutes']:g} minutes)")
+            f"about {cost['minutes']:g} minute{'' if cost['minutes'] == 1 else 's'})")
 
 
 def _own_parts(implementation: dict[str, list[str]]) -> str:
@@ -58,7 +58,7 @@ def _list(json: bool) -> None:
 
     console = SafeConsole()
     for engine in found:
-        upstream = "" if engine["upstream"] == "maintained" else f" (upstream: {engine['upstream']})"
+        upstream = f" (upstream: {engine['upstream']})"
         framework = f" --framework {engine['framework']}" if engine["framework"] else ""
         console.print(f"[bold]{engine['name']}{framework}[/bold]: {engine['description']}{upstream}", soft_wrap=True)
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, leading=1)

@@ -10,6 +10,7 @@ import typer
 from velodrome.cli import completion
 from velodrome.cli.options import JobCommand, JobMirror, Json, On, Place, Runs, command_on, where, with_job_options
 from velodrome.cli.output import complain, say_json
+from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace
@@ -94,6 +95,23 @@ Warm = Annotated[
                  "interpreters.", rich_help_panel=_PANEL),
 ]
 
+Parallel = Annotated[
+    str,
+    typer.Option("--parallel", metavar="N", help="Jobs that run at the same time, each on hosts of its own: auto for "
+                 "as many as the cluster has room for; on one machine that is one.", rich_help_panel=_PANEL,
+                 autocompletion=completion.one_of("auto", "1", "2", "4")),
+]
+
+
+def parallel_of(text: str) -> int | None:
+    """The number of `--parallel`, None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= 999:
+        raise BadRequest(f"--parallel {text!r}: give auto, or a number of jobs from 1 to 999")
+    return int(text)
+
+
 CLASS = JobCommand
 
 
@@ -104,7 +122,7 @@ def command(
     accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
     runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
     skip_unavailable: SkipUnavailable = False, on: On = "local", place: Place = None, warm: Warm = True,
-    mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
+    parallel: Parallel = "auto", mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -138,6 +156,7 @@ def command(
     from velodrome.data.cache.fetch import using_mirror
     from velodrome.spec.race import parse_vary
 
+    at_once = parallel_of(parallel)
     target = where(on, place)
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
@@ -160,7 +179,7 @@ def command(
     board = Board(error_console, planned.entries, planned.seconds, live=not target.offer.interactive,
                   until_sure=planned.race.until_sure)
     with using_mirror(mirror), board.counting():
-        finished = run_planned(planned, board, warm=warm)
+        finished = run_planned(planned, board, warm=warm, parallel=at_once)
     if json:
         say_json(finished.as_json())
     else:

@@ -19,7 +19,13 @@ def command(
                        autocompletion=completion.stored),
     ],
     runs: Runs = Path("runs"), port: Port = 8300, host: Host = "127.0.0.1", allow_remote: AllowRemote = False,
-    no_browser: NoBrowser = False, mirror: Mirror = None, json: Json = False,
+    no_browser: NoBrowser = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Processes that answer requests, each with its own copy of the models; by "
+                     "default one for each core, at most 4.", show_default=False),
+    ] = None,
+    mirror: Mirror = None, json: Json = False,
 ) -> None:
     """Open a page on which trained models can be used, and answer the same over HTTP.
 
@@ -43,11 +49,13 @@ def command(
     need_packages()
     from velodrome.serving.model import runtime
     from velodrome.web.serve import check_runs, serve_app
+    from velodrome.web.siblings import usual_processes
 
     runtime()
+    count = processes or usual_processes()
     if unready := check_runs(names, runs):
         say_on_stderr(f"exporting {', '.join(unready)}, once; this takes a few seconds")
     serve_page(
-        lambda: serve_app(names, runs, host, mirror=mirror), host, port, allow_remote=allow_remote,
-        browser=not no_browser, as_json=json,
+        lambda: serve_app(names, runs, host, mirror=mirror, processes=count), host, port, allow_remote=allow_remote,
+        browser=not no_browser, as_json=json, shared=count > 1,
     )

@@ -33,13 +33,13 @@ def need_packages() -> None:
 
 def serve_page(
     make: Callable[[], Starlette], host: str, port: int, *, allow_remote: bool, browser: bool,
-    as_json: bool = False,
+    as_json: bool = False, shared: bool = False,
 ) -> None:
-    """Serve an application until Ctrl-C, and print its address."""
+    """Serve an application until Ctrl-C, and print its address; a `shared` port is for several processes."""
     from velodrome.cli.output import say, say_json
     from velodrome.web.server import check_host, listen, serve
 
-    with listen(check_host(host, allow_remote=allow_remote), port) as listener:
+    with listen(check_host(host, allow_remote=allow_remote), port, shared=shared) as listener:
         serve(
             make(), listener, browser=browser,
             say=lambda address: say_json({"address": address}) if as_json else say(address, flush=True),

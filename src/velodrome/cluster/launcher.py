@@ -129,3 +129,11 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Release what was prepared and allocated."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A launcher whose hosts several jobs can use at the same time, each some of them."""
+
+    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
+        """Launchers with hosts of their own, each with room for any of these jobs; itself if there is room for one."""

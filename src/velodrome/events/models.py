@@ -63,6 +63,9 @@ class HelloEvent(EventBase):
     heartbeat_seconds: Annotated[Amount | None, NOT_NULL] = Field(
         None, description="seconds from now to the first `resources` event, and between two; 0 if none will come"
     )
+    machine: Annotated[str | None, NOT_NULL] = Field(
+        None, description="identifies the running kernel: hosts of one machine, such as emulated ones, share its cores"
+    )
     schema_version: Annotated[Count | None, NOT_NULL] = Field(
         None, alias="schema", description="version of the event schema that the process writes"
     )
@@ -214,6 +217,16 @@ class Layer(Record):
     seconds: Amount = Field(0.0, description="time in the step, forward and backward, without layers inside it")
 
 
+class Division(Record):
+    """A strategy that divides the model, as it would divide this one."""
+
+    strategy: str = Field(description="its name")
+    workers: Positive = Field(description="over how many")
+    bytes: Count | None = Field(None, description="sent per step by the worker that sends most; null if refused")
+    formula: str = Field("", description="what these bytes are")
+    refused: str | None = Field(None, description="why it would refuse the model; null if it would not")
+
+
 class InspectionEvent(EventBase):
     """What a step takes, as `velodrome check` measured it."""
 
@@ -227,6 +240,9 @@ class InspectionEvent(EventBase):
     activation_bytes: Count | None = Field(None, description="kept by the forward pass for the backward pass")
     data_bytes: Count = Field(description="of the examples in memory")
     mapped_bytes: Count = Field(0, description="of the examples that stay on disk and are mapped")
+    divisions: list[Division] = Field(
+        default_factory=list, description="what strategies that divide the model would do with it"
+    )
 
 
 class ResultEvent(EventBase):

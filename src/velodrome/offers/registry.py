@@ -11,7 +11,9 @@ from velodrome.errors import BadRequest
 from velodrome.offers import script
 from velodrome.offers.base import Consistency, Engine, Strategy
 
-NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "mxnet", "horovod")
+NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "deepspeed", "mxnet", "horovod")
+#: The strategy of one process.
+SINGLE = "single"
 #: The engine of a job that names none, where it is installed.
 DEFAULT_ENGINE = "torch"
 
@@ -63,6 +65,14 @@ def engines() -> list[Engine]:
 def all_forms() -> list[Engine]:
     """Every engine with every framework that it trains with."""
     return [one for name in NAMES for one in forms(name)]
+
+
+def engine_alone(name: str) -> str | None:
+    """The engine whose `single` trains in one process what this one distributes: itself, or the one that it extends."""
+    found = engine(name)
+    if any(one.name == SINGLE for one in found.strategies):
+        return name
+    return engine_alone(found.tasks_of) if found.tasks_of else None
 
 
 def engine_of(job: Choice) -> Engine:

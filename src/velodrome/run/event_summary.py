@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from velodrome.events.fields import HistoryRow, Network
@@ -112,14 +112,20 @@ class HostSummary:
     #: By the counters of the host itself, where the launcher reads them.
     network: Network | None = None
 
-    def host(self) -> Host:
-        event, cpu = self.about, host_cpu(list(self.processes.values()))
+    def host(self, others: Iterable[HostSummary] = ()) -> Host:
+        """The host as a result has it; `others` are all hosts of the run, which may share its machine."""
+        beside = [series for other in others if other is not self and self._shares_machine(other)
+                  for series in other.processes.values()]
+        event, cpu = self.about, host_cpu(list(self.processes.values()), beside)
         fields = {
             "hostname": event.host, "interpreter": event.interpreter, "python": event.python,
             "versions": event.versions, "cores": event.cores, "memory_bytes": event.memory_bytes, "gpus": event.gpus,
         }
         more = {"cpu": cpu, "network_bytes": self.network}
         return Host.model_validate(fields | {name: value for name, value in more.items() if value is not None})
+
+    def _shares_machine(self, other: HostSummary) -> bool:
+        return self.about.machine is not None and other.about.machine == self.about.machine
 
 
 @dataclass

@@ -38,8 +38,10 @@ class CpuSeries:
         return found
 
 
-def host_cpu(processes: Sequence[CpuSeries]) -> HostCpu | None:
+def host_cpu(processes: Sequence[CpuSeries], beside: Sequence[CpuSeries] = ()) -> HostCpu | None:
     """The cores in use on a host while all of these processes, which are its part of a run, were alive.
+
+    `beside` are the run's processes on other hosts of the same machine, such as emulated ones: not foreign either.
 
     All of them see the same host and the same controller, each at moments of its own: the mean of what they saw counts.
     None if they were never alive at the same time, or report nothing.
@@ -54,7 +56,7 @@ def host_cpu(processes: Sequence[CpuSeries]) -> HostCpu | None:
     busy, controller = (
         sum(series.total(name, start, end) for series in seen) / len(seen) / seconds for name in ("busy", "controller")
     )
-    own = sum(series.total("own", start, end) for series in seen) / seconds + controller
+    own = sum(series.total("own", start, end) for series in (*seen, *beside)) / seconds + controller
     return HostCpu(
         busy=round(busy, 3), own=round(own, 3), foreign=round(max(0.0, busy - own), 3), seconds=round(seconds, 3)
     )

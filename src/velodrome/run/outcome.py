@@ -101,7 +101,7 @@ def build_result(
         "seconds": summary.seconds(ended),
         "throughput": rate,
         "nodes": [node.node() for node in nodes.values()],
-        "hosts": [host.host() for host in summary.hosts.values()],
+        "hosts": [host.host(summary.hosts.values()) for host in summary.hosts.values()],
         "versions": {**versions(plan), **summary.versions},
         "machine": describe_machine(),
         "started": started,

@@ -6,11 +6,12 @@ Which jobs a race has is decided in `run/race.py`, when one ends that decides by
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
 from velodrome.run.calibration import Calibration
+from velodrome.run.lanes import Lanes, lanes_of
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
 from velodrome.run.race_runs import RaceRuns, run_blocks, warm_engines
@@ -19,32 +20,36 @@ from velodrome.spec.race import Entry
 
 
 def run_entries(
-    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: Where = DEFAULT, warm: bool
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: Where = DEFAULT, warm: bool,
+    parallel: int | None = None,
 ) -> list[Result]:
     """Run what is missing and return every result in the order of the entries.
 
-    Refused if somebody else runs this race already.
+    At most `parallel` jobs at a time, by default as many as the cluster has room for. Refused if somebody else runs
+    this race already.
     """
     finished = folder.finished()
     engines = warm_engines(entry for entry in entries if entry.name not in finished)
-    with _opened(folder, entries, observer, engines if warm else [], on=on) as runs:
+    with _opened(folder, entries, observer, engines if warm else [], on=on, parallel=parallel) as runs:
         run_blocks(runs, entries)
         return [runs.results[entry.name] for entry in entries]
 
 
 def run_until_sure(
     loop: UntilSure, folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: Where = DEFAULT,
-    warm: bool,
+    warm: bool, parallel: int | None = None,
 ) -> tuple[Ending, dict[str, Result]]:
     """Run repetitions until the race is decided: how it ended, and the results of all runs by name."""
-    with _opened(folder, entries, observer, loop.engines_ahead() if warm else [], on=on) as runs:
+    engines = loop.engines_ahead() if warm else []
+    with _opened(folder, entries, observer, engines, on=on, parallel=parallel) as runs:
         ending = loop.run(runs, observer)
         return ending, runs.results
 
 
 @contextmanager
 def _opened(
-    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, engines: Sequence[str], *, on: Where
+    folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, engines: Sequence[str], *, on: Where,
+    parallel: int | None,
 ) -> Iterator[RaceRuns]:
     """Runs of a race whose folder is held, with a launcher that is prepared for these engines."""
     folder.refuse_running()
@@ -57,11 +62,18 @@ def _opened(
         observer.begin(entry)
         return {"listener": lambda event: observer.event(entry, event)}
 
-    with open_launcher(on) as launcher, open_launchers() as others:
+    with open_launcher(on) as launcher, open_launchers() as others, ExitStack() as stack:
+        jobs = [entry.job for entry in entries if entry.job.on is None and entry.name not in finished]
+        lanes = lanes_of(launcher, jobs, parallel)
+        for lane in lanes:
+            if lane is not launcher:
+                stack.callback(lane.close)
         if engines:
             with observer.importing():
-                launcher.prepare(engines)
+                for lane in lanes:
+                    lane.prepare(engines)
         with observer.running(), folder.held():
             folder.refuse_resumed(entries)
             calibration = Calibration(folder.path) if launcher_named(on).here else None
-            yield RaceRuns(folder, listen, observer.end, launcher, calibration, observer.note, others)
+            yield RaceRuns(folder, listen, observer.end, launcher, calibration, observer.note, others,
+                           Lanes(lanes))

@@ -3,6 +3,7 @@ other programs disturbed at the end of its block. Attempts that do not count are
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -14,9 +15,11 @@ from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.endings import ended_early
+from velodrome.events.models import Event
 from velodrome.offers.registry import engine_of
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
+from velodrome.run.lanes import Lanes
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.race import RaceFolder
@@ -39,9 +42,11 @@ class RaceRuns:
     def __init__(
         self, folder: RaceFolder, show: Show, ended: Ended, launcher: Launcher | None = None,
         calibration: Calibration | None = None, note: Callable[[str], None] = lambda text: None,
-        others: Callable[[str], Launcher] | None = None,
+        others: Callable[[str], Launcher] | None = None, lanes: Lanes | None = None,
     ) -> None:
-        """Jobs run with `launcher`, but those that name their own, with one of `others`."""
+        """Jobs run with `launcher`, but those that name their own, with one of `others`; several at a time in lanes."""
+        self._lanes = lanes if lanes is not None and len(lanes.launchers) > 1 else None
+        self._telling = threading.RLock()
         self._others = others
         self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
         self._calibration, self._note = calibration, note
@@ -67,13 +72,30 @@ class RaceRuns:
         """
         self._watch = watch
         missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
-        ran = [entry for place, entry in enumerate(missing) if self._start(entry, fits, first=place == 0)]
+        ran = self._start_all(missing, fits)
         for entry in ran if retry else ():
             if not self.is_finished(entry) and not ended_early(self.results[entry.name]):
                 self._start(entry, fits)
         for entry in ran:
             if self.is_finished(entry) and is_loaded(self.results[entry.name]):
                 self._repeat(entry, fits)
+
+    def _start_all(self, entries: Sequence[Entry], fits: Callable[[Entry], bool]) -> list[Entry]:
+        """Start jobs, several at a time if there are lanes; those that were started."""
+        if self._lanes is None:
+            return [entry for place, entry in enumerate(entries) if self._start(entry, fits, first=place == 0)]
+        started: set[str] = set()
+
+        def attempt(entry: Entry, launcher: Launcher) -> None:
+            if fits(entry):
+                started.add(entry.name)
+                self._attempt(entry, launcher)
+
+        self._lanes.run([entry for entry in entries if entry.job.on is None], attempt)
+        for entry in entries:
+            if entry.job.on is not None and self._start(entry, fits):
+                started.add(entry.name)
+        return [entry for entry in entries if entry.name in started]
 
     def _start(self, entry: Entry, fits: Callable[[Entry], bool], *, first: bool = False) -> bool:
         if not fits(entry):
@@ -85,15 +107,16 @@ class RaceRuns:
         self._attempt(entry)
         return True
 
-    def _attempt(self, entry: Entry) -> None:
+    def _attempt(self, entry: Entry, lane: Launcher | None = None) -> None:
         """Run a job in a new run; an earlier attempt is archived."""
         folder, on = self._folder, entry.job.on
-        launcher = self._others(on) if on is not None and self._others is not None else self._launcher
+        launcher = lane or (self._others(on) if on is not None and self._others is not None else self._launcher)
         archive(RunFolder(folder.path / entry.name))
         failure: JobFailed | None = None
         started = time.time()
-        shown = self._show(entry)
-        shown["listener"] = self._watch(entry, shown.get("listener", silent))
+        with self._telling:
+            shown = self._show(entry)
+        shown["listener"] = self._told(self._watch(entry, shown.get("listener", silent)), lane)
         try:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
         except JobFailed as error:
@@ -101,11 +124,23 @@ class RaceRuns:
         except VelodromeError as error:
             failure = _recorded(folder.store, entry, error, started, launcher)
             result = failure.result
-        self.seconds[entry.name] = time.time() - started
-        self.results[entry.name] = result
-        self._ended(entry, result, failure)
-        if ended_early(result):
-            self._note(f"{entry.name} was {result['error']['message']}")
+        with self._telling:
+            self.seconds[entry.name] = time.time() - started
+            self.results[entry.name] = result
+            self._ended(entry, result, failure)
+            if ended_early(result):
+                self._note(f"{entry.name} was {result['error']['message']}")
+
+    def _told(self, listener: Listener, lane: Launcher | None) -> Listener:
+        """A listener for a job in a lane: one at a time, and it ends with the race."""
+        if lane is None or self._lanes is None:
+            return listener
+
+        def tell(event: Event) -> None:
+            with self._telling:
+                listener(event)
+
+        return self._lanes.listening(tell)
 
     def _repeat(self, entry: Entry, fits: Callable[[Entry], bool]) -> None:
         """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""

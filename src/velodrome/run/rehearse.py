@@ -13,6 +13,7 @@ from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed
 from velodrome.events.models import Event
+from velodrome.offers.registry import SINGLE, engine_alone
 from velodrome.run.outcome import Failure
 from velodrome.run.store import Store
 from velodrome.run.supervisor import Supervisor
@@ -34,8 +35,9 @@ class RehearsalFailed(RunFailed):
 def alone(job: Job) -> Job:
     """The same model, data and batch in one process: what trains, without anything about distribution."""
     return resolve(job.model_copy(update={
-        "strategy": "single", "workers": 1, "servers": 0, "implementation": "velodrome", "keep_going": False,
-        "batch_scope": None, "sharding": "auto", "target": None, "faults": [],
+        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "workers": 1, "servers": 0,
+        "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto", "target": None,
+        "faults": [],
         **dict.fromkeys(strategy_fields()),
     }))
 

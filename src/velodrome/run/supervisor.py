@@ -26,6 +26,9 @@ EventKey = tuple[object, ...]
 
 #: How long one wait for output lasts at most.
 WAIT_SECONDS = 0.2
+#: Many processes report at many moments. They are looked at together, so many seconds per process apart, or looking at
+#: all of them after every line would take time that grows with the square of their number.
+REST_SECONDS, MOST_REST_SECONDS = 0.001, 0.2
 #: How long processes may take to end after the chief has reported the result.
 LEAVE_SECONDS = 10.0
 #: How many processes are diagnosed in full: each takes a moment.
@@ -73,7 +76,9 @@ class Supervisor:
         return failure or uncollected
 
     def _loop(self, group: Group) -> Failure | None:
+        rest = min(MOST_REST_SECONDS, REST_SECONDS * len(self._states)) if len(self._states) > 8 else 0.0
         while True:
+            time.sleep(rest)
             group.wait(WAIT_SECONDS, self._deliver)
             now = self._clock()
             for process, state in self._states.items():

@@ -1,5 +1,5 @@
-"""The baselines of a race: each engine's `single` with the fields of the jobs that are distributed, so that a verdict
-can tell whether distributing pays; and one worker alone of strategies that gain by something else too."""
+"""The baselines of a race: the `single` of each engine with the fields of the jobs that are distributed, so that a
+verdict can tell whether distributing pays; and one worker alone of strategies that gain by something else too."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.offers.registry import engines, strategy_of
+from velodrome.offers.registry import SINGLE, engine_alone, engines, strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve, strategy_fields
 
-SINGLE = "single"
 #: Fields of a job that have no meaning for one process.
 _OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going", "faults")
 #: A race that varies one of these compares ways to distribute.
@@ -36,15 +35,15 @@ def _controlled() -> set[str]:
 
 def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
-    having = {engine.name for engine in engines() if any(one.name == SINGLE for one in engine.strategies)}
     for job, engine in jobs:
-        if job.strategy == SINGLE or job.script is not None or engine not in having:
+        alone = engine_alone(engine)
+        if job.strategy == SINGLE or job.script is not None or alone is None:
             continue
         dropped = {*_OF_SEVERAL, *strategy_fields()}
         fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in dropped}
         if usual := strategy_of(job.model_copy(update={"engine": engine})).optimizer:
             fields.setdefault("optimizer", usual)
-        single = Job.model_validate({**fields, "engine": engine, "strategy": SINGLE})
+        single = Job.model_validate({**fields, "engine": alone, "strategy": SINGLE})
         try:
             yield resolve(single)
         except BadRequest:

@@ -29,8 +29,11 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     job = _with_options(job.model_copy(update=own), strategy, named)
     if job.implementation == "stock" and not strategy.implementation.stock:
         raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
+    models = engine_of(job).models
+    # A model that the engine lacks is refused for that, and not for an option of its recipe.
+    taken = own if models is not None and job.model not in models else {}
     for name in engine_of(job).without:
-        if getattr(job, name) != Job.model_fields[name].default:
+        if name not in taken and getattr(job, name) != Job.model_fields[name].default:
             raise BadRequest(f"--{name.replace('_', '-')}: engine {job.engine} cannot do that; leave it out, or choose "
                              "another engine")
     if job.servers and not strategy.has_servers:

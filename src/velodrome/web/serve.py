@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from velodrome.web.model_facts import facts_of
 from velodrome.web.predicting import PREDICT, Predict
 from velodrome.web.security import Security
 from velodrome.web.served_models import ServedModels
+from velodrome.web.siblings import Siblings
 
 
 def check_runs(names: Sequence[str], runs: Path) -> list[str]:
@@ -38,10 +40,11 @@ def check_runs(names: Sequence[str], runs: Path) -> list[str]:
 
 def serve_app(
     names: Sequence[str], runs: Path, host: str = "127.0.0.1", *, mirror: str | None = None,
-    security: Security | None = None,
+    security: Security | None = None, processes: int = 1,
 ) -> Starlette:
-    """The page and the interface of these runs' models."""
+    """The page and the interface of these runs' models, answered by so many processes where that is faster."""
     models = ServedModels(names, runs, mirror=mirror)
+    siblings = Siblings(names, runs, models, processes - 1)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -52,12 +55,16 @@ def serve_app(
         finally:
             await models.end()
 
-    guarded = security or Security.for_address(
-        host, open_posts=model_api.OPEN_POSTS, uploads=model_api.UPLOADS
-    )
     routes = [Route("/", show), *model_api.ROUTES]
     direct = {PREDICT: Predict()}
-    return make_app(routes, guarded, lifespan=lifespan, state={"models": models}, direct=direct)
+    state = {"models": models, "siblings": siblings}
+    return make_app(routes, security or security_of(host), lifespan=lifespan, state=state, direct=direct)
+
+
+def security_of(host: str, **given: Any) -> Security:
+    """What a server of models on this address accepts; `given` replaces what would be made up."""
+    made = Security.for_address(host, open_posts=model_api.OPEN_POSTS, uploads=model_api.UPLOADS)
+    return replace(made, **given)
 
 
 async def show(request: Request) -> Response:

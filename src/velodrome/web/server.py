@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Timer
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -13,6 +14,11 @@ from starlette.applications import Starlette
 from velodrome.errors import BadRequest
 from velodrome.web.connections import limited_protocol
 from velodrome.web.security import Security, is_loopback
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from velodrome.web.siblings import Siblings
 
 #: Seconds that open connections have to end after Ctrl-C; live ones are closed at once.
 _GRACE_SECONDS = 2
@@ -27,8 +33,8 @@ def check_host(host: str, *, allow_remote: bool) -> str:
     return host
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket on this address; port 0 takes a free one."""
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket on this address; port 0 takes a free one. A `shared` one can be joined by further processes of ours."""
     if not 0 <= port <= 65535:
         raise BadRequest(f"--port {port!r} is no port: choose one from 0 (any free one) to 65535")
     try:
@@ -37,16 +43,27 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise BadRequest(f"--host {host!r} is no address of this machine: {error.strerror or error}") from None
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(address)
-        listener.listen(128)
+        if shared and port:
+            _bound(family, kind, protocol, address).close()  # a shared port would be taken from another server of ours
+        return _bound(family, kind, protocol, address, shared=shared)
     except OSError as error:
-        listener.close()
         raise BadRequest(
             f"--port {port!r} on {host}: {error.strerror}; choose another, or 0 for any free one"
         ) from None
+
+
+def _bound(family: int, kind: int, protocol: int, address: Any, *, shared: bool = False) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
@@ -68,24 +85,36 @@ def serve(
 
     address = address_of(listener, app.state.security)
 
+    siblings: Siblings | None = getattr(app.state, "siblings", None)
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
+                if siblings is not None:
+                    siblings.begin(listener, app.state.security)
                 say(address)
                 if browser:
                     Timer(0.2, _open, [address]).start()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.state.closing.set()
+            if siblings is not None:
+                await siblings.end()
             await super().shutdown(sockets)
 
-    config = uvicorn.Config(
+    Server(configured(app)).run(sockets=[listener])  # raises the signal that ended it again
+
+
+def configured(app: Starlette) -> uvicorn.Config:
+    """How every server of ours answers."""
+    import uvicorn
+
+    return uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_GRACE_SECONDS,
         limit_concurrency=512, timeout_keep_alive=15, h11_max_incomplete_event_size=32 << 10, ws="none",
         proxy_headers=False, lifespan="on", http=limited_protocol(),
     )
-    Server(config).run(sockets=[listener])  # raises the signal that ended it again
 
 
 def _open(address: str) -> None:

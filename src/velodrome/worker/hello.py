@@ -27,6 +27,7 @@ from velodrome.worker.sampler import sampling_interval
 
 #: Our own package, as a whole or with the training side only.
 _OURS = ("velodrome", "velodrome-worker")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -43,7 +44,15 @@ def describe_process(job: str | None) -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpu_names(),
         "heartbeat_seconds": sampling_interval(),
+        **_machine(),
     }
+
+
+def _machine() -> dict[str, str]:
+    """The identity that the kernel gave itself when it booted; namespaces and containers see the same one."""
+    with suppress(OSError):
+        return {"machine": _BOOT.read_text().strip()}
+    return {}
 
 
 def _versions(job: str | None) -> dict[str, str]:

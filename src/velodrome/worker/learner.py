@@ -87,6 +87,11 @@ class Learner(ABC):
         self.train(step, step + 1)
         return Inspection()
 
+    def divisions(self, workers: int, inspection: Inspection) -> list[dict[str, Any]]:
+        """What strategies that divide the model over so many workers would do with it: fields of
+        `events.models.Division`."""
+        return []
+
     def agree(self, number: int) -> int:
         """Rank 0's number, in every process: for strategies whose processes must make the same calls."""
         return number

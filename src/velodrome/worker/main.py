@@ -148,7 +148,7 @@ def report(error: BaseException, events: Emitter) -> None:
     """
     raised = error.__cause__ if isinstance(error, UserCodeError | UsersCodeFailed) and error.__cause__ else error
     users = users_traceback(raised) or quoted_traceback(str(raised)) or graph_traceback(str(raised))
-    if users is None and os.environ.get(INSTEAD) == CHECK and error.__cause__ is not None:
+    if users is None and os.environ.get(INSTEAD, "").startswith(CHECK) and error.__cause__ is not None:
         users = users_traceback(error.__cause__)
     with suppress(OSError):
         sys.stderr.write("".join(traceback.format_exception(error)))

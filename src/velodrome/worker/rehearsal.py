@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,16 @@ EVALUATION_SECONDS = 5.0
 def prepare(context: Context, instead: str) -> None:
     """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
     export."""
-    if instead == CHECK:
-        context.instead = check
+    if instead.startswith(CHECK):
+        context.instead = partial(check, workers=int(instead.removeprefix(CHECK)))
     elif instead.startswith(EXPORT):
         context.export_to = Path(instead.removeprefix(EXPORT))
     else:
         context.saved_model, context.instead = Path(instead), evaluate_saved
 
 
-def check(context: Context, learner: Learner) -> None:
-    """Train two steps, report what they take, and evaluate the test set if it is small."""
+def check(context: Context, learner: Learner, workers: int) -> None:
+    """Train two steps, report what they take, also with so many workers, and evaluate the test set if it is small."""
     job, events, data = context.job, context.events, context.data
     with preserved(learner.generators()):
         for message in learner.check_saving(context.folder):
@@ -59,7 +60,8 @@ def check(context: Context, learner: Learner) -> None:
         found = learner.inspect(steps - 1)
     in_memory, mapped = data_bytes(data)
     batch = max(1, schedule.examples(0, steps) // steps)
-    events.emit("inspection", **asdict(found), batch=batch, seconds=seconds, data_bytes=in_memory, mapped_bytes=mapped)
+    events.emit("inspection", **asdict(found), batch=batch, seconds=seconds, data_bytes=in_memory, mapped_bytes=mapped,
+                divisions=learner.divisions(workers, found))
     learner.average_statistics()
     expected = seconds / batch * len(data.test)
     test = _evaluated(context, learner) if expected <= EVALUATION_SECONDS else Counts()

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,14 +22,12 @@ from velodrome.offers.world import World
 from velodrome.spec.script import words_of
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.variables import FOLDER, SEED
-from velodrome.worker.context import Context, Status
-from velodrome.worker.cpu_time import own_seconds
+from velodrome.worker.activity import computing
+from velodrome.worker.context import Context
 from velodrome.worker.horovod import rendezvous
 from velodrome.worker.recorder import Recorder
 from velodrome.worker.script_output import read_output
 
-#: A process that uses less than this share of a core does nothing.
-IDLE = 0.05
 _LOST = re.compile(
     r"connection (closed|reset|refused|aborted)|broken pipe|socket closed|remote process exited|timed out waiting|peer",
     re.IGNORECASE,
@@ -55,7 +52,7 @@ def run(context: Context) -> None:
     _choose_interface(context.world)
     recorder = Recorder(context)
     with ExitStack() as stack:
-        stack.enter_context(_watching(context.status))
+        stack.enter_context(computing(context.status))
         if job.read and context.is_chief:
             stack.enter_context(read_output(job.read, recorder.log, events))
         stack.callback(figures.listen, None)
@@ -141,26 +138,6 @@ def _leaving_by_itself(finish: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         os._exit = leave
-
-
-@contextmanager
-def _watching(status: Status) -> Iterator[None]:
-    """Count a process that computes as one that makes progress: a script need not report anything."""
-    done = threading.Event()
-
-    def watch() -> None:
-        before, mark = own_seconds(), time.monotonic()
-        while not done.wait(1.0):
-            used, now = own_seconds(), time.monotonic()
-            if used - before > IDLE * (now - mark):
-                status.seen += 1
-            before, mark = used, now
-
-    threading.Thread(target=watch, name="velodrome-activity", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
 
 
 def _choose_interface(world: World) -> None:

@@ -8,6 +8,7 @@ a child ends, `{"pid": …, "code": …}`.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import mmap
@@ -18,6 +19,7 @@ import socket
 import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from velodrome.offers.registry import engine_with_key
@@ -50,10 +52,24 @@ def mark(token: str) -> None:
         os.close(descriptor)
 
 
+def enter(holder: int, groups: list[str]) -> None:
+    """Move this process onto an emulated host: into its control groups and the namespaces of its first process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for group in groups:
+        Path(group).write_text(str(os.getpid()))
+    namespaces = [os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in ("net", "uts", "mnt")]
+    for namespace in namespaces:
+        if libc.setns(namespace, 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
+
+
 def _become_child(request: dict[str, Any], descriptors: list[int], control: socket.socket) -> NoReturn:
     """In the child: take over the environment that the controller prepared, and train."""
     control.close()
     os.setsid()
+    if "inside" in request:
+        enter(**request["inside"])
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)

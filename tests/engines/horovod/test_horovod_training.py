@@ -197,7 +197,7 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(
             assert running.poll() is None, running.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        workers = [_pid_of("hurt", each) for each in (0, 1)]
+        workers = [_pid_of(tmp_path / "hurt", each) for each in (0, 1)]
         assert {address for pid in workers for address in _addresses(pid)} == {"127.0.0.1"}
         os.kill(workers[rank], number)
         _, errors = running.communicate(timeout=120)
@@ -209,11 +209,11 @@ def test_a_process_that_dies_or_stops_ends_the_run_by_name(
     assert not [pid for pid in workers if psutil.pid_exists(pid)]
 
 
-def _pid_of(run: str, rank: int) -> int:
-    """The process that is a worker of a run."""
+def _pid_of(run: Path, rank: int) -> int:
+    """The process that is a worker of the run in a folder."""
     for process in psutil.process_iter(["cmdline"]):
         given = dict(itertools.pairwise(process.info["cmdline"] or []))
-        if (given.get("--run"), given.get("--role"), given.get("--rank")) == (run, "worker", str(rank)):
+        if (given.get("--folder"), given.get("--role"), given.get("--rank")) == (str(run), "worker", str(rank)):
             return int(process.pid)
     raise AssertionError(f"no worker {rank} of {run}")
 

@@ -39,9 +39,10 @@ def test_what_cannot_be_is_refused_before_anything_starts(fields: dict[str, obje
     assert words in str(refused.value)
 
 
-def test_other_engines_that_lack_a_model_name_those_that_have_it() -> None:
+@pytest.mark.parametrize(("model", "dataset"), [("gpt-mini", "ptb"), ("resnet20", "digits")])  # it has a weight decay
+def test_other_engines_that_lack_a_model_name_those_that_have_it(model: str, dataset: str) -> None:
     with pytest.raises(BadRequest, match=r"engine mxnet has linear.*or --engine tensorflow or torch or jax"):
-        preflight.check_job(resolve(Job(engine="mxnet", model="gpt-mini", dataset="ptb")))
+        preflight.check_job(resolve(Job(engine="mxnet", model=model, dataset=dataset)))
 
 
 def test_without_its_environment_the_command_that_makes_it_is_named(

@@ -181,7 +181,7 @@ def test_a_worker_that_dies_or_stops_ends_the_run_by_name(
             assert running.poll() is None, running.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        hurt = [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_worker(path, "hurt", 1)]
+        hurt = [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_worker(path, tmp_path / "hurt", 1)]
         os.kill(hurt[0], number)
         _, errors = running.communicate(timeout=120)
     finally:
@@ -191,10 +191,10 @@ def test_a_worker_that_dies_or_stops_ends_the_run_by_name(
     assert words in errors
 
 
-def _is_worker(process: Path, run: str, rank: int) -> bool:
+def _is_worker(process: Path, run: Path, rank: int) -> bool:
     try:
         words = (process / "cmdline").read_bytes().decode().split("\0")
     except OSError:
         return False
     given = dict(itertools.pairwise(words))
-    return (given.get("--run"), given.get("--role"), given.get("--rank")) == (run, "worker", str(rank))
+    return (given.get("--folder"), given.get("--role"), given.get("--rank")) == (str(run), "worker", str(rank))

@@ -69,6 +69,26 @@ class Masked:
         return (losses * there).sum(), there.sum()
 
 
+class Distance:
+    """One value per example, of one call of the model."""
+
+    better = {"off": "less"}  # noqa: RUF012
+
+    def loss(self, model, batch):
+        return (model(batch.x) - batch.y).square().sum(1)
+
+    def metrics(self, outputs, batch):
+        return {"off": (outputs - batch.y).abs().sum()}
+
+
+class Near(Distance):
+    """A sum over some examples, and how many they are."""
+
+    def loss(self, model, batch):
+        near = batch.y[:, 0] < 4
+        return (super().loss(model, batch) * near).sum(), near.sum()
+
+
 class TwoTargets:
     """Several inputs and targets by name."""
 

@@ -167,11 +167,56 @@ def test_a_model_that_cannot_be_divided_is_refused(data, tmp_path, fields, words
     assert any(words in event["message"] for process in ran.processes for event in process.of_kind("error")), ran.logs
 
 
-def test_a_pipeline_of_arrays_is_refused(tmp_path):
-    random = np.random.default_rng(1)
-    data = write_arrays(tmp_path, {"x": random.random((120, 4), np.float32)}, {"y": random.random((120, 1))})
-    ran = run(Job(strategy="pipeline", workers=2, model="mlp", task="regression", epochs=1), data, tmp_path, good=False)
-    assert any("classifiers of images" in event["message"] for each in ran.processes for event in each.of_kind("error"))
+RANDOM = np.random.default_rng(1)
+FEATURES = RANDOM.normal(size=(120, 5)).astype(np.float32)
+PRICES = (FEATURES.sum(1, keepdims=True) + 3).astype(np.float32)
+#: Targets by task.
+ARRAYS = {
+    "regression": PRICES, "binary": (PRICES[:, 0] > 3).astype(np.uint8),
+    "multi-label": (FEATURES[:, :3] > 0.3).astype(np.uint8), "classification": np.digitize(PRICES[:, 0], (1, 4)),
+    "array_nets:Distance": PRICES, "array_nets:Near": PRICES,
+}
+
+
+@pytest.mark.parametrize("strategy", MODEL_PARALLEL)
+@pytest.mark.parametrize("task", ["regression", "array_nets:Near", *(
+    pytest.param(each, marks=slow) for each in ARRAYS if each not in ("regression", "array_nets:Near")
+)])
+def test_every_task_on_arrays_ends_with_the_weights_of_one(tmp_path, task, strategy):
+    data = write_arrays(tmp_path, {"x": FEATURES}, {"y": ARRAYS[task]})
+    wanted = job(model="array_nets:small", dataset="driven", task=task, steps=None, epochs=2, learning_rate=0.01)
+    alone = run(wanted, data, tmp_path / "single")
+    ran = run(with_workers(wanted, strategy, 2), data, tmp_path / strategy)
+    assert largest_difference(ran.state, alone.state, "model.") < 1e-9
+    for name, value in alone.result["test"].items():
+        assert ran.result["test"][name] == pytest.approx(value, rel=1e-6)
+    for mine, theirs in zip(ran.result["history"], alone.result["history"], strict=True):
+        assert {name: value for name, value in mine.items() if name.startswith("train_") and "seconds" not in name} == (
+            pytest.approx({name: theirs[name] for name in mine if name.startswith("train_") and "seconds" not in name}))
+
+
+@pytest.mark.parametrize(("task", "words"), [
+    ("array_nets:Quantile", "uses 'model.parameters', and no process has the whole model"),
+    ("array_nets:Masked", "calls the model more than once for a batch"),
+])
+def test_a_loss_that_needs_more_than_one_pass_is_refused_by_a_pipeline(tmp_path, task, words):
+    targets = PRICES[:, 0] if task.endswith("Quantile") else FEATURES
+    data = write_arrays(tmp_path, {"x": FEATURES}, {"y": targets})
+    wanted = Job(strategy="pipeline", workers=2, model="array_nets:small", dataset="driven", task=task, epochs=1)
+    ran = run(wanted, data, tmp_path, good=False)
+    assert any(words in event["message"] for each in ran.processes for event in each.of_kind("error")), ran.logs
+
+
+@pytest.mark.parametrize(("model", "words"), [
+    ("array_nets:ends_in_sigmoid", "must return logits"), ("array_nets:both", "the first stage takes one input"),
+])
+def test_what_cannot_pass_through_stages_is_refused(tmp_path, model, words):
+    inputs = {"x": FEATURES} if model.endswith("sigmoid") else {
+        "words": RANDOM.integers(0, 20, (120, 4)).astype(np.int32), "numbers": FEATURES}
+    data = write_arrays(tmp_path, inputs, {"y": ARRAYS["binary"]})
+    wanted = Job(strategy="pipeline", workers=2, model=model, dataset="driven", task="binary", epochs=1)
+    ran = run(wanted, data, tmp_path, good=False)
+    assert any(words in event["message"] for each in ran.processes for event in each.of_kind("error")), ran.logs
 
 
 @pytest.mark.unit

@@ -81,7 +81,7 @@ STRATEGIES = [
     ("ddp", 2, "velodrome"), ("allreduce", 3, "velodrome"),
     *(pytest.param(*each, marks=pytest.mark.slow) for each in (
         ("ddp", 3, "velodrome"), ("allreduce", 2, "velodrome"), ("allreduce", 2, "stock"), ("single", 1, "stock"),
-        ("ddp", 2, "stock"),
+        ("ddp", 2, "stock"), ("zero1", 2, "velodrome"), ("fsdp", 2, "velodrome"), ("fsdp", 3, "velodrome"),
     )),
 ]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from velodrome.cluster import preflight
+from velodrome.cluster.emulated.gateway import check_storage, storage_of
 from velodrome.cluster.emulated.leftovers import clean
 from velodrome.cluster.emulated.limits import Limits
 from velodrome.cluster.emulated.measure import measure
@@ -21,9 +22,11 @@ from velodrome.cluster.emulated.nodes import Network, missing_tools
 from velodrome.cluster.emulated.options import EmulatedOptions
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Allocation, Diagnosis, Exit
-from velodrome.cluster.local.cold import Wrap, start_cold
+from velodrome.cluster.local.cold import ColdProcess, start_cold
 from velodrome.cluster.local.group import LocalGroup
+from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.cluster.local.ports import PORTS
+from velodrome.cluster.local.warm import Inside, WarmProcess, start_warm
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import cores
@@ -112,6 +115,7 @@ class EmulatedLauncher:
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
+        self._warm = LocalLauncher()
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -125,6 +129,8 @@ class EmulatedLauncher:
             message = f"--on emulated needs {', '.join(missing)}: install iproute2 and util-linux"
             raise Unavailable(message, [message])
         preflight.check_here(job)
+        if storage := storage_of(job.dataset):
+            check_storage(storage)
         memory, processes = self._cluster.memory, len(roles_of(job))
         per_node = -(-processes // self._cluster.nodes)
         needed = preflight.needed_memory(job) // processes * per_node
@@ -135,10 +141,18 @@ class EmulatedLauncher:
             )
 
     def prepare(self, engines: Sequence[str]) -> None:
-        """Nothing: a process that was forked from a prepared one would not be in the namespace of a node."""
+        """Import the engines once: processes are forked from that and then move onto their nodes.
+
+        Not if memory is limited: what they share with the process that they were forked from would not count.
+        """
+        if self._cluster.memory is None:
+            self._warm.prepare(engines)
 
     def allocate(self, job: Job) -> Allocation:
         network = self._created()
+        if storage_of(job.dataset):
+            with deferred():
+                network.open_gateway()
         ports = iter(secrets.SystemRandom().sample(PORTS, 2000))
         hosts = tuple(node.name for node in network.nodes)
         return Allocation(hosts, lambda host: next(ports), placement=self._placement, facts=self._facts)
@@ -156,6 +170,7 @@ class EmulatedLauncher:
         limits = self._limits
         assert limits is not None, "hosts were allocated"
         places = _places(plan.processes)
+        fetches = storage_of(plan.job.dataset) is not None
         for fault in map(parse_fault, plan.job.faults):
             if fault.action == "slow":
                 for host in _hosts_of(fault, plan.processes):
@@ -165,7 +180,7 @@ class EmulatedLauncher:
         )
         try:
             for process, place in places.items():
-                started = start_cold(plan, place, folder, group.token, resume=resume, wrap=self._inside(process.host))
+                started = self._start_one(plan, place, folder, group.token, resume=resume, fetches=fetches)
                 started.process = process  # the supervisor asks for it by the plan's own
                 group.add(started)
         except BaseException:
@@ -174,15 +189,26 @@ class EmulatedLauncher:
             raise
         return group
 
-    def _inside(self, host: str) -> Wrap:
-        """Turns a command into one that runs on a node, within its limits."""
-        network, limits = self._network, self._limits
+    def _start_one(
+        self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool, fetches: bool
+    ) -> ColdProcess | WarmProcess:
+        """Start a process on its node, within its limits; one that fetches data does so into a cache of its own."""
+        network, limits, host = self._network, self._limits, process.host
         assert network is not None, "hosts were allocated"
         assert limits is not None, "hosts were allocated"
-        return lambda words: network[host].enter(limits.enter(host, words))
+        own = {"VELODROME_CACHE": str(network.cache_of(host))} if fetches else {}
+        if (template := self._warm.template_for(plan)) is not None:
+            inside = Inside(network[host].pid, limits.groups_of(host), own)
+            return start_warm(template, plan, process, folder, token, resume=resume, inside=inside)
+        words = ["env", *(f"{name}={value}" for name, value in own.items())] if own else []
+        return start_cold(
+            plan, process, folder, token, resume=resume,
+            wrap=lambda command: network[host].enter(limits.enter(host, [*words, *command])),
+        )
 
     def close(self) -> None:
         with deferred():
+            self._warm.close()
             if self._network is not None:
                 self._network.close()
             if self._limits is not None:

@@ -57,13 +57,17 @@ class Limits:
         files = ("cpu.max", "cpu.cfs_quota_us")
         return next((folder for folder in self._folders[node] if any((folder / file).exists() for file in files)), None)
 
+    def groups_of(self, node: str) -> tuple[str, ...]:
+        """The files into which a process of a node writes its number."""
+        return tuple(str(folder / "cgroup.procs") for folder in self._folders[node])
+
     def enter(self, node: str, words: Sequence[str]) -> list[str]:
         """A command that runs within a node's limits, as the process that starts it."""
-        folders = [str(folder / "cgroup.procs") for folder in self._folders[node]]
-        if not folders:
+        groups = self.groups_of(node)
+        if not groups:
             return list(words)
         script = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
-        return ["sh", "-c", script, "sh", *folders, "--", *words]
+        return ["sh", "-c", script, "sh", *groups, "--", *words]
 
     def memory_exceeded(self, node: str) -> bool:
         """Whether the kernel ended a process of a node because of its memory limit."""

@@ -30,6 +30,9 @@ class Links(Protocol):
     def lead(self, seconds: float) -> None:
         """Let packets leave earlier by the time that the emulation itself takes."""
 
+    def add(self, node: Node) -> None:
+        """Connect one more host to the nodes."""
+
     def cut(self, number: int) -> None:
         """Drop everything that the node with this number, counted from 1, sends or would receive."""
 
@@ -65,6 +68,7 @@ class Bridge:
 
     def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
         self.delayed_by = "netem" if cluster.latency is not None else None
+        self._cluster, self._ports = cluster, len(nodes)
         self.switch = Node("switch", "", None)
         try:
             self.switch.wait_until_ready()
@@ -85,6 +89,10 @@ class Bridge:
         for words in queues(cluster, port, latency=cluster.latency):
             self.switch.run(*words)
 
+    def add(self, node: Node) -> None:
+        self._ports += 1
+        self._plug(self._cluster, f"port{self._ports}", node)
+
     def lead(self, seconds: float) -> None:
         """Nothing: the kernel is not late."""
 
@@ -104,6 +112,7 @@ class UserSpace:
     delayed_by = "user space"
 
     def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
+        self._cluster, self._ports = cluster, len(nodes)
         words = [str(cluster.latency or 0.0), str(cluster.bandwidth or 0.0), *(str(node.pid) for node in nodes)]
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", switch.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -112,13 +121,21 @@ class UserSpace:
         try:
             self._expect("ready")
             for number, node in enumerate(nodes, 1):
-                node.run("ip", "link", "set", "eth0", "address", switch.hardware_address(number))
-                _set_up(node)
-                for queue in queues(cluster, "eth0", latency=None):
-                    node.run(*queue)
+                self._set_up(number, node)
         except BaseException:
             self.close()
             raise
+
+    def _set_up(self, number: int, node: Node) -> None:
+        node.run("ip", "link", "set", "eth0", "address", switch.hardware_address(number))
+        _set_up(node)
+        for queue in queues(self._cluster, "eth0", latency=None):
+            node.run(*queue)
+
+    def add(self, node: Node) -> None:
+        self._command(f"add {node.pid}")
+        self._ports += 1
+        self._set_up(self._ports, node)
 
     def _expect(self, word: str) -> None:
         assert self._process.stdout is not None

@@ -3,7 +3,7 @@
 Run as a program; standard library only. It makes a TAP device `eth0` in the namespace of each node, reads packets from
 them and writes each to the node that it is for once it is due. Large TCP segments pass whole (`IFF_VNET_HDR`), so that
 1 Gbit/s is two thousand packets a second. What a node receives is limited here, what it sends by its own queue.
-It ends when its standard input closes; lines on it cut nodes off from the others and connect them again.
+It ends when its standard input closes; lines on it cut nodes off from the others, connect them again, and add one more.
 """
 
 from __future__ import annotations
@@ -97,9 +97,13 @@ class Switch:
                     os.write(self._taps[target], packet)
 
     def command(self, line: str) -> None:
-        """`cut 3` cuts off the third node, `mend 3` connects it again, `lead 0.0001` shortens the delay by so much."""
+        """`cut 3` cuts off the third node, `mend 3` connects it again, `lead 0.0001` shortens the delay by so much,
+        `add 1234` connects the namespace of that process."""
         word, _, number = line.partition(" ")
-        if word == "lead":
+        if word == "add":
+            self._taps.append(open_tap(int(number)))
+            self._full.append(0.0)
+        elif word == "lead":
             self._latency = max(0.0, self._latency - float(number))
         else:
             (self._cut.add if word == "cut" else self._cut.discard)(int(number) - 1)
@@ -135,7 +139,6 @@ def _hurry() -> None:
 def main(latency: str, bandwidth: str, *holders: str) -> None:
     taps = [open_tap(int(holder)) for holder in holders]
     switch = Switch(float(latency), float(bandwidth), taps)
-    place = {tap: number for number, tap in enumerate(taps)}
     _hurry()
     os.set_blocking(0, False)
     os.write(1, b"ready\n")
@@ -145,7 +148,7 @@ def main(latency: str, bandwidth: str, *holders: str) -> None:
         switch.deliver(time.monotonic())
         for descriptor in readable:
             if descriptor != 0:
-                switch.receive(place[descriptor])
+                switch.receive(taps.index(descriptor))
                 continue
             data = os.read(0, 4096)
             if not data:

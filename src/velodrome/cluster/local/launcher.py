@@ -56,6 +56,12 @@ class LocalLauncher:
             template = self._templates[engine] = Template(engine)
         return template
 
+    def template_for(self, plan: Plan) -> Template | None:
+        """What the processes of a plan can be forked from; None if they start cold."""
+        engine = engine_of(plan.job).key
+        # A script may set variables before it imports its framework, so it always gets a new interpreter.
+        return self._template(engine) if engine in self._templates and plan.job.script is None else None
+
     def allocate(self, job: Job) -> Allocation:
         return Allocation((LOOPBACK,), self.port)
 
@@ -71,10 +77,8 @@ class LocalLauncher:
         return group
 
     def _start_one(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
-        engine = engine_of(plan.job).key
-        # A script may set variables before it imports its framework, so it always gets a new interpreter.
-        if engine in self._templates and plan.job.script is None:
-            return start_warm(self._template(engine), plan, process, folder, token, resume=resume)
+        if (template := self.template_for(plan)) is not None:
+            return start_warm(template, plan, process, folder, token, resume=resume)
         return start_cold(plan, process, folder, token, resume=resume)
 
     def close(self) -> None:

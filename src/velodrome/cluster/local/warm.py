@@ -11,8 +11,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -160,18 +161,31 @@ class WarmProcess:
         return True
 
 
+@dataclass(frozen=True)
+class Inside:
+    """An emulated host that a forked process moves onto: namespaces of a process, control groups, and variables."""
+
+    holder: int
+    groups: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
 def start_warm(
-    template: Template, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False
+    template: Template, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False,
+    inside: Inside | None = None,
 ) -> WarmProcess:
     """Start one process of a plan as a copy of a process that has imported its engine."""
     their_input, lifeline = os.pipe()
     output, their_output = os.pipe()
     log = os.open(folder / "logs" / f"{process.file_name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    request = {
+    request: dict[str, Any] = {
         "words": [*arguments(plan, process, folder, resume=resume), *SUPERVISED],
         "environment": {**os.environ, **environment(plan, process), TOKEN: token, CONTROLLER: str(os.getpid())},
         "folder": str(Path.cwd()),
     }
+    if inside is not None:
+        request["environment"] |= inside.variables
+        request["inside"] = {"holder": inside.holder, "groups": list(inside.groups)}
     try:
         pid = template.fork(request, [their_input, their_output, log])
     except BaseException:

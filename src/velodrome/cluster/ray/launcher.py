@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.ray.client import START_SECONDS, RayChannel, RayDriver
 from velodrome.cluster.ray.options import RayOptions
 from velodrome.cluster.remote import bootstrap
@@ -21,8 +22,12 @@ class RayLauncher(RemoteLauncher):
     name = "ray"
     options: RayOptions
 
-    def __init__(self, options: RayOptions, pins: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, options: RayOptions, pins: Mapping[str, str] | None = None, only: Sequence[str] | None = None
+    ) -> None:
+        """`only` are the nodes that it may use; by default all that have the resources."""
         super().__init__(options, pins)
+        self._only = only
         self._driver: RayDriver | None = None
         self._nodes: dict[str, dict[str, Any]] = {}
         self._reserved: set[str] = set()
@@ -39,7 +44,8 @@ class RayLauncher(RemoteLauncher):
             found = self._driver.ask("connect", START_SECONDS, address=self.options.address)["nodes"]
             wanted = self.options.resources
             self._nodes = {name: node for name, node in found.items()
-                           if all(node["resources"].get(one, 0) >= amount for one, amount in wanted.items())}
+                           if all(node["resources"].get(one, 0) >= amount for one, amount in wanted.items())
+                           and (self._only is None or name in self._only)}
             if not self._nodes:
                 raise HostError(f"no node of the Ray cluster has {_listed(wanted)}; it has {len(found)} nodes")
         return self._driver
@@ -47,6 +53,13 @@ class RayLauncher(RemoteLauncher):
     def hosts(self) -> list[str]:
         self._connected()
         return list(self._nodes)
+
+    def part(self, hosts: Sequence[str]) -> RayLauncher:
+        return RayLauncher(self.options, only=hosts)
+
+    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
+        """Parts of a cluster that runs; one that is started by the command is this machine."""
+        return super().divide(jobs) if self.options.address is not None else [self]
 
     def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
         """Connect to nodes, whose resources are reserved first, all or none."""

@@ -29,10 +29,13 @@ def cheap(
     links: Sequence[Link], job: Job, python: Python, placed: Mapping[str, int], needed_memory: int
 ) -> list[Finding]:
     """The findings that refuse a job: packages, clocks, disk and memory; `placed` has the processes of each host."""
-    found = [*clocks(links), *disks(links)]
+    wrong = clocks(links)
+    found = [*wrong, *disks(links)]
     for link in links:
         found += memory(link, needed_memory * placed.get(link.host, 1))
-    return found + versions(links, job, python)
+    # Where the clock is wrong, so are limits of time: nothing is run there.
+    usable = [link for link in links if link.host not in {finding.host for finding in wrong}]
+    return found + versions(usable, job, python)
 
 
 def clocks(links: Iterable[Link]) -> list[Finding]:
@@ -41,7 +44,7 @@ def clocks(links: Iterable[Link]) -> list[Finding]:
         Finding("error", "clock", link.host, f"its clock is {abs(link.clock_offset):.0f} s "
                 f"{'ahead of' if link.clock_offset > 0 else 'behind'} this machine's",
                 "synchronize both with NTP (timedatectl set-ntp true)")
-        for link in links if abs(link.clock_offset) > CLOCK_SECONDS
+        for link in links if abs(link.clock_offset) - link.clock_error > CLOCK_SECONDS
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from velodrome.cluster import preflight
 from velodrome.cluster.findings import Finding, refuse
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation
+from velodrome.cluster.launcher import Allocation, Launcher
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan
@@ -74,7 +74,7 @@ class RemoteLauncher(ABC):
             link = Link(host, self.open_channel(host, secrets.token_hex(12)), self.options.silence, source)
             try:
                 link.wait_until_ready(READY_SECONDS)
-                link.ask("facts")
+                link.read_clock()
             except BaseException:
                 link.close()
                 raise
@@ -144,6 +144,18 @@ class RemoteLauncher(ABC):
             (lambda: thorough.measure(links, addresses)) if measure else None,
         )
         return found + groups, pairs
+
+    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
+        """Launchers for disjoint parts of the hosts; pinned processes leave no choice."""
+        hosts, need = self.hosts(), max(len(self.used_hosts(job)) for job in jobs)
+        count = len(hosts) // need
+        if self._placement.pins or count < 2:
+            return [self]
+        return [self.part(hosts[number * need : (number + 1) * need]) for number in range(count)]
+
+    @abstractmethod
+    def part(self, hosts: Sequence[str]) -> Launcher:
+        """A launcher like this one, for some of its hosts."""
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Connect to all hosts: the connections serve all jobs."""

@@ -84,9 +84,8 @@ class Link:
         self._ready = threading.Event()
         #: What the agent reported about its host when it was there.
         self.facts: Header = {}
-        #: How far the host's clock is ahead of ours, as of its last sign of life, and when we asked.
-        self.clock_offset = 0.0
-        self._asked = time.time()
+        #: How far the host's clock is ahead of ours, by the answer that took least time, and how far that may be wrong.
+        self.clock_offset, self.clock_error = 0.0, float("inf")
         self.take: Take | None = take
         if source:
             self._out.put(source)
@@ -141,6 +140,18 @@ class Link:
             raise HostError(f"{self.host!r}: {question.header['error']}{where}")
         return question.header, question.body
 
+    def read_clock(self, times: int = 3) -> None:
+        """Ask for the host's clock."""
+        for _ in range(times):
+            asked = time.time()
+            answer, _ = self.ask("facts")
+            self._note_clock(answer["clock"], asked)
+
+    def _note_clock(self, clock: float, asked: float) -> None:
+        error = (time.time() - asked) / 2  # the clock was read somewhere between question and answer
+        if error <= self.clock_error:
+            self.clock_offset, self.clock_error = clock - asked - error, error
+
     def put(self, source: Path | bytes, path: str, *, seconds: float = 600.0) -> str:
         """Send a file to a path below the agent's root; where it lies there."""
         data = source if isinstance(source, bytes) else source.read_bytes()
@@ -191,9 +202,8 @@ class Link:
                 question.header, question.body = header, body
                 question.done.set()
         elif kind == "pong":
-            now = time.time()
-            # A slow answer says little about a clock: the half of its way is the error.
-            self.clock_offset = header["clock"] - (self._asked + now) / 2
+            if "asked" in header:
+                self._note_clock(header["clock"], header["asked"])
         elif kind == "ready":
             self.facts = header
             self._ready.set()
@@ -209,9 +219,7 @@ class Link:
                 data = self._out.get(timeout=BEAT_SECONDS)
             if data is None or self._lost is not None:
                 return
-            if not data:
-                self._asked = time.time()
             try:
-                self._channel.write(data or encode({"do": "ping"}))
+                self._channel.write(data or encode({"do": "ping", "asked": time.time()}))
             except OSError:
                 return  # the reader learns why

@@ -112,6 +112,20 @@ def node_names(nodes: str) -> list[str]:
     return done.stdout.split()
 
 
+def idle_nodes(partition: str | None) -> int:
+    """How many nodes of a partition, by default of Slurm's own default, wait for a job; 0 if that is not known."""
+    done = _run(["sinfo", "-h", "-N", "-t", "idle", "-o", "%N %P", *(["-p", partition] if partition else [])])
+    rows = [line.split() for line in done.stdout.splitlines() if done.returncode == 0]
+    return len({row[0] for row in rows if len(row) == 2 and (partition or row[1].endswith("*"))})
+
+
+def silent_nodes(nodes: Sequence[str]) -> set[str]:
+    """Those of the nodes that do not answer Slurm, or that it has given up."""
+    done = _run(["scontrol", "--oneliner", "show", "node", ",".join(nodes)])
+    rows = re.findall(r"NodeName=(\S+).*?\bState=(\S+)", done.stdout)
+    return {name for name, state in rows if "*" in state or "NOT_RESPONDING" in state or state.startswith("DOWN")}
+
+
 def node_address(node: str) -> str:
     """The address at which Slurm reaches a node; its name if that is not known."""
     done = _run(["scontrol", "--oneliner", "show", "node", node])

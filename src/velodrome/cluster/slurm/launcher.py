@@ -17,7 +17,7 @@ from velodrome import files
 from velodrome.cluster import preflight
 from velodrome.cluster.findings import refuse
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation
+from velodrome.cluster.launcher import Allocation, Launcher
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan
 from velodrome.cluster.remote import checks, starting
@@ -54,6 +54,15 @@ class SlurmLauncher(RemoteLauncher):
     def hosts(self) -> list[str]:
         return [] if self._job is None else list(self._job.nodes)
 
+    def part(self, hosts: Sequence[str]) -> SlurmLauncher:
+        return SlurmLauncher(self.options, self._placement.pins)
+
+    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
+        """As many submissions at the same time as the idle nodes of the partition have room for."""
+        need = max(nodes_of(job, self.options) for job in jobs)
+        count = commands.idle_nodes(self.options.partition) // need
+        return [self.part(()) for _ in range(count)] if count > 1 else [self]
+
     def check(self, job: Job) -> None:
         """Refuse what Slurm would refuse; what the nodes lack is known when there are some."""
         commands.require_tools()
@@ -78,7 +87,7 @@ class SlurmLauncher(RemoteLauncher):
             link = Link(host, self.open_channel(host, ""), self.options.silence, first=first)
             try:
                 link.wait_until_ready(_READY_SECONDS)
-                link.ask("facts")
+                link.read_clock()
             except BaseException:
                 link.close()
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from velodrome.cluster.remote import bootstrap
@@ -27,6 +27,9 @@ class SshLauncher(RemoteLauncher):
 
     def hosts(self) -> list[str]:
         return list(self.options.hosts)
+
+    def part(self, hosts: Sequence[str]) -> SshLauncher:
+        return SshLauncher(self.options.model_copy(update={"hosts": [*hosts]}))
 
     def check(self, job: Job) -> None:
         if shutil.which("ssh") is None:

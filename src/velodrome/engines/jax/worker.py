@@ -18,6 +18,7 @@ from velodrome.transport.interfaces import address_towards
 from velodrome.transport.rendezvous import Ranks
 from velodrome.transport.star import StarTransport
 from velodrome.worker import loop
+from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
 
 #: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
@@ -34,8 +35,9 @@ def train(context: Context) -> None:
     _ = context.data  # a phase of its own
     learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
     with context.events.phase("build"):
-        learner = learner_class(context, transport, mesh)
-        learner.prepare()
+        with computing(context.status):  # compiling takes seconds, on a busy machine many
+            learner = learner_class(context, transport, mesh)
+            learner.prepare()
     loop.run(context, learner)
 
 

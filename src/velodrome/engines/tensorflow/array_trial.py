@@ -138,8 +138,8 @@ class ArrayTrial:
     def _check_outputs(self, outputs: Any, size: int, shape: tuple[int, ...]) -> None:
         if not tf.is_tensor(outputs):
             raise BadRequest(
-                f"model {self._name!r} returns {type(outputs).__name__!r}, and one tensor is needed for task "
-                f"{self._task.name!r}: return one, or name a task of your own"
+                f"model {self._name!r} returns {type(outputs).__name__!r}, and one tensor of shape {(size, *shape)} is "
+                f"needed for task {self._task.name!r}: return one, or name a task of your own"
             )
         numbers = size * int(np.prod(shape))
         if outputs.shape[:1] != (size,) or outputs.shape.num_elements() != numbers:

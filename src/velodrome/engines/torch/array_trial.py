@@ -123,7 +123,10 @@ def _outputs(model: nn.Module, batch: Batch, *, training: bool) -> object:
 def _check_outputs(name: str, outputs: object, size: int, shape: tuple[int, ...], *, training: bool) -> None:
     when = " in training" if training else ""
     if not isinstance(outputs, torch.Tensor):
-        raise BadRequest(f"model {name!r} returns {type(outputs).__name__!r}{when}, and one tensor is needed")
+        raise BadRequest(
+            f"model {name!r} returns {type(outputs).__name__!r}{when}, and one tensor of shape {(size, *shape)} is "
+            "needed: return one, or name a task of your own"
+        )
     needed = (size, *shape)
     if outputs.numel() != size * max(1, int(torch.Size(shape).numel())) or outputs.shape[:1] != (size,):
         alone = f" or {(size, 1)}" if not shape else ""

@@ -10,34 +10,15 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from velodrome.engines.torch.calling import tensors_in
 from velodrome.engines.torch.divided import DividedLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup
 from velodrome.engines.torch.sharding import covers_of, shard, units_of
-from velodrome.errors import BadRequest
+from velodrome.engines.torch.together import TogetherLearner
 
 
-class _Nothing(torch.autograd.Function):
-    """A loss of zero whose gradients are zeros, even of outputs that are not finite."""
-
-    @staticmethod
-    def forward(ctx: Any, outputs: torch.Tensor) -> torch.Tensor:
-        ctx.like = outputs.new_zeros(()).expand(outputs.shape)
-        return outputs.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        like: torch.Tensor = ctx.like
-        return like
-
-
-class FsdpLearner(DividedLearner):
-    """One process's part of the network. All processes compute at the same time: each needs the parts of all others."""
-
-    forward_together = True
-    #: What the last forward pass in training was called with.
-    _last: tuple[Any, ...] = ()
+class FsdpLearner(TogetherLearner, DividedLearner):
+    """One process's part of the network: each needs the parts of all others to compute."""
 
     def _make_optimizer(self) -> Optimizer:
         assert isinstance(self._transport, ProcessGroup)
@@ -47,7 +28,7 @@ class FsdpLearner(DividedLearner):
         root = self._network.forward
         self._modules = shard(root, self._units(root), mesh, may_skip=not self._network.from_zoo)
         self._mark_waiting()
-        root.register_forward_pre_hook(self._remember)
+        self._remember_inputs(root)
         return self._divided_optimizer()
 
     def _units(self, root: nn.Module) -> list[nn.Module]:
@@ -64,17 +45,6 @@ class FsdpLearner(DividedLearner):
         first, *_ = self.gather(json.dumps(found).encode())
         return [root.get_submodule(name) for name in json.loads(first)]
 
-    def _refuse_few_examples(self) -> None:
-        """Each process must take part in every evaluation."""
-        data = self._context.data
-        for part in ("validation", "test"):
-            count = len(getattr(data, part))
-            if 0 < count < self._transport.size:
-                raise BadRequest(
-                    f"--workers {self._transport.size}: {self._context.job.strategy} evaluates with all workers at the "
-                    f"same time, and the {part} part has {count} examples; use fewer workers"
-                )
-
     def _mark_waiting(self) -> None:
         """A module that begins waits for its weights from the others; what it then computes does not."""
         status = self._context.status
@@ -90,25 +60,7 @@ class FsdpLearner(DividedLearner):
             module.register_forward_pre_hook(wait, prepend=True)
             module.register_forward_pre_hook(go)
 
-    def _remember(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if module.training:
-            self._last = inputs
-
     # -- training
-
-    def step(self, loss: torch.Tensor | None, batch: float) -> None:
-        super().step(self._idle_loss() if loss is None else loss, batch)
-
-    def _idle_loss(self) -> torch.Tensor:
-        """The loss of a process without examples: it computes with those of its last step, for nothing."""
-        if not self._last:
-            raise BadRequest(
-                f"--workers {self._transport.size}: a worker has no example in its first batch, and "
-                f"{self._context.job.strategy} computes with all workers at the same time; use fewer workers, a larger "
-                "batch or a smaller --accumulate"
-            )
-        outputs = [each for each in tensors_in(self.forward(*self._last)) if each.requires_grad]
-        return torch.stack([_Nothing.apply(each) for each in outputs]).sum()
 
     def _will_add(self, more: bool) -> None:
         for module in self._modules:

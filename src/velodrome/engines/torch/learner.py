@@ -146,6 +146,11 @@ class TorchLearner(Learner):
     def inspect(self, step: int) -> Inspection:
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
+    def divisions(self, workers: int, inspection: Inspection) -> list[dict[str, Any]]:
+        from velodrome.engines.torch.division import divisions  # imports the learners of these strategies
+
+        return divisions(self._context.job, self._context.data, self._network, workers, inspection.layers)
+
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
         all processes."""

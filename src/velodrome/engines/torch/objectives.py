@@ -126,6 +126,11 @@ class LabelObjective(OutputObjective):
         super().__init__(name, shape)
         self._sigmoid, self._each = sigmoid, max(1, int(np.prod(shape)))
 
+    @property
+    def takes_sigmoid(self) -> bool:
+        """Whether it looks into the model for what goes into its sigmoid."""
+        return any(self._sigmoid.values())
+
     def _called(self, model: nn.Module, inputs: Any) -> torch.Tensor:
         if not self._sigmoid[model.training]:
             return self._shaped(scores(model, inputs))

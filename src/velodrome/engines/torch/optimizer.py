@@ -27,7 +27,7 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "sgd": (), "momentum": ("momentum",), "adam": ("mean", "square"), "adamw": ("mean", "square")
 }
 #: The same by the names that `torch.optim` uses in its checkpoints.
-_STOCK_SLOTS: dict[str, tuple[str, ...]] = {
+STOCK_SLOTS: dict[str, tuple[str, ...]] = {
     "sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")
 }
 
@@ -210,7 +210,7 @@ class StockOptimizer(Optimizer):
         self._optimizer: Any = kind(parameters, **settings)
         adaptive = job.optimizer in ("adam", "adamw")
         # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
-        slots = _STOCK_SLOTS[job.optimizer]
+        slots = STOCK_SLOTS[job.optimizer]
         begun = {"step": torch.zeros(())} if adaptive else {}
         state = {
             index: {name: value.clone() for name, value in begun.items()}

@@ -10,41 +10,42 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as distributed
-import torch.nn.functional as functional
 from safetensors.torch import load as unpack
 from safetensors.torch import save as pack
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from velodrome.data.arrays import Arrays
+from velodrome.engines.torch.array_network import columns_of
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.objectives import ObjectiveModule
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, make_optimizer, squared_norm
+from velodrome.engines.torch.passages import Count, Passage, passage_of, refuse_what_cannot_pass
 from velodrome.engines.torch.process_group import (
     ProcessGroup,
     translate_errors_of_collectives,
     translate_peer_errors,
 )
 from velodrome.engines.torch.stages import Stage, chain_of, cuts_of, given_stages, groups_of, owners_of, seconds_of
-from velodrome.engines.torch.tasks.classification import ClassificationTask
-from velodrome.errors import BadRequest
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import Part, State
 
-#: A label that the loss leaves out: of examples that fill a batch.
-_NO_LABEL = -100
+#: More axes than outputs have.
+_MOST_AXES = 8
 #: What the names of the optimizer's state of one stage begin with in a checkpoint; its number follows.
 _STAGE = "stage."
 
 
 class _Pipe(nn.Module):
-    """What evaluation calls in every process, with the same images: they pass through all stages."""
+    """What evaluation calls in every process, with the same inputs: they pass through all stages."""
 
     def __init__(self, learner: PipelineLearner, stage: Stage) -> None:
         super().__init__()
         self.stage, self._evaluated = stage, learner.outputs_of
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self._evaluated(images)
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self._evaluated(inputs)
 
 
 class PipelineLearner(TorchLearner):
@@ -57,7 +58,7 @@ class PipelineLearner(TorchLearner):
         assert isinstance(transport, ProcessGroup)
         self._group, self._micro_batches = transport.group, job.micro_batches or 1
         self._is_first, self._is_last = transport.rank == 0, transport.rank == transport.size - 1
-        self._refuse()
+        refuse_what_cannot_pass(job, self._context.data, self._network)
         layers = chain_of(job.model, self._model)
         self._owners = self._divide(layers)
         mine = [layer for (_, layer), owner in zip(layers, self._owners, strict=True) if owner == transport.rank]
@@ -69,21 +70,15 @@ class PipelineLearner(TorchLearner):
                 layer.to("meta")  # shapes without memory
         self._stage = Stage(*mine)
         self._trained = [parameter for parameter in self._stage.parameters() if parameter.requires_grad]
-        self._network = replace(self._network, adapter=_Pipe(self, self._stage))
+        pipe: nn.Module = _Pipe(self, self._stage)
+        if isinstance(self._network.adapter, ObjectiveModule):
+            pipe = ObjectiveModule(pipe, self._network.adapter.objective)
+        self._network = replace(self._network, adapter=pipe)
         self._evaluations: dict[int, Any] = {}
         self._training: Any = None
-        self._scale, self._padded = 1.0, 0
+        self._passage: Passage | None = None
+        self._padded, self._computed = 0, list[Count | None]()
         return make_optimizer(job, self._trained)
-
-    def _refuse(self) -> None:
-        """Refuse what does not pass through a chain of layers as it is."""
-        job, network = self._context.job, self._network
-        if network.pixels is None or not hasattr(self._context.data.train, "images"):
-            raise BadRequest(f"--strategy pipeline: it trains classifiers of images, and {job.model!r} is none here; "
-                             "choose another strategy")
-        if network.adapter is not None:
-            raise BadRequest(f"--strategy pipeline: model {job.model!r} must return logits, and compute in its own "
-                             "format (no --dtype bfloat16); choose another strategy")
 
     def _divide(self, layers: list[tuple[str, nn.Module]]) -> list[int]:
         """The stage of every layer: as the model says, or as rank 0 finds it out; a resumed run keeps its stages."""
@@ -106,12 +101,20 @@ class PipelineLearner(TorchLearner):
         return [int(stage) for stage in stages]
 
     def _cuts(self, layers: list[tuple[str, nn.Module]], groups: list[list[int]]) -> list[int]:
-        job, (height, width, channels) = self._context.job, self._context.data.input_shape
-        count = -(-job.batch_size // self._micro_batches)
-        like = next(self._model.parameters())
-        images = torch.rand(count, channels, height, width, dtype=like.dtype, device=like.device)
-        seconds = seconds_of([layer for _, layer in layers], images)
+        inputs = self._like_inputs(-(-self._context.job.batch_size // self._micro_batches))
+        seconds = seconds_of([layer for _, layer in layers], inputs)
         return cuts_of([sum(seconds[number] for number in group) for group in groups], self._transport.size)
+
+    def _like_inputs(self, count: int) -> torch.Tensor:
+        """What the first stage might take for so many examples."""
+        job, data = self._context.job, self._context.data
+        if isinstance(data, Arrays):
+            columns = columns_of(job, data, self._device, channels_last=self._network.channels_last)
+            inputs: torch.Tensor = columns.batch(*data.train.gather(np.arange(count) % len(data.train))).x
+            return inputs
+        height, width, channels = data.input_shape
+        like = next(self._model.parameters())
+        return torch.rand(count, channels, height, width, dtype=like.dtype, device=like.device)
 
     # -- training
 
@@ -129,19 +132,19 @@ class PipelineLearner(TorchLearner):
     def train(self, first: int, last: int) -> Counts:
         if self._rates is not None:
             self._next_rates = iter(self._rates[first:last].tolist())
-        task = self._task
-        assert isinstance(task, ClassificationTask)
-        found = np.zeros(3)
+        names = self._context.task.counted
+        if self._passage is None:
+            self._passage = passage_of(self._task, self._network, tuple(names), self._context.task.name)
         with translate_errors_of_collectives():
             for step in range(first * self._accumulate, last * self._accumulate):
-                found += self._passed(task, step)
+                self._pass(self._passage, step)
+        found = self._passage.counts().vector(names)
         with self._context.waiting():
             self._transport.broadcast(found, self._transport.size - 1)
-        total, loss, correct = found.tolist()
-        return Counts(round(total), loss, {"correct": round(correct)})
+        return Counts.of(found, names)
 
-    def _passed(self, task: ClassificationTask, step: int) -> np.ndarray[Any, Any]:
-        """Let the batch of a step pass through the stages; examples, summed loss and right answers, in the last one."""
+    def _pass(self, passage: Passage, step: int) -> None:
+        """Let the batch of a step pass through the stages, and update the weights of this one."""
         if self._training is None:
             kind = Schedule1F1B if self._context.job.pipeline_schedule == "1f1b" else ScheduleGPipe
             self._training = kind(self._new_stage(), self._micro_batches, loss_fn=self._loss, scale_grads=False)
@@ -150,34 +153,49 @@ class PipelineLearner(TorchLearner):
         if self._added == 1 % self._accumulate:
             for parameter in self._trained:
                 parameter.grad = None
-        losses: list[torch.Tensor] = []
-        self._scale = 1 / task.batch_of(step)
-        given = [self._filled(task.images_of(step))] if self._is_first else []
-        targets: dict[str, Any] = {}
-        if self._is_last:
-            labels = task.labels_of(step)
-            missing = self._padded - len(labels)
-            targets = {"target": functional.pad(labels, (0, missing), value=_NO_LABEL), "losses": losses}
+        if self._is_first or self._is_last:
+            passage.enter(step)
+        given = [self._filled(passage.inputs)] if self._is_first else []
+        targets = {"target": torch.arange(self._padded)} if self._is_last else {}
+        self._computed.clear()
         with self._context.waiting():  # a stage computes, or waits for another one
-            outputs = self._training.step(*given, **targets)
+            self._training.step(*given, **targets)
+        for count in self._computed[-self._micro_batches :]:  # any before them were losses of no data
+            if count is not None:
+                count()
         if self._added == 0:
-            self._update([parameter.grad for parameter in self._trained])
-        if not self._is_last:
-            return np.zeros(3)
-        right = (outputs.detach()[: len(labels)].argmax(1) == labels).sum()
-        loss = torch.stack(losses).detach().sum(dtype=torch.float64) / self._scale
-        return np.array([len(labels), float(loss), float(right)])
+            gradients = [parameter.grad for parameter in self._trained]
+            self._update(gradients if passage.by_examples else self._divided(gradients, passage))
+
+    def _divided(self, gradients: Gradients, passage: Passage) -> Gradients:
+        """Gradients of a sum, divided by what it is a sum over: the last stage knows it."""
+        total = np.array([passage.total if self._is_last else 0.0])
+        with self._context.waiting():
+            self._transport.broadcast(total, self._transport.size - 1)
+        return [None if each is None else each / (float(total[0]) or 1.0) for each in gradients]
 
     def _new_stage(self) -> PipelineStage:
         return PipelineStage(self._stage, self._transport.rank, self._transport.size, self._device, group=self._group)
 
-    def _loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self._network.loss(outputs, labels) * self._scale
+    def _loss(self, outputs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Of a micro-batch: examples at places that the batch does not have only fill it, and count nothing.
 
-    def _filled(self, images: torch.Tensor, size: int | None = None) -> torch.Tensor:
-        """As many images as a batch has: they come round again where there are fewer."""
+        PyTorch calls it once more, with outputs and places of no meaning, to find out shapes.
+        """
+        passage = self._passage
+        assert passage is not None
+        real = int((places < passage.examples).sum())
+        if not real:
+            self._computed.append(None)
+            return outputs.sum() * 0
+        loss, count = passage.loss(outputs[:real], places[:real].clamp(0, passage.examples - 1).to(outputs.device))
+        self._computed.append(count)
+        return loss / passage.batch if passage.by_examples else loss
+
+    def _filled(self, inputs: torch.Tensor, size: int | None = None) -> torch.Tensor:
+        """As many examples as a batch has: they come round again where there are fewer."""
         wanted = size or self._padded
-        filled = images if len(images) == wanted else images[torch.arange(wanted, device=images.device) % len(images)]
+        filled = inputs if len(inputs) == wanted else inputs[torch.arange(wanted, device=inputs.device) % len(inputs)]
         return filled.contiguous()
 
     def _norm(self, gradients: Gradients) -> float:
@@ -192,20 +210,23 @@ class PipelineLearner(TorchLearner):
         with translate_errors_of_collectives():
             return super().evaluate(part)
 
-    def outputs_of(self, images: torch.Tensor) -> torch.Tensor:
-        """What the last stage returns for these images, in every process."""
-        count = -(-len(images) // self._micro_batches) * self._micro_batches
+    def outputs_of(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What the last stage returns for these inputs, in every process."""
+        count = -(-len(inputs) // self._micro_batches) * self._micro_batches
         if count not in self._evaluations:
             self._evaluations[count] = ScheduleGPipe(self._new_stage(), self._micro_batches)
-        outputs = self._evaluations[count].step(*([self._filled(images, count)] if self._is_first else []))
-        width = torch.tensor([outputs.shape[1] if self._is_last else 0])
+        outputs = self._evaluations[count].step(*([self._filled(inputs, count)] if self._is_first else []))
+        shape = torch.zeros(_MOST_AXES, dtype=torch.int64)
+        if self._is_last:
+            shape[: outputs.ndim] = torch.tensor(outputs.shape)
         last = self._transport.size - 1
         with translate_peer_errors():
-            distributed.broadcast(width, last, group=self._group)
+            distributed.broadcast(shape, last, group=self._group)
             if not self._is_last:
-                outputs = images.new_empty(count, int(width))
+                outputs = torch.empty([size for size in shape.tolist() if size], dtype=self._trained[0].dtype,
+                                      device=self._device)
             distributed.broadcast(outputs, last, group=self._group)
-        return outputs[: len(images)]
+        return outputs[: len(inputs)]
 
     # -- state
 

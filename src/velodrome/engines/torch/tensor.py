@@ -114,7 +114,7 @@ class TensorLearner(DividedLearner):
         else:
             mesh, self._among = grid.mesh["tensor"], grid.peers
         self._members = self._transport.size // self._groups
-        plan = self._checked(plan_of(self._model, self._members))
+        plan = checked_plan(self._context.job.model, self._model, plan_of(self._model, self._members), self._members)
         orders = {name: self._in_heads(name) for name, style in plan.items() if style == "heads"}
         parallelize_module(self._model, mesh, {
             name: _style(style, self._model.get_submodule(name)) for name, style in plan.items()
@@ -149,30 +149,30 @@ class TensorLearner(DividedLearner):
             return summed
         return [pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
 
-    def _checked(self, plan: dict[str, str]) -> dict[str, str]:
-        """The plan, or a refusal: of a model that cannot be divided, or of a plan that does not fit its model."""
-        size, model = self._members, self._context.job.model
-        layers: dict[str, Any] = dict(self._model.named_modules())
-        for name, style in plan.items():
-            layer, around = layers.get(name), layers.get(name.rpartition(".")[0])
-            known = style in _STYLES or (style == "heads" and isinstance(around, Block))
-            if not known or not isinstance(layer, nn.Linear | nn.Embedding):
-                raise UsersCodeFailed(
-                    f"tensor_plan of model {model!r}: {name!r}: {style!r} is none of {', '.join(_STYLES)} for a layer "
-                    "that is nn.Linear or nn.Embedding"
-                )
-            width = _width(layer, style)
-            if width % size:
-                raise BadRequest(
-                    f"--workers {size}: layer {name!r} of {model!r} has a width of {width}, which they cannot divide "
-                    "evenly; choose another number of workers"
-                )
-        if not plan:
-            raise BadRequest(
-                f"--strategy tensor: model {model!r} has no dense layers that {size} workers can divide evenly; choose "
-                "another number of workers or another strategy, or give the model a tensor_plan"
+
+def checked_plan(name: str, model: nn.Module, plan: dict[str, str], size: int) -> dict[str, str]:
+    """The plan, or a refusal: of a model that cannot be divided, or of a plan that does not fit its model."""
+    layers: dict[str, Any] = dict(model.named_modules())
+    for key, style in plan.items():
+        layer, around = layers.get(key), layers.get(key.rpartition(".")[0])
+        known = style in _STYLES or (style == "heads" and isinstance(around, Block))
+        if not known or not isinstance(layer, nn.Linear | nn.Embedding):
+            raise UsersCodeFailed(
+                f"tensor_plan of model {name!r}: {key!r}: {style!r} is none of {', '.join(_STYLES)} for a layer "
+                "that is nn.Linear or nn.Embedding"
             )
-        return plan
+        width = _width(layer, style)
+        if width % size:
+            raise BadRequest(
+                f"--workers {size}: layer {key!r} of {name!r} has a width of {width}, which they cannot divide "
+                "evenly; choose another number of workers"
+            )
+    if not plan:
+        raise BadRequest(
+            f"--strategy tensor: model {name!r} has no dense layers that {size} workers can divide evenly; choose "
+            "another number of workers or another strategy, or give the model a tensor_plan"
+        )
+    return plan
 
 
 def _width(layer: nn.Linear | nn.Embedding, style: str) -> int:

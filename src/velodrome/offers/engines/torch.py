@@ -26,13 +26,13 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
 
 
 # Parts of the strategies, as `velodrome engines` and results name them.
-_AUTOGRAD = "modules and autograd"
-_BATCHES = "batches gathered from bytes in memory instead of a DataLoader"
+AUTOGRAD = "modules and autograd"
+BATCHES = "batches gathered from bytes in memory instead of a DataLoader"
 FUSED_OPTIMIZER = "the fused kernels of torch.optim called directly"
 #: In place of the former, where PyTorch lacks them.
 PLAIN_OPTIMIZER = "optimizer steps by public tensor functions"
 STOCK_OPTIMIZER = "torch.optim"
-_PROCESS = ("freed memory kept for the next step, denormals flushed to zero, threads that sleep instead of spin beside "
+PROCESS = ("freed memory kept for the next step, denormals flushed to zero, threads that sleep instead of spin beside "
             "other programs")
 _REDUCTION = (
     "gradients summed in shared memory and the optimizer step divided among the processes of one host, or one flat "
@@ -61,8 +61,8 @@ ENGINE = Engine(
             "single", "one process, not distributed: what everything else is measured against",
             synchronous=True, consistency="none", max_workers=1, exchange="none",
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD,),
-                stock=(_AUTOGRAD, STOCK_OPTIMIZER), kept=(_BATCHES,),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD,),
+                stock=(AUTOGRAD, STOCK_OPTIMIZER), kept=(BATCHES,),
             ),
         ),
         Strategy(
@@ -70,18 +70,18 @@ ENGINE = Engine(
             "(gloo on CPU, nccl on GPU)",
             synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce", options={"compress": None},
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS),
-                framework=(_AUTOGRAD, _DDP), stock=(_AUTOGRAD, _STOCK_DDP, STOCK_OPTIMIZER),
-                kept=(_BATCHES,),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS),
+                framework=(AUTOGRAD, _DDP), stock=(AUTOGRAD, _STOCK_DDP, STOCK_OPTIMIZER),
+                kept=(BATCHES,),
             ),
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
             synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _REDUCTION),
-                framework=(_AUTOGRAD,),
-                stock=(_AUTOGRAD, STOCK_OPTIMIZER), kept=(_BATCHES, "one flat gradient summed by MPI_Allreduce"),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _REDUCTION),
+                framework=(AUTOGRAD,),
+                stock=(AUTOGRAD, STOCK_OPTIMIZER), kept=(BATCHES, "one flat gradient summed by MPI_Allreduce"),
             ),
         ),
         Strategy(
@@ -91,8 +91,8 @@ ENGINE = Engine(
             shards=("optimizer state",),
             no_own_optimizer="makes the optimizer by itself; choose ddp or fsdp",
             implementation=Implementation(
-                own=(_BATCHES, _PROCESS), framework=(_AUTOGRAD, _DDP, _ZERO),
-                stock=(_AUTOGRAD, _STOCK_DDP, _ZERO), kept=(_BATCHES,),
+                own=(BATCHES, PROCESS), framework=(AUTOGRAD, _DDP, _ZERO),
+                stock=(AUTOGRAD, _STOCK_DDP, _ZERO), kept=(BATCHES,),
             ),
         ),
         Strategy(
@@ -102,8 +102,8 @@ ENGINE = Engine(
             shards=_EVERYTHING,
             options={"mesh": None},
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD, _FULLY_SHARD),
-                stock=(_AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(_BATCHES,),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _FULLY_SHARD),
+                stock=(AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(BATCHES,),
             ),
         ),
         Strategy(
@@ -112,8 +112,8 @@ ENGINE = Engine(
             synchronous=True, consistency="periodic", listens=("worker",), exchange="periodic", exact=False,
             options={"sync_every": 8}, not_raced=_OTHER_RESULT,
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS), framework=(_AUTOGRAD, _AVERAGE),
-                stock=(_AUTOGRAD, _AVERAGE, STOCK_OPTIMIZER), kept=(_BATCHES,),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _AVERAGE),
+                stock=(AUTOGRAD, _AVERAGE, STOCK_OPTIMIZER), kept=(BATCHES,),
             ),
         ),
         Strategy(
@@ -122,8 +122,8 @@ ENGINE = Engine(
             synchronous=True, consistency="periodic", listens=("worker",), exchange="periodic", exact=False,
             options={"sync_every": 50}, optimizer="adamw", needs_control=True, not_raced=_OTHER_RESULT,
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _ROUNDS), framework=(_AUTOGRAD, _AVERAGE, _OUTER),
-                stock=(_AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(_BATCHES, _ROUNDS),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _ROUNDS), framework=(AUTOGRAD, _AVERAGE, _OUTER),
+                stock=(AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(BATCHES, _ROUNDS),
             ),
         ),
         Strategy(
@@ -132,8 +132,8 @@ ENGINE = Engine(
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
             options={"pipeline_schedule": "1f1b", "micro_batches": None}, shards=("layers", *_EVERYTHING),
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _CUT), framework=(_AUTOGRAD, _PIPELINE),
-                stock=(_AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(_BATCHES, _CUT),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _CUT), framework=(AUTOGRAD, _PIPELINE),
+                stock=(AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(BATCHES, _CUT),
             ),
         ),
         Strategy(
@@ -142,8 +142,8 @@ ENGINE = Engine(
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
             options={"mesh": None}, shards=_EVERYTHING,
             implementation=Implementation(
-                own=(_BATCHES, FUSED_OPTIMIZER, _PROCESS, _PLAN), framework=(_AUTOGRAD, _TENSOR),
-                stock=(_AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(_BATCHES, _PLAN),
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _PLAN), framework=(AUTOGRAD, _TENSOR),
+                stock=(AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(BATCHES, _PLAN),
             ),
         ),
     ),
@@ -157,20 +157,20 @@ ENGINE = Engine(
 
 def wrapped_strategies(parts: str, library: str) -> tuple[Strategy, ...]:
     """`single` and `ddp` of a library that wraps models and optimizers of PyTorch by these parts of it."""
-    wrapped = (_AUTOGRAD, parts, STOCK_OPTIMIZER)
+    wrapped = (AUTOGRAD, parts, STOCK_OPTIMIZER)
     beside = f"it is torch/ddp inside {library}: name it to race it"
     return (
         Strategy(
             "single", f"one process, model and optimizer wrapped by {library}",
             synchronous=True, consistency="none", max_workers=1, exchange="none", not_raced=beside,
-            implementation=Implementation(own=(_BATCHES, _PROCESS), framework=wrapped, stock=wrapped, kept=(_BATCHES,)),
+            implementation=Implementation(own=(BATCHES, PROCESS), framework=wrapped, stock=wrapped, kept=(BATCHES,)),
         ),
         Strategy(
             "ddp", f"synchronous: {library} puts the model into DistributedDataParallel, with its defaults",
             synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce", not_raced=beside,
             implementation=Implementation(
-                own=(_BATCHES, _PROCESS), framework=(*wrapped, _STOCK_DDP), stock=(*wrapped, _STOCK_DDP),
-                kept=(_BATCHES,),
+                own=(BATCHES, PROCESS), framework=(*wrapped, _STOCK_DDP), stock=(*wrapped, _STOCK_DDP),
+                kept=(BATCHES,),
             ),
         ),
     )

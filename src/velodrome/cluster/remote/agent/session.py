@@ -116,7 +116,7 @@ class Agent:
     def _take(self, header: Header, body: bytes) -> None:
         do = header.get("do", "")
         if do == "ping":
-            self.send({"is": "pong", "clock": time.time()})
+            self.send({"is": "pong", "clock": time.time(), "asked": header.get("asked", 0.0)})
         elif do in self._of_main_thread:
             self._requests.append((header, body))
             os.write(self._woken, b"x")

@@ -70,8 +70,16 @@ class ArrayTask(TorchTask):
         self._offsets, self._batches = partition.offsets.tolist(), partition.batch.tolist()
         self._train.begin(partition.indices, partition.offsets, self.epoch)
 
+    def rows_of(self, step: int) -> Batch:
+        """The examples of a step; one step after another."""
+        return self._train.batch(self._offsets[step], self._offsets[step + 1])
+
+    def batch_of(self, step: int) -> int:
+        """The examples of a step over all processes."""
+        return int(self._batches[step])
+
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
-        objective, forward, tally = self._objective, stepper.forward, _Tally(self._objective)
+        objective, forward, tally = self._objective, stepper.forward, Tally(self._objective)
         by_examples = objective.by_examples
         for step in range(first, last):
             low, high = self._offsets[step], self._offsets[step + 1]
@@ -89,7 +97,7 @@ class ArrayTask(TorchTask):
         examples, chosen = len(getattr(data, part)), self._feed(part)
         mine, offsets = self._replica.evaluation_batches(examples, EVALUATION_BATCH)
         chosen.begin(mine, offsets)
-        tally, found = _Tally(objective, part), _Answers(examples, mine, self._learns.scored)
+        tally, found = Tally(objective, part), _Answers(examples, mine, self._learns.scored)
         module.eval()
         with torch.no_grad():  # a model may keep tensors, which inference_mode would spoil for training
             for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
@@ -130,7 +138,7 @@ def _task_of(context: Context) -> ExampleTask:
     return context.task
 
 
-class _Tally:
+class Tally:
     """Sums over batches, of which nothing is read back from the device before the end."""
 
     def __init__(self, objective: Any, part: str = "train") -> None:

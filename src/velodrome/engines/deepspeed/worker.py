@@ -1,0 +1,138 @@
+"""DeepSpeed in a training process: everything is the torch engine's but what `deepspeed.initialize` wraps."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import deepspeed
+import numpy as np
+import torch
+from deepspeed.utils import logger
+from torch import nn
+
+from velodrome.engines.deepspeed.zero_optimizer import ZeroOptimizer
+from velodrome.engines.torch import model_file as saved
+from velodrome.engines.torch import worker
+from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
+from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
+from velodrome.engines.torch.together import TogetherLearner
+from velodrome.errors import BadRequest
+from velodrome.tasks.counts import Counts
+from velodrome.transport.base import Transport
+from velodrome.worker.context import Context
+from velodrome.worker.learner import Part, State
+
+#: The stage of ZeRO by strategy.
+STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
+
+
+def train(context: Context) -> None:
+    """Train the job of the context to its end."""
+    logger.setLevel(logging.WARNING)  # it reports every setting on the standard output
+    # A collective of its own for inference, which it would compile with ninja in every process that starts.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # Newer versions of PyTorch have other names for the collectives that it calls, in every step.
+    warnings.filterwarnings("ignore", message=r".*torch\.distributed\..* is deprecated", category=FutureWarning)
+    worker.train(context, _connect)
+
+
+def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
+    # DeepSpeed uses the process group that it finds.
+    return connect(context, gpus=gpus, trains_in_default=True), ZeroLearner
+
+
+class ZeroLearner(TogetherLearner):
+    """`deepspeed.initialize` wraps the model and the optimizer; `backward` and `step` of its engine train.
+
+    Gradients are reduced in the order in which they are computed, so a process without examples must compute, too.
+    """
+
+    def _make_optimizer(self) -> Optimizer:
+        job = self._context.job
+        if job.dtype == "float64":
+            raise BadRequest("--dtype float64: engine deepspeed steps float32 weights only; choose float32, or another "
+                             "engine")
+        self._refuse_few_examples()
+        self.loss_factor = float(self._transport.size)  # DeepSpeed averages over the processes
+        model, (kind, settings) = self._network.forward, torch_optimizer(job)
+        self._remember_inputs(model)
+        with translate_peer_errors():
+            self._engine, *_ = deepspeed.initialize(
+                model=model, optimizer=kind(self._trained, **settings), config=self._config()
+            )
+        self._zero = ZeroOptimizer(job, self._engine, self._trained)
+        return self._zero
+
+    def _config(self) -> dict[str, Any]:
+        job = self._context.job
+        return {
+            "train_micro_batch_size_per_gpu": max(1, job.batch_size // self._transport.size // job.accumulate),
+            "gradient_accumulation_steps": job.accumulate,
+            "gradient_clipping": job.clip_norm or 0.0,
+            "zero_allow_untested_optimizer": True,  # those of torch.optim; DeepSpeed's own are compiled when they start
+            # By default, buckets take 2 GB in every process.
+            "zero_optimization": {"stage": STAGES[job.strategy], "reduce_bucket_size": self.parameters},
+        }
+
+    def _wrapped(self) -> nn.Module:
+        self._clip_norm = None  # DeepSpeed does it
+        wrapped: nn.Module = self._engine
+        return wrapped
+
+    # -- training
+
+    def train(self, first: int, last: int) -> Counts:
+        with translate_errors_of_collectives():
+            return super().train(first, last)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        # Losses are divided by the batch of a whole step already.
+        self._engine.backward(loss, scale_wrt_gas=False)
+
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
+        assert loss is not None, "a process without examples has a loss of zero"
+        with self._context.waiting(), translate_peer_errors():  # where it blocks it waits for others
+            self._backward(loss)
+        return []  # they stay with DeepSpeed
+
+    def _update(self, gradients: Gradients) -> None:
+        with self._context.waiting(), translate_peer_errors():
+            super()._update(gradients)
+
+    def _will_add(self, more: bool) -> None:
+        self._engine.set_gradient_accumulation_boundary(not more)
+
+    def evaluate(self, part: Part) -> Counts:
+        with translate_errors_of_collectives():
+            return super().evaluate(part)
+
+    # -- state: put together in every process, and kept by the first
+
+    def _gathered(self, *, changed: bool = False) -> Any:
+        """With whole parameters in every process; `changed` ones are divided anew."""
+        return deepspeed.zero.GatheredParameters(list(self._model.parameters()), modifier_rank=0 if changed else None)
+
+    def collect_model(self) -> None:
+        with translate_peer_errors(), self._gathered():
+            if self._context.is_chief:
+                self._collected = saved.weights_of(self._model)
+
+    def collect_state(self) -> None:
+        self.collect_model()
+        with translate_peer_errors():
+            self._zero.collect(keep=self._context.is_chief)
+
+    def state(self) -> State:
+        assert self._collected is not None, "collected before"
+        model = {f"model.{name}": value.numpy() for name, value in self._collected.items()}
+        optimizer = {f"optimizer.{name}": value.numpy() for name, value in self._zero.state().items()}
+        return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
+
+    def load(self, state: State) -> None:
+        with translate_peer_errors(), self._gathered(changed=True):
+            super().load(state)
+            weights = [parameter.detach().clone() for parameter in self._trained]
+        self._zero.step_from(weights)
