@@ -15,8 +15,8 @@ import time
 from functools import partial
 
 CLIENTS = 32
-#: Seconds of load before anything is measured: caches, graphs and the pace of the processor.
-WARM = 1.0
+#: Seconds of load before anything is measured: caches, the pace of the processor, and further processes that start.
+WARM = 3.0
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 

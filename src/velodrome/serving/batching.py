@@ -82,5 +82,5 @@ class Batcher:
             if len(examples) > 1 else examples[0]
         with np.errstate(invalid="ignore"):
             numbers = numbers_of(self._model.about, self._model.scores(joined))
-        finite = np.isfinite(numbers).all(1).tolist()
+        finite: list[bool] = np.logical_and.reduce(np.isfinite(numbers), axis=1).tolist()
         return [row if good else None for row, good in zip(numbers.tolist(), finite, strict=True)]

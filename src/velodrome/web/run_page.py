@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 async def show(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    names = {"run": full_name(request), "race": request.path_params.get("race")}
+    names: dict[str, Any] = {"run": full_name(request), "race": request.path_params.get("race")}
     return await run_in_threadpool(
         _readable, lambda found: page(request, "run.html", **_content(found), **names), found
     )
