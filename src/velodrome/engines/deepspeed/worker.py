@@ -60,6 +60,8 @@ class ZeroLearner(TogetherLearner):
         self.loss_factor = float(self._transport.size)  # DeepSpeed averages over the processes
         model, (kind, settings) = self._network.forward, torch_optimizer(job)
         self._remember_inputs(model)
+        for value in (*model.parameters(), *model.buffers()):
+            value.data = value.data.contiguous()  # DeepSpeed takes no other layout, as of convolutions
         # On a busy machine it takes many seconds, most of them to import what PyTorch compiles with.
         with computing(self._context.status), translate_peer_errors():
             self._engine, *_ = deepspeed.initialize(
