@@ -50,7 +50,9 @@ def test_it_learns_the_digits(velodrome: Any, runs: Path, row: Row) -> None:
     result = done.json()
     RunResult.model_validate(result)
     assert (result["status"], result["engine"], result["strategy"]) == ("finished", row.engine.name, row.strategy.name)
-    assert (result.get("framework"), result["consistency"]) == (row.engine.framework, row.strategy.consistency)
+    assert result["consistency"] == row.strategy.consistency
+    if row.engine.framework is not None:
+        assert f"framework: {row.engine.framework}\n" in (runs / "a" / "job.yaml").read_text()
     assert result["test"]["accuracy"] >= 0.93
     assert result["test"]["total"] == TESTED
     assert sorted((node["role"], node["rank"]) for node in result["nodes"]) == sorted(row.processes)
@@ -78,7 +80,9 @@ def test_a_worker_that_is_killed_or_suspended_ends_the_run_by_name(
     took, limit = time.monotonic() - hurt_at[0], SLACK + (STALL if fault == "suspend" else 0)
     (sentence,) = (line for line in done.err.splitlines() if line.startswith("velodrome: "))
     assert f"worker {rank}" in sentence
-    assert ("SIGKILL" if fault == "kill" else f"{STALL:g} s") in sentence
+    # A process that is suspended may be missed by its progress or by its heartbeat, whichever ends first.
+    words = ["SIGKILL"] if fault == "kill" else [f"made no progress for {STALL:g} s", "its heartbeat stopped"]
+    assert any(each in sentence for each in words)
     assert scene.result()["status"] == "failed"
     assert took < limit
     record_end(row, fault, sentence.removeprefix("velodrome: "), took, limit)

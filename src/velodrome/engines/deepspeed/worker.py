@@ -22,6 +22,7 @@ from velodrome.engines.torch.together import TogetherLearner
 from velodrome.errors import BadRequest
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
+from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
 
@@ -59,7 +60,10 @@ class ZeroLearner(TogetherLearner):
         self.loss_factor = float(self._transport.size)  # DeepSpeed averages over the processes
         model, (kind, settings) = self._network.forward, torch_optimizer(job)
         self._remember_inputs(model)
-        with translate_peer_errors():
+        for value in (*model.parameters(), *model.buffers()):
+            value.data = value.data.contiguous()  # DeepSpeed takes no other layout, as of convolutions
+        # On a busy machine it takes many seconds, most of them to import what PyTorch compiles with.
+        with computing(self._context.status), translate_peer_errors():
             self._engine, *_ = deepspeed.initialize(
                 model=model, optimizer=kind(self._trained, **settings), config=self._config()
             )
