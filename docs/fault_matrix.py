@@ -65,7 +65,7 @@ def stable(sentence: str) -> str:
     """A sentence without what differs from run to run."""
     sentence = re.sub(r"its last event was .* at step \d+", "its last event was …", sentence)
     sentence = re.sub(r"/tmp/\S*/(?=runs)", "", sentence)
-    sentence = re.sub(r"/tmp/pytest-of-[^\s`)]*", "runs", sentence)
+    sentence = re.sub(r"(?<=--runs )/tmp/[^\s`)]*", "runs", sentence)
     sentence = re.sub(r"(its clock is \d{3})\d", r"\g<1>0", sentence)
     return re.sub(r"\(/tmp/[^)]*\)", "(the run's folder)", sentence)
 

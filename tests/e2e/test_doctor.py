@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
+import wrong_clock
 
 pytestmark = [
     pytest.mark.e2e,
@@ -151,9 +152,9 @@ def test_an_interpreter_that_cannot_train(hosts: sshd.Hosts, tmp_path: Path) -> 
     assert "cannot train" in refused(hosts, tmp_path)
 
 
-@pytest.mark.skipif(sshd.faketime() is None, reason="libfaketime is not installed: python tests/servers/sshd.py")
+@pytest.mark.skipif(bool(wrong_clock.unavailable()), reason=wrong_clock.unavailable() or "available")
 def test_a_clock_that_is_an_hour_ahead(hosts: sshd.Hosts, tmp_path: Path) -> None:
-    wrapper(hosts, f"export LD_PRELOAD={sshd.faketime()} FAKETIME=+1h DONT_FAKE_MONOTONIC=1")
+    wrapper(hosts, f"export LD_PRELOAD={wrong_clock.build(hosts.home)}")
     sentence = only(doctor(hosts), "clock")
     assert sentence.startswith("host 'node3': its clock is 36")
     assert sentence.endswith("s ahead of this machine's; synchronize both with NTP (timedatectl set-ntp true)")

@@ -17,7 +17,7 @@ from ssh_scene import LASTING, eventually
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import ray_hosts as server
-import sshd
+import wrong_clock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from fault_matrix import record
@@ -155,9 +155,9 @@ def test_other_version(hosts: server.RayHosts, tmp_path: Path) -> None:
     record("ray", "other version", sentence, took, 120)
 
 
-@pytest.mark.skipif(sshd.faketime() is None, reason="libfaketime is not installed: python tests/servers/sshd.py")
+@pytest.mark.skipif(bool(wrong_clock.unavailable()), reason=wrong_clock.unavailable() or "available")
 def test_clock(hosts: server.RayHosts, tmp_path: Path) -> None:
-    line = f"export LD_PRELOAD={sshd.faketime()} FAKETIME=+1h DONT_FAKE_MONOTONIC=1"
+    line = f"export LD_PRELOAD={wrong_clock.build(hosts.home)}"
     hosts.write_clusters(runtime_env={"py_executable": str(wrapper(hosts, line))})
     sentence, took = refused(hosts, tmp_path, 2, *JOB)
     assert f"host '{hosts.nodes[1].address}': its clock is 3" in sentence

@@ -16,7 +16,7 @@ from scene import LONG, Scene
 from slurm_scene import MARKS, server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
-import sshd
+import wrong_clock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from fault_matrix import record
@@ -144,10 +144,10 @@ def test_another_version_on_one_node(
             "host 'n2': it has numpy 9.9.9")
 
 
-@pytest.mark.skipif(sshd.faketime() is None, reason="libfaketime is not installed: python tests/servers/sshd.py")
+@pytest.mark.skipif(bool(wrong_clock.unavailable()), reason=wrong_clock.unavailable() or "available")
 def test_a_clock_that_is_an_hour_ahead(
     velodrome: Any, slurm: server.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused(velodrome, "clock", tmp_path, monkeypatch,
-            f"export LD_PRELOAD={sshd.faketime()} FAKETIME=+1h DONT_FAKE_MONOTONIC=1",
+            f"export LD_PRELOAD={wrong_clock.build(tmp_path)}",
             "host 'n2': its clock is 3", "ahead of this machine's")

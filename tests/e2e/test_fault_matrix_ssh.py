@@ -17,6 +17,7 @@ from ssh_scene import Lasting, eventually, finished, left_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
+import wrong_clock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from fault_matrix import record
@@ -155,9 +156,9 @@ def test_other_version(hosts: sshd.Hosts, tmp_path: Path) -> None:
     refused(hosts, "other version", tmp_path, f"host '{hosts.names[1]}': it has numpy 9.9.9")
 
 
-@pytest.mark.skipif(sshd.faketime() is None, reason="libfaketime is not installed: python tests/servers/sshd.py")
+@pytest.mark.skipif(bool(wrong_clock.unavailable()), reason=wrong_clock.unavailable() or "available")
 def test_clock(hosts: sshd.Hosts, tmp_path: Path) -> None:
-    wrap_python(hosts, f"export LD_PRELOAD={sshd.faketime()} FAKETIME=+1h DONT_FAKE_MONOTONIC=1")
+    wrap_python(hosts, f"export LD_PRELOAD={wrong_clock.build(hosts.home)}")
     refused(hosts, "clock", tmp_path, f"host '{hosts.names[1]}': its clock is 36", "ahead of this machine's")
 
 

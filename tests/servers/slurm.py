@@ -125,8 +125,6 @@ class Slurm:
         while len(self.run("sinfo", "-h", "-N", "-t", "idle", "-p", "main", "-o", "%n", check=False).split()) < len(
             self.names
         ):
-            for name in self.names:  # one that was down returns when it is told to
-                self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Slurm does not come up: {(self.folder / 'output.log').read_text()[-2000:]}")
             time.sleep(0.2)
@@ -202,7 +200,9 @@ class Slurm:
 
     def heal(self, name: str) -> None:
         subprocess.run(["ip", "link", "set", f"port-{name}", "up"], check=True)
-        self.wait_until_idle()
+        # A daemon that starts reports to the controller at once; one that was not heard waits to be asked.
+        self.kill_daemon(name)
+        self.start_daemon(name)
 
     def jobs(self) -> list[str]:
         """The numbers of jobs that are waiting or running."""

@@ -1,6 +1,6 @@
 """Hosts with a real sshd each: network namespaces with their own addresses, names and disks, all without a common disk.
 
-`python tests/servers/sshd.py` prepares them once, with the network: Debian's openssh-server and faketime. The first
+`python tests/servers/sshd.py` prepares them once, with the network: Debian's openssh-server. The first
 namespace has no sshd: it is where the controller runs.
 """
 
@@ -23,7 +23,7 @@ from velodrome.cluster.emulated.nodes import Network, missing_tools
 from velodrome.cluster.emulated.request import EmulatedCluster
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-_PACKAGES = ("openssh-server", "openssh-client", "faketime")
+_PACKAGES = ("openssh-server", "openssh-client")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
@@ -36,14 +36,9 @@ def unavailable() -> str:
     return "" if Path(SSHD).exists() else "no sshd: python tests/servers/sshd.py (needs network and root)"
 
 
-def faketime() -> Path | None:
-    """The library that moves the clock of a process, if it is installed."""
-    return next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
-
-
 def prepare() -> None:
     """Install what is missing, and start no service."""
-    if Path(SSHD).exists() and faketime() is not None:
+    if Path(SSHD).exists():
         return
     quiet = not _POLICY.exists()
     if quiet:

@@ -29,13 +29,10 @@ def cheap(
     links: Sequence[Link], job: Job, python: Python, placed: Mapping[str, int], needed_memory: int
 ) -> list[Finding]:
     """The findings that refuse a job: packages, clocks, disk and memory; `placed` has the processes of each host."""
-    wrong = clocks(links)
-    found = [*wrong, *disks(links)]
+    found = [*clocks(links), *disks(links)]
     for link in links:
         found += memory(link, needed_memory * placed.get(link.host, 1))
-    # Where the clock is wrong, so are limits of time: nothing is run there.
-    usable = [link for link in links if link.host not in {finding.host for finding in wrong}]
-    return found + versions(usable, job, python)
+    return found + versions(links, job, python)
 
 
 def clocks(links: Iterable[Link]) -> list[Finding]:

@@ -38,15 +38,16 @@ class SlurmGroup(RemoteGroup):
     def _blame(self, lost: list[Process]) -> None:
         """A job ends on all of its nodes when one fails: processes of the others are a consequence, and end later."""
         silent = self._silent_nodes()
-        if not any(process.host in silent for process in lost):
+        causes = [process for process in self._names.values() if process.host in silent]
+        if not causes:
             return
         self._blamed = True
         for process in lost:
-            if process.host in silent:
-                why = f"was lost: node {process.host!r} failed (NODE_FAIL): its slurmd or its network is down"
-                self._exits[process] = Exit(None, None, why)
-            else:
+            if process not in causes:
                 del self._exits[process]
+        for process in causes:
+            why = f"was lost: node {process.host!r} failed (NODE_FAIL): its slurmd or its network is down"
+            self._exits[process] = Exit(None, None, why)
 
     def _silent_nodes(self) -> set[str]:
         """The nodes of the job that do not answer Slurm."""
