@@ -41,8 +41,9 @@ def test_jobs_of_a_race_run_at_the_same_time_each_on_a_host_of_its_own(hosts: ss
     ))
     assert code == 0, errors
     results = [json.loads(path.read_text()) for path in (tmp_path / "r").glob("*/result.json")]
-    assert sorted(node["host"] for result in results for node in result["nodes"]) == hosts.names
-    first, second = sorted(results, key=lambda result: float(result["started"]))
+    # Later ones are repeats of runs that other programs disturbed, one at a time.
+    first, second = sorted(results, key=lambda result: float(result["started"]))[:2]
+    assert {node["host"] for result in (first, second) for node in result["nodes"]} == set(hosts.names)
     assert second["started"] < first["ended"], "the second began when the first was over"
 
 
