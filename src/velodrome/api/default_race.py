@@ -13,9 +13,8 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.machine import cores
 from velodrome.offers.base import Engine, Strategy
 from velodrome.offers.models import is_own
-from velodrome.offers.registry import engines
+from velodrome.offers.registry import SINGLE, engines
 from velodrome.run.race import RaceFolder
-from velodrome.spec.baselines import SINGLE
 from velodrome.spec.race import Race
 from velodrome.spec.read import make_job
 from velodrome.spec.resolve import resolve

@@ -27,8 +27,6 @@ class Batcher:
 
     def __init__(self, model: LoadedModel, executor: Executor, *, at_once: int = 1) -> None:
         self._model, self._executor, self._free = model, executor, at_once
-        #: Whether calls run beside each other; otherwise each of them uses all cores.
-        self.side_by_side = at_once > 1
         self._waiting: deque[_Waiting] = deque()
         self._running: set[asyncio.Task[None]] = set()
 

@@ -58,7 +58,7 @@ class LoadedModel:
     """A model that answers."""
 
     def __init__(self, folder: Path, name: str, *, threads: int | None = None) -> None:
-        self.name, self.folder = name, folder
+        self.name, self.folder, self.threads = name, folder, threads
         try:
             self.about = Served.read(folder / SERVED)
         except (OSError, ValueError) as error:
@@ -126,17 +126,17 @@ class LoadedModel:
         return height, width, channels
 
 
-def load_for_requests(folder: Path, name: str) -> tuple[LoadedModel, int]:
-    """A model for many requests, and how many calls of it run at a time.
+def load_for_requests(folder: Path, name: str, processes: int = 1) -> tuple[LoadedModel, int]:
+    """A model for many requests, and how many calls of it run at a time in each of so many processes.
 
     Threads that share one call wait for one another; calls side by side do not, and answer more requests: one for each
-    core, and one that is ready when another has to wait for Python's lock. A large model is divided among the cores
-    nevertheless, because a lone request would take long.
+    core, and in a single process one more, which is ready when another has to wait for Python's lock. A large model is
+    divided among the cores nevertheless, because a lone request would take long.
     """
     cores = len(os.sched_getaffinity(0))
     model = LoadedModel(folder, name, threads=1)
     if cores == 1 or model.seconds_of_one() <= _LONG:
-        return model, cores + 1
+        return model, cores + 1 if processes == 1 else max(1, cores // processes)
     return LoadedModel(folder, name, threads=cores), 1
 
 

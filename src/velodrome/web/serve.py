@@ -40,11 +40,14 @@ def check_runs(names: Sequence[str], runs: Path) -> list[str]:
 
 def serve_app(
     names: Sequence[str], runs: Path, host: str = "127.0.0.1", *, mirror: str | None = None,
-    security: Security | None = None, processes: int = 1,
+    security: Security | None = None, processes: int = 1, is_first: bool = True,
 ) -> Starlette:
-    """The page and the interface of these runs' models, answered by so many processes where that is faster."""
-    models = ServedModels(names, runs, mirror=mirror)
-    siblings = Siblings(names, runs, models, processes - 1)
+    """The page and the interface of these runs' models, answered by so many processes where that is faster.
+
+    The first of them starts the others.
+    """
+    models = ServedModels(names, runs, mirror=mirror, processes=processes)
+    siblings = Siblings(names, runs, models, processes if is_first else 1)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -44,7 +44,9 @@ class Slot:
 class ServedModels:
     """Every model of a server by the name that it was asked for."""
 
-    def __init__(self, names: Iterable[str], runs: Path, *, mirror: str | None = None) -> None:
+    def __init__(self, names: Iterable[str], runs: Path, *, mirror: str | None = None, processes: int = 1) -> None:
+        """`processes` is how many servers have these models, each its own copy."""
+        self._processes = processes
         cores = len(os.sched_getaffinity(0))
         self.slots = {name: Slot(name, locate_run(runs, name)) for name in dict.fromkeys(names)}
         self._runs, self._mirror = runs, mirror
@@ -82,7 +84,7 @@ class ServedModels:
 
     def _load(self, slot: Slot) -> None:
         try:
-            slot.model, at_once = load_for_requests(slot.path / "model", slot.name)
+            slot.model, at_once = load_for_requests(slot.path / "model", slot.name, self._processes)
             slot.batcher = Batcher(slot.model, self.computing, at_once=at_once)
             slot.status = "ready"
             slot.test = _test_of(slot.path)

@@ -41,15 +41,16 @@ def usual_processes() -> int:
 class Siblings:
     """The further processes of a server."""
 
-    def __init__(self, names: Sequence[str], runs: Path, models: ServedModels, count: int) -> None:
-        self._names, self._runs, self._models, self._count = list(names), runs, models, count
+    def __init__(self, names: Sequence[str], runs: Path, models: ServedModels, processes: int) -> None:
+        """`processes` counts the first one, too."""
+        self._names, self._runs, self._models, self._all = list(names), runs, models, processes
         self._processes: list[subprocess.Popen[bytes]] = []
         self._starting: asyncio.Task[None] | None = None
 
     @property
     def wanted(self) -> bool:
         """Whether there may be any."""
-        return self._count > 0
+        return self._all > 1
 
     def begin(self, listener: socket.socket, security: Security) -> None:
         """Start them as soon as all models are ready."""
@@ -60,18 +61,18 @@ class Siblings:
         slots = list(self._models.slots.values())
         for slot in slots:
             await slot.ready.wait()
-        if not all(slot.batcher is not None and slot.batcher.side_by_side for slot in slots):
+        if not all(slot.model is not None and slot.model.threads == 1 for slot in slots):
             return  # one has failed, or is divided among the cores
         with suppress(OSError):
             if sum((slot.path / "model" / ONNX).stat().st_size for slot in slots) <= _LARGE:
-                for _ in range(self._count):
+                for _ in range(self._all - 1):
                     self._processes.append(self._started(listener, security))
 
     def _started(self, listener: socket.socket, security: Security) -> subprocess.Popen[bytes]:
         host, *rest = listener.getsockname()
         given = {
             "names": self._names, "runs": str(self._runs), "host": host, "known_as": sorted(security.names),
-            "token": security.token, "csrf": security.csrf,
+            "token": security.token, "csrf": security.csrf, "processes": self._all,
         }
         with socket.socket(listener.family, listener.type) as another:
             another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,7 +115,8 @@ def _run(descriptor: int) -> None:
 
     given: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     security = security_of(given["host"], names=frozenset(given["known_as"]), token=given["token"], csrf=given["csrf"])
-    app = serve_app(given["names"], Path(given["runs"]), given["host"], security=security, processes=1)
+    app = serve_app(given["names"], Path(given["runs"]), given["host"], security=security,
+                    processes=given["processes"], is_first=False)
     server = uvicorn.Server(configured(app))
 
     def watch() -> None:
