@@ -22,8 +22,8 @@ def command(
     no_browser: NoBrowser = False,
     processes: Annotated[
         int | None,
-        typer.Option("--processes", min=1, max=64, help="Processes that answer requests, each with its own copy of the models; by "
-                     "default one for each core, at most 4.", show_default=False),
+        typer.Option("--processes", min=1, max=64, help="Processes that answer requests, each with its own copy of the "
+                     "models; by default one for each core, at most 4.", show_default=False),
     ] = None,
     mirror: Mirror = None, json: Json = False,
 ) -> None:
