@@ -15,8 +15,9 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from claims import Rates, Verdict, compare, median
@@ -49,6 +50,8 @@ OWN_BAR, BARE_BAR = 0.97, 0.95
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starts", type=int, default=1, metavar="N",
+                        help="start the jobs of a group so often, and take one rate of each start [1]")
     parser.add_argument("--counts", type=int, default=5, help="how often rates are taken, two or more [5]")
     parser.add_argument("--turns", type=int, default=3, help="turns of each job per count [3]")
     parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn [1]")
@@ -58,8 +61,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=300, help="seconds within which all jobs must train [300]")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the turns [1]")
     options = parser.parse_args()
-    if options.counts < 2 or options.turns < 1 or options.turn <= 0:
-        parser.error("give --counts of 2 or more, and --turns and --turn above 0")
+    if options.counts < 2 or options.turns < 1 or options.turn <= 0 or options.starts < 1:
+        parser.error("give --counts of 2 or more, and --starts, --turns and --turn above 0")
     wanted = [word.strip() for word in options.cells.split(",") if word.strip()]
     if unknown := set(wanted) - set(map(str, CELLS)):
         parser.error(f"--cells {','.join(sorted(unknown))!r}: choose among {','.join(map(str, CELLS))}")
@@ -125,7 +128,7 @@ def measure_all(options: argparse.Namespace, material: Material, console: Consol
             console.print(f"{named}  [red]failed: {error}[/red]")
         console.print(f"{named}  {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}", highlight=False)
         if options.json:
-            settings = {name: getattr(options, name) for name in ("counts", "turns", "turn", "seed")}
+            settings = {name: getattr(options, name) for name in ("starts", "counts", "turns", "turn", "seed")}
             runs = [{"cell": str(cell), "entry": name, "examples_per_second": values}
                     for (cell, name), values in found.items()]  # fmt: skip
             write(options.json, {"settings": {**settings, **describe_machine()}, "runs": runs, "failures": failures,
@@ -134,10 +137,22 @@ def measure_all(options: argparse.Namespace, material: Material, console: Consol
 
 
 def measure(group: Group, options: argparse.Namespace, material: Material) -> dict[str, list[float]]:
-    trials = [entry.trial(material) for entry in group.entries]
-    with running(trials, options.limit) as jobs:
-        order = random.Random(options.seed)
-        return rates(jobs, counts=options.counts, turns=options.turns, seconds=options.turn, order=order)
+    """Rates of every count; of every start, where there are several.
+
+    A process is faster or slower than another of the same program by where its memory happens to lie, for as long as it
+    lives: counts of one start do not show that, several starts do.
+    """
+    order = random.Random(options.seed)
+    found: dict[str, list[float]] = {entry.name: [] for entry in group.entries}
+    for start in range(options.starts):
+        folder = material.scratch / f"start-{start}"
+        folder.mkdir(exist_ok=True)
+        trials = [entry.trial(replace(material, scratch=folder)) for entry in group.entries]
+        with running(order.sample(trials, len(trials)), options.limit) as jobs:
+            taken = rates(jobs, counts=options.counts, turns=options.turns, seconds=options.turn, order=order)
+        for name, values in taken.items():
+            found[name] += values if options.starts == 1 else [fmean(values)]
+    return found
 
 
 def show(rates: Rates, console: Console) -> None:
