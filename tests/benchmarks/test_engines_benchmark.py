@@ -32,7 +32,7 @@ def test_every_loop_belongs_to_an_engine_of_the_registry():
     import engines
 
     known = {engines.bare_loop(row).name for row in engines.rows()}
-    assert {path.name for path in (FOLDER / "bare" / "rows").glob("*.py")} <= known
+    assert {path.name for path in (FOLDER / "bare" / "rows").glob("*_rows.py")} <= known
 
 
 @pytest.mark.e2e
