@@ -59,6 +59,7 @@ def test_a_form_stands_for_a_command_that_can_be_pasted() -> None:
     ({"repeat": "0"}, "repeat", "'0'"),
     ({"objective": "beauty"}, "objective", "beauty"),
     ({"sharding": "both"}, "sharding", "both"),
+    ({"parallel": "all"}, "parallel", "from 1 to 999"),
     ({"colour": "red"}, "", "colour"),
     ({"epochs": 3}, "epochs", "text"),
     ({"name": "a" * 5000}, "name", "2000"),

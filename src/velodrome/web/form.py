@@ -33,6 +33,7 @@ OF_RACE = ("repeat", "until_sure", "budget", "max_repeat", "objective", "toleran
 COMMON = ("dataset", "model", "engine", "workers", "batch_size", "epochs", "learning_rate", "target")
 _MOST_TEXT = 2000
 #: What a command line can hold: no zeros and no halves of surrogates.
+_PARALLEL = re.compile(r"auto|[1-9][0-9]{0,2}")
 _PASSED = re.compile("[^\0\ud800-\udfff]*")
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 Kind = Literal["text", "number", "choice", "flag", "lines"]
@@ -90,6 +91,8 @@ def groups() -> list[Group]:
     where = Group("Where it runs", (
         FormField("on", "On", "local (this machine), emulated:nodes=4,bandwidth=1gbit (several hosts on this machine), "
                   "ssh:HOST,HOST, or a cluster of clusters.yaml (`velodrome clusters list`).", "text", "local"),
+        FormField("parallel", "Parallel", "Jobs that run at the same time, each on hosts of its own: auto for as many "
+                  "as the cluster has room for, which is one on one machine; or a number.", "text", "auto"),
         FormField("place", "Place", "Host of a role, or of one process: a line such as server=HOST or worker:1=HOST "
                   "for each.", "lines"),
     ))
@@ -181,6 +184,8 @@ def _examine(
         elif name in Job.model_fields and name != "model_args":
             lines = known[name].kind == "lines"
             job[name] = text.splitlines() if lines else text == "true" if known[name].kind == "flag" else text
+    if not _PARALLEL.fullmatch(texts.get("parallel", "auto")):
+        errors["parallel"] = "Give auto, or a number of jobs from 1 to 999."
     models: tuple[tuple[type[BaseModel], dict[str, Any]], ...] = ((Job, job), (Race, race))
     for model, fields in models:
         for name, value in fields.items():
