@@ -90,6 +90,8 @@ class ArrayTask(TorchTask):
             loss = forward(batch.inputs, batch.targets)
             stepper.step(loss, self._batches[step] if by_examples else stepper.sum(objective.total) or 1)
             tally.add(loss.detach(), batch)
+            # The next batch takes the memory of this one, which is in the processor's cache.
+            del batch, loss
         return tally.counts(self._context.task.counted)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
