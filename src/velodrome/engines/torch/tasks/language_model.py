@@ -57,10 +57,8 @@ class LanguageModelTask(TorchTask):
             if not len(rows):
                 stepper.step(None, self._batch)
                 continue
-            logits, targets, self._states[part] = _read(
-                stepper.forward, rows[:, columns], rows[:, 1:][:, columns], self._states[part]
-            )
-            loss = functional.cross_entropy(logits, targets, reduction="sum")
+            inputs, targets = rows[:, columns], rows[:, 1:][:, columns]
+            loss, self._states[part] = _loss(stepper.forward, inputs, targets, self._states[part])
             stepper.step(loss, self._batch)
             losses.append(loss.detach())
             words += targets.numel()
@@ -95,6 +93,15 @@ class LanguageModelTask(TorchTask):
     def write_extra_files(self, folder: Path) -> None:
         words = json.dumps(self._context.data.vocabulary, ensure_ascii=False)
         files.write_text(folder / VOCABULARY, words + "\n", sync=False)
+
+
+def _loss(
+    forward: nn.Module, words: torch.Tensor, targets: torch.Tensor, state: LstmState | None
+) -> tuple[torch.Tensor, LstmState | None]:
+    """The summed loss of words, and the state after them. The logits end here: the backward pass takes their memory,
+    which is the largest of all with a large vocabulary."""
+    logits, expected, state = _read(forward, words, targets, state)
+    return functional.cross_entropy(logits, expected, reduction="sum"), state
 
 
 def _read(
