@@ -157,8 +157,8 @@ class MxnetLearner(TransportLearner):
             self._clip(gradients)
         if not self._alone:
             for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
-                self._store.push(key, gradient, priority=-key)
-                self._store.pull(key, out=gradient if self._synchronous else one.data(), priority=-key)
+                # In one message each way, as Gluon's own Trainer does it.
+                self._store.pushpull(key, gradient, out=gradient if self._synchronous else one.data(), priority=-key)
         if self._synchronous:
             self._clip(gradients)
             for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
