@@ -57,6 +57,8 @@ def test_with_equal_weights_it_learns_what_pytorch_learns(train: Train) -> None:
     theirs = train(*DENSE, "--engine", "torch", "--weights", weights)
     assert difference(ours, theirs) < ROUNDING
     assert ours["test"]["correct"] == theirs["test"]["correct"]
+    assert ours["history"][0]["train_accuracy"] == theirs["history"][0]["train_accuracy"] > 0.1
+    assert ours["history"][0]["train_loss"] == pytest.approx(theirs["history"][0]["train_loss"], rel=1e-5)
 
 
 def test_workers_and_servers_under_bsp_end_with_the_weights_of_one_process(train: Train) -> None:
@@ -64,6 +66,7 @@ def test_workers_and_servers_under_bsp_end_with_the_weights_of_one_process(train
     several = train(*DENSE, "--engine", "mxnet", "--strategy", "kvstore", "--workers", 3, "--servers", 2)
     assert difference(one, several) < ROUNDING
     assert several["test"]["correct"] == one["test"]["correct"]
+    assert several["history"][0]["train_accuracy"] == one["history"][0]["train_accuracy"]
     assert several["consistency"] == "bsp"
     assert sorted({node["role"] for node in several["nodes"]}) == ["scheduler", "server", "worker"]
 
@@ -89,6 +92,7 @@ def test_every_network_computes_what_pytorch_computes(
     assert difference(ours, theirs) < ROUNDING
     assert difference(ours, several) < ROUNDING
     assert ours["test"]["loss"] == pytest.approx(theirs["test"]["loss"], rel=1e-6)
+    assert ours["history"][0]["train_loss"] == pytest.approx(theirs["history"][0]["train_loss"], rel=1e-6)
 
 
 @pytest.mark.slow
