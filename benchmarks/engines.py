@@ -89,10 +89,12 @@ def unavailable(row: Row) -> str:
 def train_words(row: Row, runs: Path, name: str) -> list[str]:
     # Where workers divide the model, all of them compute the whole batch.
     batch = [str(BATCH), "--batch-scope", "per-worker"] if row.strategy.divides_batch else [str(BATCH * row.workers)]
+    # As the bare loops: a core for each worker, also where one process has all of them.
+    threads = row.workers if row.strategy.one_process else 1
     return [
         sys.executable, "-m", "velodrome", "train", *row.words, "--runs", str(runs), "--name", name,
-        "--dataset", "fashion-mnist", "--model", MODEL, "--batch-size", *batch,
-        "--optimizer", "adam", "--learning-rate", "0.001", "--threads", "1", "--no-checkpoints", "--validation", "0",
+        "--dataset", "fashion-mnist", "--model", MODEL, "--batch-size", *batch, "--threads", str(threads),
+        "--optimizer", "adam", "--learning-rate", "0.001", "--no-checkpoints", "--validation", "0",
     ]  # fmt: skip
 
 

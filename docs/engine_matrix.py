@@ -200,5 +200,5 @@ or suspended with `--stall-timeout 10`, to the end of the run. *÷ bare loop* is
 written by hand with the framework's own parts (`benchmarks/bare/rows`), with 95 % interval: both train at the same
 time and take turns. *Memory* is the largest resident memory of a process of each role. *Bytes per step* are those that
 a worker sends; G is the size of the gradients. Ratios, memory and bytes are of `dense-300-100` on Fashion-MNIST, 128
-examples per worker and step, one thread per process, by `benchmarks/engines.py` on two cores.
+examples per worker and step, one thread per worker, by `benchmarks/engines.py` on two cores.
 """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "peers"))
-from task import Task, read_task, take_core
+from task import Clock, Task, answer, read_task, take_core
 
 
 def start() -> tuple[Task, int]:
@@ -46,3 +46,13 @@ def batches(task: Task, batch: int, seed: int) -> Callable[[], tuple[object, obj
         return images[chosen].float().div_(255), labels[chosen]
 
     return take
+
+
+def train(task: Task, rank: int, step: Callable[[object, object], None]) -> None:
+    """Take every step of a task, each on a process's own batch, and print the rate."""
+    take, clock = batches(task, task.batch, 1 + rank), Clock()
+    for number in range(task.steps):
+        clock.before_step(number)
+        step(*take())
+    if rank == 0:
+        answer(clock.rate(task))

@@ -34,7 +34,8 @@ class PixelTransform:
         """Images (…, channels) as they are fed to the model, for engines that compute in NumPy."""
         numbers: NDArray[np.floating[Any]] = images.astype(dtype)
         numbers *= np.asarray(self.factor, dtype)
-        numbers += np.asarray(self.offset, dtype)
+        if any(self.offset):
+            numbers += np.asarray(self.offset, dtype)
         return numbers
 
     @property

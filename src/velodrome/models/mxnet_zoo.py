@@ -102,8 +102,10 @@ class LanguageModel(gluon.HybridBlock):
                 parameter.set_data(mx.nd.array(generator.uniform(-self._limit, self._limit, parameter.shape)))
 
 
-def _dense(*widths: int) -> dict[str, Any]:
-    layers: dict[str, Any] = {"flatten": Flatten()}
+def _dense(shape: Shape, *behind: int) -> dict[str, Any]:
+    widths = math.prod(shape), *behind
+    # With one channel there is no order of channels, and nothing to copy.
+    layers: dict[str, Any] = {"flatten": nn.Flatten() if shape[0] == 1 else Flatten()}
     for number in range(1, len(widths)):
         if number > 1:
             layers[f"relu{number - 1}"] = nn.Activation("relu")
@@ -154,9 +156,9 @@ def _vgg_small(shape: Shape, classes: int) -> dict[str, Any]:
 
 
 _LAYERS: dict[str, Callable[[Shape, int], dict[str, Any]]] = {
-    "linear": lambda shape, classes: _dense(math.prod(shape), classes),
-    "dense-128": lambda shape, classes: _dense(math.prod(shape), 128, classes),
-    "dense-300-100": lambda shape, classes: _dense(math.prod(shape), 300, 100, classes),
+    "linear": lambda shape, classes: _dense(shape, classes),
+    "dense-128": lambda shape, classes: _dense(shape, 128, classes),
+    "dense-300-100": lambda shape, classes: _dense(shape, 300, 100, classes),
     "lenet5": _lenet5,
     "fruit-cnn": _fruit_cnn,
     "vgg-small": _vgg_small,

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-from safetensors.numpy import load_file
 
 from velodrome.cluster import environments
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "tests" / "servers")]
+sys.path[:0] = [str(ROOT / "tests" / "servers"), str(ROOT / "tests" / "engines")]
 import jax_environment  # noqa: E402
+from command import (  # noqa: E402
+    DENSE,
+    UNEVEN,
+    Train,
+    difference,
+    errors_after_hurting,
+    resumed_after,
+    trainer,
+    weights_of,
+    write_photos,
+    write_words,
+)
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(bool(jax_environment.unavailable()), reason=jax_environment.unavailable() or "it can"),
 ]
-COMMAND = [sys.executable, "-m", "velodrome", "train", "--json"]
 JAX = ("--engine", "jax")
-Train = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,40 +47,14 @@ def variables() -> dict[str, str]:
 
 @pytest.fixture
 def train(tmp_path: Path, variables: dict[str, str]) -> Train:
-    """Trains a job of the command line's words; its result, with the weights under "weights"."""
-
-    def run(*words: object) -> dict[str, Any]:
-        command = [*COMMAND, "--runs", str(tmp_path / "runs"), *map(str, words)]
-        done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout.splitlines()[-1])
-        result["weights"] = load_file(Path(result["path"]) / "model" / "model.safetensors")
-        return result
-
-    return run
-
-
-def _difference(one: dict[str, Any], other: dict[str, Any], names: set[str] | None = None) -> float:
-    names = names or set(one["weights"])
-    assert names == (names & other["weights"].keys())
-    return max(float(np.abs(one["weights"][name] - other["weights"][name]).max()) for name in names)
-
-
-def _weights(result: dict[str, Any]) -> Path:
-    return Path(result["path"]) / "model" / "model.safetensors"
-
-
-DENSE = ("--dataset", "digits", "--model", "dense-128", "--seed", 7, "--optimizer", "momentum", "--learning-rate",
-         "0.05", "--batch-size", 97, "--steps", 20)
-#: Every fourth step has one example, so all processes but one have none; weights of convolutions have four dimensions.
-UNEVEN = ("--dataset", "digits", "--model", "vgg-small", "--optimizer", "adam", "--batch-size", 431, "--steps", 6)
+    return trainer(tmp_path, variables)
 
 
 def test_with_equal_weights_it_learns_what_pytorch_learns(train: Train) -> None:
-    weights = _weights(train(*DENSE, *JAX, "--steps", 1))
+    weights = weights_of(train(*DENSE, *JAX, "--steps", 1))
     ours = train(*DENSE, *JAX, "--dtype", "float64", "--weights", weights)
     theirs = train(*DENSE, "--engine", "torch", "--dtype", "float64", "--weights", weights)
-    assert _difference(ours, theirs) < 1e-9
+    assert difference(ours, theirs) < 1e-9
     assert ours["test"]["correct"] == theirs["test"]["correct"]
 
 
@@ -86,9 +62,9 @@ def test_with_equal_weights_it_learns_what_pytorch_learns(train: Train) -> None:
 def test_two_processes_end_with_the_weights_of_one(train: Train, strategy: str) -> None:
     one = train(*DENSE, *JAX)
     start = train(*DENSE, *JAX, "--steps", 1)
-    assert _difference(one, start) > 1e-3, "nothing was learned"
+    assert difference(one, start) > 1e-3, "nothing was learned"
     several = train(*DENSE, *JAX, "--strategy", strategy, "--workers", 2)
-    assert _difference(one, several) < 1e-5
+    assert difference(one, several) < 1e-5
     assert several["test"]["correct"] == one["test"]["correct"]
     assert several["test"]["total"] == 359
     assert several["steps"] == one["steps"] == 20
@@ -104,7 +80,7 @@ def test_three_processes_end_with_the_weights_of_one(train: Train, strategy: str
     job = (*job, *JAX, "--dtype", "float64")
     one = train(*job)
     several = train(*job, "--strategy", strategy, "--workers", 3)
-    assert _difference(one, several) < 1e-9
+    assert difference(one, several) < 1e-9
     assert several["test"]["correct"] == one["test"]["correct"]
 
 
@@ -121,44 +97,40 @@ def test_three_processes_end_with_the_weights_of_one(train: Train, strategy: str
 def test_every_network_computes_what_pytorch_computes(
     train: Train, tmp_path: Path, model: str, words: tuple[object, ...]
 ) -> None:
-    generator = np.random.default_rng(1)
-    rows = generator.choice(list("abcdefgh"), (400, 10))
-    (tmp_path / "words.txt").write_text("\n".join(" ".join(row) for row in rows))
+    write_words(tmp_path)
     job = ("--model", model, "--dtype", "float64", "--optimizer", "sgd", *words)
-    weights = _weights(train(*job, *JAX, "--steps", 1))
+    weights = weights_of(train(*job, *JAX, "--steps", 1))
     ours = train(*job, *JAX, "--weights", weights)
     theirs = train(*job, "--engine", "torch", "--weights", weights)
     several = train(*job, *JAX, "--strategy", "data-parallel", "--workers", 2, "--weights", weights)
     divided = train(*job, *JAX, "--strategy", "fsdp", "--workers", 2, "--weights", weights)
     for other in (theirs, several, divided):
-        assert _difference(ours, other) < 1e-9
+        assert difference(ours, other) < 1e-9
         assert other["test"]["loss"] == pytest.approx(ours["test"]["loss"], rel=1e-9)
 
 
 @pytest.mark.slow
 def test_batch_normalisation_computes_what_pytorchs_computes(train: Train) -> None:
     job = ("--model", "resnet20", "--dataset", "digits", "--dtype", "float64", "--steps", 4, "--batch-size", 97)
-    weights = _weights(train(*job, *JAX, "--steps", 1))
+    weights = weights_of(train(*job, *JAX, "--steps", 1))
     ours, theirs = train(*job, *JAX, "--weights", weights), train(*job, "--engine", "torch", "--weights", weights)
-    assert _difference(ours, theirs, set(ours["weights"])) < 1e-9
+    assert difference(ours, theirs, set(ours["weights"])) < 1e-9
     assert ours["test"]["loss"] == pytest.approx(theirs["test"]["loss"], rel=1e-9)
     # Statistics are those of each process's own examples, and their mean is saved, as under ddp.
     job = (*job, "--weights", weights, "--workers", 2)
     ours = train(*job, *JAX, "--strategy", "data-parallel")
     theirs = train(*job, "--engine", "torch", "--strategy", "ddp")
-    assert _difference(ours, theirs, set(ours["weights"])) < 1e-9
+    assert difference(ours, theirs, set(ours["weights"])) < 1e-9
 
 
 @pytest.mark.slow
 def test_the_network_for_photos_answers_as_pytorchs_for_equal_weights(train: Train, tmp_path: Path) -> None:
-    generator = np.random.default_rng(2)
-    images, labels = generator.integers(0, 256, (104, 32, 32, 3), np.uint8), generator.integers(0, 3, 104)
-    np.savez(tmp_path / "photos.npz", x_train=images[:64], y_train=labels[:64], x_test=images[64:], y_test=labels[64:])
+    write_photos(tmp_path)
     job = ("--dataset", "path:photos.npz", "--model", "fruit-cnn", "--dtype", "float64", "--optimizer", "sgd",
            "--validation", 0, "--batch-size", 16)
     trained = train(*job, *JAX, "--steps", 8, "--learning-rate", "0.1")
     # It changes its training images at random, so it is compared after a step that is too small to matter.
-    still = ("--weights", _weights(trained), "--steps", 1, "--learning-rate", "1e-12")
+    still = ("--weights", weights_of(trained), "--steps", 1, "--learning-rate", "1e-12")
     ours, theirs = train(*job, *still, *JAX), train(*job, *still, "--engine", "torch")
     assert ours["test"]["loss"] == pytest.approx(theirs["test"]["loss"], rel=1e-9)
     assert ours["test"]["loss"] == pytest.approx(trained["test"]["loss"], rel=1e-6)
@@ -182,13 +154,7 @@ def test_a_resumed_run_ends_like_an_undisturbed_one(
            "--seed", 3, "--ema", "0.9")
     whole = train(*job, "--epochs", 4, "--name", "whole")
     part = Path(train(*job, "--epochs", 4, "--name", "part")["path"])
-    (part / "result.json").unlink()
-    for checkpoint in sorted((part / "checkpoints").iterdir())[1:]:
-        checkpoint.unlink()
-    resume = [sys.executable, "-m", "velodrome", "resume", "part", "--runs", str(part.parent), "--json"]
-    done = subprocess.run(resume, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert _difference(whole, {"weights": load_file(part / "model" / "model.safetensors")}) < 1e-6
+    assert difference(whole, resumed_after(1, part, variables)) < 1e-6
 
 
 @pytest.mark.slow
@@ -198,42 +164,9 @@ def test_a_resumed_run_ends_like_an_undisturbed_one(
 def test_a_process_that_dies_or_stops_ends_the_run_by_name(
     tmp_path: Path, variables: dict[str, str], number: signal.Signals, words: str, rank: int, strategy: str
 ) -> None:
-    command = [*COMMAND, "--runs", str(tmp_path), "--name", "hurt", "--dataset", "digits", *JAX, "--strategy", strategy,
-               "--workers", "2", "--epochs", "5000", "--stall-timeout", "10"]
-    running = subprocess.Popen(command, env=variables, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True)
-    try:
-        events = tmp_path / "hurt" / "events.jsonl"
-        deadline = time.monotonic() + 120
-        while not (events.exists() and '"progress"' in events.read_text()):
-            assert running.poll() is None, running.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        workers = [_pid_of(tmp_path / "hurt", each) for each in (0, 1)]
-        assert {address for pid in workers for address in _addresses(pid)} == {"127.0.0.1"}
-        os.kill(workers[rank], number)
-        _, errors = running.communicate(timeout=200)
-    finally:
-        running.kill()
-    assert running.returncode == 1
-    assert f"worker {rank}" in errors
+    errors = errors_after_hurting(tmp_path, rank, number, *JAX, "--strategy", strategy, "--stall-timeout", 10,
+                                  seconds=200, variables=variables)
     assert words in errors
-    assert not [pid for pid in workers if psutil.pid_exists(pid)]
-
-
-def _pid_of(run: Path, rank: int) -> int:
-    """The process that is a worker of the run in a folder."""
-    for process in psutil.process_iter(["cmdline"]):
-        given = dict(itertools.pairwise(process.info["cmdline"] or []))
-        if (given.get("--folder"), given.get("--role"), given.get("--rank")) == (str(run), "worker", str(rank)):
-            return int(process.pid)
-    raise AssertionError(f"no worker {rank} of {run}")
-
-
-def _addresses(pid: int) -> list[str]:
-    """The addresses at which a process is connected or listens."""
-    connections = psutil.Process(pid).net_connections(kind="tcp")
-    return [connection.laddr.ip.removeprefix("::ffff:") for connection in connections]  # gRPC's are of IPv6
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,41 +11,14 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, finish, largest_difference, run, start, write_arrays, write_data, write_text
+from driver import Ran, finish, largest_difference, run, start, write_arrays, write_text
 
 from velodrome.spec.job import Job
 
 pytest.importorskip("deepspeed")
-TORCH = Path(__file__).parents[1] / "torch"
 STAGES = ("zero1", "zero2", "zero3")
 Alone = Callable[[Job], Ran]
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(autouse=True)
-def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models of the tests of engine torch."""
-    paths = [str(TORCH), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data") / "data.npz")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Alone:
-    """The run of one process of PyTorch itself for a job, made once."""
-    made: dict[str, Ran] = {}
-
-    def of(wanted: Job) -> Ran:
-        key = wanted.model_dump_json()
-        if key not in made:
-            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
-        return made[key]
-
-    return of
 
 
 def job(**changes: Any) -> Job:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, finish, largest_difference, run, start, write_data, write_text
+from command import errors_after_hurting, trainer
+from driver import Ran, finish, largest_difference, run, start, write_text
 
 from velodrome.spec.job import Job
 
 pytest.importorskip("torch")
-TORCH = Path(__file__).parents[1] / "torch"
 MODULES = {"accelerate": "accelerate", "fabric": "lightning_fabric"}
 Alone = Callable[[Job], Ran]
 
@@ -31,32 +25,6 @@ Alone = Callable[[Job], Ran]
 def engine(request: pytest.FixtureRequest) -> str:
     pytest.importorskip(MODULES[request.param])
     return str(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models of the tests of engine torch."""
-    paths = [str(TORCH), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data") / "data.npz")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Alone:
-    """The run of one process of PyTorch itself for a job, made once."""
-    made: dict[str, Ran] = {}
-
-    def of(wanted: Job) -> Ran:
-        key = wanted.model_dump_json()
-        if key not in made:
-            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
-        return made[key]
-
-    return of
 
 
 def job(**changes: Any) -> Job:
@@ -143,49 +111,16 @@ def test_a_process_that_loses_another_one_reports_a_lost_peer(data: Path, tmp_pa
 def test_a_process_that_dies_or_stops_ends_the_run_by_name(
     tmp_path: Path, engine: str, number: signal.Signals, words: str, rank: int
 ) -> None:
-    command = [sys.executable, "-m", "velodrome", "train", "--json", "--runs", str(tmp_path), "--name", "hurt",
-               "--dataset", "digits", "--engine", engine, "--strategy", "ddp", "--workers", "2", "--epochs", "5000",
-               "--stall-timeout", "60"]
-    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        events = tmp_path / "hurt" / "events.jsonl"
-        deadline = time.monotonic() + 120
-        while not (events.exists() and '"progress"' in events.read_text()):
-            assert running.poll() is None, running.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        workers = [_pid_of(tmp_path / "hurt", each) for each in (0, 1)]
-        assert {address for pid in workers for address in _addresses(pid)} == {"127.0.0.1"}
-        os.kill(workers[rank], number)
-        _, errors = running.communicate(timeout=240)
-    finally:
-        running.kill()
-    assert running.returncode == 1
-    assert f"worker {rank}" in errors
+    errors = errors_after_hurting(
+        tmp_path, rank, number, "--engine", engine, "--strategy", "ddp", "--stall-timeout", 60, seconds=240
+    )
     assert words in errors
-    assert not [pid for pid in workers if psutil.pid_exists(pid)]
-
-
-def _pid_of(run: Path, rank: int) -> int:
-    """The process that is a worker of the run in a folder."""
-    for process in psutil.process_iter(["cmdline"]):
-        given = dict(itertools.pairwise(process.info["cmdline"] or []))
-        if (given.get("--folder"), given.get("--role"), given.get("--rank")) == (str(run), "worker", str(rank)):
-            return int(process.pid)
-    raise AssertionError(f"no worker {rank} of {run}")
-
-
-def _addresses(pid: int) -> list[str]:
-    """The addresses at which a process is connected or listens."""
-    return [connection.laddr.ip for connection in psutil.Process(pid).net_connections(kind="tcp")]
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_it_reaches_the_accuracy_of_the_others(tmp_path: Path, engine: str) -> None:
-    command = [sys.executable, "-m", "velodrome", "train", "--json", "--runs", str(tmp_path), "--dataset", "digits",
-               "--engine", engine, "--strategy", "ddp", "--workers", "2", "--epochs", "20"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = trainer(tmp_path)(
+        "--dataset", "digits", "--engine", engine, "--strategy", "ddp", "--workers", 2, "--epochs", 20
+    )
     assert result["test"]["accuracy"] >= 0.93

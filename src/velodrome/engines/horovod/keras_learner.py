@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
+from velodrome.data.gather import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.horovod.session import HorovodTransport, translated
@@ -60,7 +62,12 @@ class KerasLearner(TransportLearner):
         self._rates: NDArray[np.float64] = np.array([job.rate])
         image = [None, *data.input_shape]
         number, labels = tf.TensorSpec([], self._dtype), tf.TensorSpec([None], tf.int64)
-        self._step = tf.function(self._train_step, [tf.TensorSpec(image, tf.uint8), labels, number, number, number])
+        self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.int64)
+        # The graph itself: its arguments are always of the same kinds, and need not be looked at in every step.
+        self._step = tf.function(
+            self._train_step, [tf.TensorSpec(image, tf.uint8), labels, number, number, number]
+        ).get_concrete_function()
+        self._number = lru_cache(16)(partial(tf.constant, dtype=self._dtype))
         self._look = tf.function(self._evaluate_batch, [tf.TensorSpec(image, tf.uint8), labels])
 
     # -- what distribution changes
@@ -106,14 +113,13 @@ class KerasLearner(TransportLearner):
         self._rates = rates
 
     def train(self, first: int, last: int) -> Counts:
-        train, found = self._data.train, []
+        found = []
         for step in range(first, last):
             mine = self._partition.step(step)
             # A process without examples takes part with a gradient of zero, which one example times zero has.
             used = mine if len(mine) else np.zeros(1, np.int64)
-            labels = np.asarray(train.labels[used], np.int64)
             loss, right = self._made_step(
-                train.images[used], labels, float(len(mine) > 0), float(self._partition.batch[step]),
+                self._gather(used), self._labels[used], float(len(mine) > 0), float(self._partition.batch[step]),
                 float(self._rates[min(step, len(self._rates) - 1)]),
             )
             if len(mine):
@@ -121,7 +127,7 @@ class KerasLearner(TransportLearner):
         return sum((Counts(count, float(loss), {"correct": int(right)}) for count, loss, right in found), Counts())
 
     def _made_step(self, images: Any, labels: Any, *numbers: float) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._step(images, labels, *(tf.constant(number, self._dtype) for number in numbers))
+        return self._step(tf.constant(images), tf.constant(labels), *map(self._number, numbers))
 
     def evaluate(self, part: Part) -> Counts:
         examples = getattr(self._data, part)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
+from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
+from velodrome.data.gather import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.mxnet.learner import MxnetLearner, restore
@@ -26,6 +28,20 @@ from velodrome.worker.learner import Part
 EVALUATION_BATCH = 512
 
 
+class Counting(gluon.HybridBlock):
+    """The sum of a batch's losses, and how many of its images the network classifies correctly, as one vector."""
+
+    def __init__(self, network: Any, dtype: str) -> None:
+        super().__init__(prefix="")
+        self.network, self._dtype = network, dtype
+
+    def hybrid_forward(self, F: Any, images: Any, labels: Any) -> Any:  # noqa: N803 (Gluon's name)
+        outputs = self.network(images)
+        losses = -F.pick(F.log_softmax(outputs), labels)
+        right = F.cast(F.argmax(outputs, axis=1), "float32") == labels
+        return F.concat(*(F.reshape(F.sum(one), (1,)) for one in (losses, F.cast(right, self._dtype))), dim=0)
+
+
 class ImageLearner(MxnetLearner):
     """Trains on the images of this worker's partition."""
 
@@ -38,7 +54,8 @@ class ImageLearner(MxnetLearner):
             raise BadRequest(f"--model {job.model!r}: engine mxnet trains models of the zoo; choose one of them, or "
                              "another engine")
         self._data, self._transform = data, transform_of(job.pixels, data)
-        self.pixels = self._transform.form
+        self.pixels, self._dtype = self._transform.form, job.weights_dtype
+        self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.float32)
         super().__init__(context, transport, store)
 
     def _shape(self) -> tuple[int, int, int]:
@@ -58,32 +75,31 @@ class ImageLearner(MxnetLearner):
         # Augmentation depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
         self._generator = np.random.default_rng([self._context.job.seed, self.epoch, self._transport.rank])
 
-    def _images(self, part: Any, indices: NDArray[np.int64], *, training: bool) -> Any:
-        """Images (count, channels, height, width) as the network takes them."""
-        dtype = self._context.job.weights_dtype
-        images = np.asarray(self._transform(part.images[indices]), dtype).transpose(0, 3, 1, 2)
-        if training and self._context.job.model in mxnet_zoo.AUGMENTED:
-            images = mxnet_zoo.augment(images, self._generator)
-        return mx.nd.array(np.ascontiguousarray(images), dtype=dtype)
+    def _with_loss(self) -> Any:
+        return Counting(self._network, self._dtype)
 
-    def _train_step(self, step: int) -> Counts:
-        train, indices = self._data.train, self._partition.step(step)
+    def _images(self, images: NDArray[np.uint8], *, training: bool = False) -> Any:
+        """Images (count, channels, height, width) as the network takes them."""
+        numbers = self._transform(images, self._dtype).transpose(0, 3, 1, 2)
+        if training and self._context.job.model in mxnet_zoo.AUGMENTED:
+            numbers = mxnet_zoo.augment(numbers, self._generator)
+        return mx.nd.array(np.ascontiguousarray(numbers), dtype=self._dtype)
+
+    def _train_step(self, step: int) -> Callable[[], Counts]:
+        indices = self._partition.step(step)
         # A worker without examples takes part with a gradient of zero, which one example times zero has.
         used = indices if len(indices) else np.zeros(1, np.int64)
-        labels = np.asarray(train.labels[used], np.int64)
-        images = self._images(train, used, training=True)
+        weight = min(1, len(indices)) / float(self._partition.batch[step])
+        images, labels = self._images(self._gather(used), training=True), mx.nd.array(self._labels[used])
         with autograd.record():
-            outputs = self._network(images)
-            loss = self._loss(outputs, mx.nd.array(labels)).sum()
-            if not len(indices):
-                loss = loss * 0.0
-            self._backward(loss, float(self._partition.batch[step]))
-        if not len(indices):
-            return Counts()
-        right = int((outputs.asnumpy().argmax(1) == labels).sum())
-        counts = Counts(len(indices), float(loss.asscalar()), {"correct": right})
-        self._counted += counts
-        return counts
+            sums = self._counting(images, labels)
+        autograd.backward([sums], [mx.nd.array([weight, 0.0], dtype=self._dtype)])
+
+        def count() -> Counts:
+            loss, right = sums.asnumpy().tolist()
+            return Counts(len(indices), loss, {"correct": int(right)}) if len(indices) else Counts()
+
+        return count
 
     def evaluate(self, part: Part) -> Counts:
         examples = getattr(self._data, part)
@@ -92,7 +108,7 @@ class ImageLearner(MxnetLearner):
         labels = np.asarray(examples.labels[mine], np.int64)
         for low in range(0, len(mine), EVALUATION_BATCH):
             chosen = slice(low, low + EVALUATION_BATCH)
-            outputs = self._network(self._images(examples, mine[chosen], training=False))
+            outputs = self._network(self._images(examples.images[mine[chosen]]))
             loss_sum += float(self._loss(outputs, mx.nd.array(labels[chosen])).sum().asscalar())
             predicted[chosen] = outputs.asnumpy().argmax(1)
             self._context.status.seen += 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import gluon
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -54,6 +56,8 @@ class MxnetLearner(TransportLearner):
         self._trained = list(trained.values())
         self.parameters = sum(int(np.prod(one.shape)) for one in self._trained)
         self._network.hybridize(static_alloc=True)
+        self._counting = self._with_loss()
+        self._counting.hybridize(static_alloc=True)
         self._loss = gluon.loss.SoftmaxCrossEntropyLoss()
         self._rate: float | None = None
         self._next_rates: NDArray[np.float64] | None = None
@@ -95,8 +99,13 @@ class MxnetLearner(TransportLearner):
         """The saved network of a folder."""
 
     @abstractmethod
-    def _train_step(self, step: int) -> Counts:
-        """Compute the gradients of this worker's examples of a step, divided by the whole batch; count them."""
+    def _with_loss(self) -> Any:
+        """The network with its loss as one block, which is compiled as a whole for training."""
+
+    @abstractmethod
+    def _train_step(self, step: int) -> Callable[[], Counts]:
+        """Queue the gradients of this worker's examples of a step, divided by the whole batch; returns what waits for
+        their loss and counts them."""
 
     @abstractmethod
     def _description(self) -> dict[str, Any]:
@@ -125,38 +134,43 @@ class MxnetLearner(TransportLearner):
                 continue
             if self._next_rates is not None:
                 self.set_rate(float(self._next_rates[step]))
-            counts += self._train_step(step)
+            count = self._train_step(step)
             self._update()
+            # The loss has seen the weights of the step before, which came from the servers; those of this step arrive
+            # while the next batch is prepared.
+            with self._waiting():
+                found = count()
+            counts, self._counted = counts + found, self._counted + found
+        with self._waiting():
+            mx.nd.waitall()
         return counts
 
-    def _backward(self, loss: Any, batch: float) -> None:
-        """Gradients of a summed loss, divided by a batch; called inside `autograd.record`."""
-        scaled = loss / batch
-        autograd.backward([scaled])
+    def _waiting(self) -> AbstractContextManager[None]:
+        """Mark a wait for what other processes take part in."""
+        return nullcontext() if self._alone else self._context.waiting()
 
     def _update(self) -> None:
-        """Update the weights by the gradients of this worker, or of all."""
-        limit, gradients = self._context.job.clip_norm, [one.grad() for one in self._trained]
+        """Queue the update of the weights by the gradients of this worker, or of all."""
+        gradients = [one.grad() for one in self._trained]
         self._updates += 1
         if not self._synchronous:
-            self._clip(gradients, limit)
+            self._clip(gradients)
         if not self._alone:
-            with self._context.waiting():
-                for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
-                    self._store.push(key, gradient, priority=-key)
-                    self._store.pull(key, out=gradient if self._synchronous else one.data(), priority=-key)
-                mx.nd.waitall()
+            for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+                # In one message each way, as Gluon's own Trainer does it.
+                self._store.pushpull(key, gradient, out=gradient if self._synchronous else one.data(), priority=-key)
         if self._synchronous:
-            self._clip(gradients, limit)
+            self._clip(gradients)
             for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
                 self._updater(key, gradient, one.data())
 
-    @staticmethod
-    def _clip(gradients: list[Any], limit: float | None) -> None:
+    def _clip(self, gradients: list[Any]) -> None:
         """Shorten the gradient to a norm; by hand, because Gluon's own function fails with float64."""
+        limit = self._context.job.clip_norm
         if limit is None:
             return
-        norm = math.sqrt(sum(float((one * one).sum().asscalar()) for one in gradients))
+        with self._waiting():
+            norm = math.sqrt(sum(float((one * one).sum().asscalar()) for one in gradients))
         if norm > limit:
             for one in gradients:
                 one *= limit / norm

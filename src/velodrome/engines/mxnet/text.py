@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
+from mxnet import autograd, gluon
 
 from velodrome import files
 from velodrome.engines.mxnet.learner import MxnetLearner, restore
@@ -19,6 +20,19 @@ from velodrome.tasks.text_schedule import TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
+
+
+class Counting(gluon.HybridBlock):
+    """The sum of the losses of a batch of words, and the state after them."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__(prefix="")
+        self.network = network
+
+    def hybrid_forward(self, F: Any, words: Any, targets: Any, hidden: Any, cell: Any) -> Any:  # noqa: N803 (Gluon's name)
+        logits, (hidden, cell) = self.network(words, hidden, cell)
+        losses = -F.pick(F.log_softmax(F.reshape(logits, (-1, 0), reverse=True)), F.reshape(targets, -1))
+        return F.reshape(F.sum(losses), (1,)), hidden, cell
 
 
 class TextLearner(MxnetLearner):
@@ -40,7 +54,10 @@ class TextLearner(MxnetLearner):
         self._rows = schedule.rows(self._text.train, self._transport.rank)
         self._state = self._network.initial_state(max(len(self._rows), 1), self._context.job.weights_dtype)
 
-    def _train_step(self, step: int) -> Counts:
+    def _with_loss(self) -> Any:
+        return Counting(self._network)
+
+    def _train_step(self, step: int) -> Callable[[], Counts]:
         unroll = self._schedule.unroll
         # Under asp a worker has rows of its own, and every n-th step of the epoch is its.
         number = step if self._synchronous else step // self._transport.size
@@ -50,18 +67,16 @@ class TextLearner(MxnetLearner):
         words = mx.nd.array(rows[:, first : first + unroll].T)
         targets = mx.nd.array(rows[:, first + 1 : first + 1 + unroll].T)
         with autograd.record():
-            logits, (hidden, cell) = self._network(words, *self._state)
-            loss = self._loss(logits.reshape((-1, 0), reverse=True), targets.reshape(-1)).sum()
-            if not has_rows:
-                loss = loss * 0.0
-            self._backward(loss, self._schedule.batch)
+            loss, hidden, cell = self._counting(words, targets, *self._state)
+        weight = mx.nd.array([has_rows / self._schedule.batch], dtype=self._context.job.weights_dtype)
+        autograd.backward([loss], [weight])
         # Truncated back-propagation: the state continues into the next step, the gradient does not.
         self._state = [hidden.detach(), cell.detach()]
-        if not has_rows:
-            return Counts()
-        counts = Counts(rows.shape[0] * unroll, float(loss.asscalar()))
-        self._counted += counts
-        return counts
+
+        def count() -> Counts:
+            return Counts(rows.shape[0] * unroll, float(loss.asscalar())) if has_rows else Counts()
+
+        return count
 
     def evaluate(self, part: Part) -> Counts:
         read = evaluation_rows(getattr(self._text, part), self._transport.rank, self._transport.size)

@@ -120,15 +120,16 @@ def is_divided(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, DTensor) and any(each.is_shard() for each in tensor.placements)
 
 
+@torch.no_grad()
 def local(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
     """The part of a tensor that this process has, in the memory of the tensor itself; divided as `like`, if that is
     given and divided otherwise."""
-    tensor = tensor.detach()
-    if not isinstance(tensor, DTensor):
-        return tensor
-    if isinstance(like, DTensor) and like.placements != tensor.placements:
-        tensor = tensor.redistribute(placements=like.placements)
-    return tensor.to_local()
+    if isinstance(tensor, DTensor):
+        if isinstance(like, DTensor) and like.placements != tensor.placements:
+            tensor = tensor.redistribute(placements=like.placements)
+        # Only the part is detached: a DTensor would be made anew, for each gradient of every step.
+        tensor = tensor.to_local()
+    return tensor.detach()
 
 
 def pieced(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,42 @@
+"""What tests of libraries around PyTorch compare with: the same job under PyTorch alone, on the same data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from driver import Ran, run, write_data
+
+from velodrome.spec.job import Job
+
+TORCH = Path(__file__).parents[1] / "torch"
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of the tests of engine torch."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TORCH), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "data.npz")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[Job], Ran]:
+    """The run of one process of PyTorch itself for a job, made once."""
+    made: dict[str, Ran] = {}
+
+    def of(wanted: Job) -> Ran:
+        key = wanted.model_dump_json()
+        if key not in made:
+            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
+        return made[key]
+
+    return of
