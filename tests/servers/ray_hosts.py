@@ -141,8 +141,7 @@ class RayHosts:
 
     def write_clusters(self, **fields: object) -> None:
         """The definition of `farm`."""
-        about = {"launcher": "ray", "address": self.address, "root": str(self.disk / "velodrome"),
-                 "resources": {"CPU": 1}, **fields}
+        about = {"launcher": "ray", "address": self.address, "root": str(self.disk / "velodrome"), **fields}
         (self.home / "clusters.yaml").write_text(yaml.safe_dump({"farm": about}))
 
     def velodrome(self, *words: object) -> subprocess.Popen[str]:
