@@ -80,9 +80,6 @@ class RayHosts:
         """Start Ray on a host."""
         self._start(self.network[name], f"--address={self.address}", "--num-cpus=1")
 
-    def wait_until_whole(self) -> None:
-        self._wait_for(len(self.nodes) + 1)
-
     def _wait_for(self, count: int) -> None:
         """Wait until so many nodes are alive."""
         script = (
@@ -126,8 +123,9 @@ class RayHosts:
     def restart(self, name: str) -> None:
         """End whatever is left on a host and start Ray there again."""
         self._end(name)
+        self._wait_for(len(self.nodes))  # until Ray has noticed: the old node would count as the new one
         self.start(name)
-        self.wait_until_whole()
+        self._wait_for(len(self.nodes) + 1)
 
     def _end(self, name: str) -> None:
         deadline = time.monotonic() + 20

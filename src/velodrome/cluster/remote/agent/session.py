@@ -265,7 +265,8 @@ def main(words: list[str]) -> None:
     """Serve a stream: `SESSION LEASE ROOT`, on standard input and output, or in files with `INBOX OUTBOX [HEARTBEAT]`
     behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stream = Files(*map(Path, words[3:])) if len(words) > 3 else Pipes()
+    files = [Path(word) for word in words[3:]]
+    stream = Files(files[0], files[1], files[2] if len(files) > 2 else None) if files else Pipes()
     Agent(stream, words[0], float(words[1]), words[2]).serve()
 
 
