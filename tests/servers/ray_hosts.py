@@ -23,7 +23,9 @@ from velodrome.cluster.emulated.request import EmulatedCluster
 
 _PORT = 6379
 _START_SECONDS = 120.0
-_SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+#: Whether Ray asks for a token would depend on whether its user has one; these hosts are reached by nobody else.
+_SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0",
+             "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
 def unavailable() -> str:
@@ -89,7 +91,8 @@ class RayHosts:
         )
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            done = subprocess.run(self.controller.enter([sys.executable, "-c", script]), capture_output=True, text=True)
+            done = subprocess.run(self.controller.enter([sys.executable, "-c", script]), capture_output=True, text=True,
+                                  env={**os.environ, **_SETTINGS})
             if done.stdout.strip() == str(count):
                 return
             if time.monotonic() > deadline:
@@ -144,7 +147,7 @@ class RayHosts:
 
     def velodrome(self, *words: object) -> subprocess.Popen[str]:
         """A command on the head."""
-        own = {**os.environ, "VELODROME_CLUSTERS": str(self.home / "clusters.yaml"), "NO_COLOR": "1"}
+        own = {**os.environ, **_SETTINGS, "VELODROME_CLUSTERS": str(self.home / "clusters.yaml"), "NO_COLOR": "1"}
         return subprocess.Popen(
             self.controller.enter([sys.executable, "-m", "velodrome", *map(str, words)]), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own, cwd=self.home,
