@@ -3,14 +3,17 @@
     sudo .venv/bin/python benchmarks/ssh_startup.py --hosts 4 --repeat 5
 
 The hosts are network namespaces of this machine with an sshd each, so both sides import the same framework on the same
-cores; what is compared is what SSH adds: connections, agents, checks, code and files. A pair of runs, one of each, is
-interleaved with the next. The seconds are those of the whole command, without training and evaluation.
+cores; what is compared is what SSH adds: connections, agents, checks, code and files. A worker of this machine has a
+core that it shares with as few others as possible, so each host gets one in the same way: without that, the workers of
+all hosts, the first of their host each, would choose the same core. A pair of runs, one of each, is interleaved with
+the next. The seconds are those of the whole command, without training and evaluation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -55,6 +58,10 @@ def main() -> None:
         sshd.ssh_hosts(Path(scratch), options.hosts) as hosts,
     ):
         subprocess.run(hosts.controller.enter(["ip", "link", "set", "lo", "up"]), check=True)
+        cores = sorted(os.sched_getaffinity(0))
+        for number, name in enumerate(hosts.names):
+            for pid in hosts.processes(name):  # its sshd, whose sessions inherit it
+                os.sched_setaffinity(pid, {cores[number % len(cores)]})
         for number in range(options.repeat + 1):
             order = ("local", "lab") if number % 2 else ("lab", "local")
             took = {on: seconds(hosts, Path(scratch) / "runs", f"{on}-{number}", options.hosts, on) for on in order}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,21 +206,75 @@ def test_what_waits_for_a_lost_host_is_told(session: Session) -> None:
         session.link.ask("facts", seconds=10)
 
 
-def test_an_agent_serves_files_in_a_directory_too(tmp_path: Path) -> None:
-    inbox, outbox, name = tmp_path / "in", tmp_path / "out", secrets.token_hex(8)
-    child = subprocess.Popen(
-        bootstrap.command(sys.executable, name, 0, str(tmp_path / "root"), str(inbox), str(outbox)),
-        stdin=subprocess.PIPE, start_new_session=True,
-    )
-    assert child.stdin is not None
-    try:
-        child.stdin.write(bootstrap.source())
-        child.stdin.flush()
-        ours, decoder = Files(outbox, inbox), Decoder(greeting=True)
-        ours.write(encode({"do": "facts", "n": 1}))
-        frames: list[tuple[Header, bytes]] = []
-        eventually(lambda: frames.extend(decoder.feed(ours.read())) or len(frames) >= 2)
-        assert [header["is"] for header, _ in frames[:2]] == ["ready", "answer"]
-    finally:
-        child.kill()
-        child.wait()
+class Mailbox:
+    """An agent that serves files in a folder, as on a node of Slurm."""
+
+    def __init__(self, folder: Path, lease: float) -> None:
+        self.name, self.mail = secrets.token_hex(8), folder / "mail"
+        self.mail.mkdir()
+        self.heartbeat = self.mail / "heartbeat"
+        inbox, outbox = self.mail / "in", self.mail / "out"
+        self.popen = subprocess.Popen(
+            bootstrap.command(sys.executable, self.name, lease, str(folder / "root"), str(inbox), str(outbox),
+                              str(self.heartbeat)),
+            stdin=subprocess.PIPE, start_new_session=True,
+        )
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(bootstrap.source())
+        self.popen.stdin.flush()
+        self._files, self._decoder = Files(outbox, inbox), Decoder(greeting=True)
+        self.frames: list[tuple[Header, bytes]] = []
+
+    def start(self) -> None:
+        """Start a process that lasts, and say nothing any more."""
+        request = {"do": "start", "n": 1, "id": "worker-0", "token": "1", "words": ["sleep", "300"], "environment": {},
+                   "cwd": "/", "log": str(self.mail.parent / "log")}
+        self._files.write(encode(request))
+        eventually(lambda: self.frames.extend(self._decoder.feed(self._files.read())) or len(self.frames) >= 2)
+        assert [header["is"] for header, _ in self.frames[:2]] == ["ready", "answer"]
+        assert marked(self.name)
+
+
+@pytest.fixture
+def mailbox(tmp_path: Path) -> Iterator[Callable[[float], Mailbox]]:
+    made: list[Mailbox] = []
+
+    def make(lease: float) -> Mailbox:
+        made.append(Mailbox(tmp_path, lease))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.popen.kill()
+        one.popen.wait()
+        eventually(lambda one=one: not marked(one.name))
+
+
+def test_an_agent_serves_files_until_they_are_removed(mailbox: Callable[[float], Mailbox]) -> None:
+    served = mailbox(600.0)
+    served.start()
+    shutil.rmtree(served.mail)
+    assert served.popen.wait(20) == 0
+    eventually(lambda: not marked(served.name))
+
+
+def test_a_heartbeat_keeps_an_agent_without_a_controller_until_it_stops(mailbox: Callable[[float], Mailbox]) -> None:
+    served = mailbox(3.0)
+    served.start()
+    for beat in range(8):
+        served.heartbeat.write_text(str(beat))
+        time.sleep(1.0)
+        assert served.popen.poll() is None
+    assert served.popen.wait(30) == 0
+    eventually(lambda: not marked(served.name))
+
+
+def test_time_in_which_an_agent_is_suspended_is_not_counted(mailbox: Callable[[float], Mailbox]) -> None:
+    served = mailbox(3.0)
+    served.start()
+    served.popen.send_signal(signal.SIGSTOP)
+    time.sleep(5.0)
+    served.popen.send_signal(signal.SIGCONT)
+    time.sleep(1.0)
+    assert served.popen.poll() is None
+    assert served.popen.wait(30) == 0

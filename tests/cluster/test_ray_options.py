@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from velodrome.cluster.options import validated
+from velodrome.cluster.plan import make_plan
 from velodrome.cluster.ray import launcher as module
 from velodrome.cluster.ray.launcher import RayLauncher
 from velodrome.cluster.ray.options import RayOptions
 from velodrome.cluster.registry import target_of
+from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.cluster.remote.link import HostError
 from velodrome.errors import BadRequest
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
 
 NODES = {
     "10.0.0.1": {"address": "10.0.0.1", "resources": {"CPU": 4.0, "GPU": 1.0}},
@@ -46,13 +50,21 @@ def test_wrong_options_are_refused_by_name() -> None:
         validated(RayOptions, {"cpus": -1}, "cluster 'farm'")
 
 
-def test_whole_nodes_are_reserved_by_default_and_less_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_of_a_node_share_its_cpus_unless_it_is_said_how_many(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = _launcher(monkeypatch, Answers(connect={"nodes": NODES}))
     assert whole.hosts() == ["10.0.0.1", "10.0.0.2"]
     assert [whole._bundle(host) for host in whole.hosts()] == [{"CPU": 4.0}, {"CPU": 8.0}]
+    assert [whole._bundle(host, 3) for host in whole.hosts()] == [{"CPU": 1.3333}, {"CPU": 2.6666}]
     part = _launcher(monkeypatch, Answers(connect={"nodes": NODES}), cpus=2, gpus=1)
     part.hosts()
-    assert part._bundle("10.0.0.1") == {"CPU": 2.0, "GPU": 1.0}
+    assert part._bundle("10.0.0.1") == part._bundle("10.0.0.1", 2) == {"CPU": 2.0, "GPU": 1.0}
+
+
+def test_nodes_without_cpus_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = {"address": "10.0.0.9", "resources": {"memory": 1e9}}
+    assert _launcher(monkeypatch, Answers(connect={"nodes": {"10.0.0.9": head, **NODES}})).hosts() == [*NODES]
 
 
 def test_only_nodes_with_the_resources_are_used_and_none_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,4 +81,50 @@ def test_what_cannot_be_reserved_is_listed_node_by_node(monkeypatch: pytest.Monk
     busy = _launcher(monkeypatch, driver, reserve_timeout=5)
     with pytest.raises(HostError, match=r"within 5 s: node 10\.0\.0\.1 has 1 of 4 CPU free, and 4 are asked for"):
         busy.connect(["10.0.0.1"])
-    assert driver.asked[-1] == ("reserve", {"bundles": {"10.0.0.1": {"CPU": 4.0}}, "limit": 5.0})
+    places = {"10.0.0.1#0": {"node": "10.0.0.1", "resources": {"CPU": 4.0}}}
+    assert driver.asked[-1] == ("reserve", {"places": places, "limit": 5.0})
+
+
+class Spoken:
+    """A link to an agent that is there."""
+
+    facts: ClassVar[dict[str, object]] = {"cores": 4, "host": "here"}
+    clock_offset = 0.0
+
+    def __init__(self, place: str) -> None:
+        self.place, self.host, self.lost = place, place.partition("#")[0], None
+
+    def ask(self, do: str, **fields: Any) -> tuple[dict[str, Any], bytes]:
+        return {"ports": fields["ports"][:4]}, b""
+
+    def close(self) -> None:
+        self.lost = "released"
+
+
+def test_each_process_has_a_bundle_and_an_agent_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Answers(connect={"nodes": NODES})
+    made = _launcher(monkeypatch, driver)
+    monkeypatch.setattr(RayLauncher, "_open", lambda self, host, number, session: f"{host}#{number}")
+    monkeypatch.setattr(RayLauncher, "open_link", lambda self, host, channel: Spoken(channel))
+    monkeypatch.setattr(RemoteLauncher, "check", lambda self, job: self.connect(self.used_hosts(job)))
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    job = resolve(Job(engine="tensorflow", strategy="parameter-server", workers=2, servers=1))
+    made.check(job)
+    allocation = made.allocate(job)
+    asked = [fields["places"] for do, fields in driver.asked if do == "reserve"]
+    assert asked == [{
+        "10.0.0.1#0": {"node": "10.0.0.1", "resources": {"CPU": 2.0}},
+        "10.0.0.1#1": {"node": "10.0.0.1", "resources": {"CPU": 2.0}},
+        "10.0.0.2#0": {"node": "10.0.0.2", "resources": {"CPU": 4.0}},
+        "10.0.0.2#1": {"node": "10.0.0.2", "resources": {"CPU": 4.0}},
+    }]
+    plan = make_plan("run", job, allocation.hosts, placement=allocation.placement, addresses=allocation.addresses,
+                     capacity=allocation.capacity)
+    assert len({link.place for link in made.links_of(plan).values()}) == len(plan.processes) == 4
+    fewer = resolve(Job(engine="torch", strategy="ddp", workers=2))
+    made.check(fewer)
+    assert len(driver.asked) == 2  # what is there serves for a check
+    made.allocate(fewer)
+    assert [do for do, _ in driver.asked[2:]] == ["release", "reserve"]
+    made.allocate(fewer)
+    assert len(driver.asked) == 4

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from velodrome.cluster.launcher import Exit
+from velodrome.cluster.launcher import AllocationEnded, Exit
 from velodrome.cluster.placement import Placement
 from velodrome.cluster.plan import Process
 from velodrome.cluster.registry import target_of
@@ -99,10 +99,10 @@ def test_the_script_has_one_srun_for_each_step(tmp_path: Path) -> None:
     wanted = options(cpus=2, container="docker://x/y:1", shared_dir=str(tmp_path), srun=["--mpi=none"])
     script = batch_script([Step("server", 0, 1), Step("worker", 1, 2)], wanted, mail)
     lines = script.splitlines()
-    assert [line for line in lines if line.startswith("srun")] == lines[2:4]
-    assert "--job-name=worker --relative=1 --nodes=2 --ntasks=2 --ntasks-per-node=1" in lines[3]
-    assert f"--container-image=docker://x/y:1 --container-mounts={tmp_path}:{tmp_path} --mpi=none" in lines[3]
-    assert lines[-1] == "wait"
+    _, second = [line for line in lines if line.startswith("srun")]
+    assert "--job-name=worker --relative=1 --nodes=2 --ntasks=2 --ntasks-per-node=1" in second
+    assert f"--container-image=docker://x/y:1 --container-mounts={tmp_path}:{tmp_path} --mpi=none" in second
+    assert lines[-2:] == ["wait $steps", "kill $beating"]
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "config.json").write_text("{}")
@@ -110,6 +110,8 @@ def test_the_script_has_one_srun_for_each_step(tmp_path: Path) -> None:
     agent = agent_script(wanted, mail, "/py", "abc")
     assert '"abc$node"' in agent
     assert '"$node"/in' in agent
+    assert f" 120 {wanted.root} " in agent.replace("'", "")
+    assert agent.count("/heartbeat") == script.count("/heartbeat") == 1
     assert "\nexec /py -I -S -c " in agent
 
 
@@ -180,8 +182,9 @@ def test_a_node_that_does_not_answer_slurm_is_told_from_the_others(monkeypatch: 
     assert commands.silent_nodes(["n1", "n2", "n3", "n4"]) == {"n2", "n3", "n4"}
 
 
+@pytest.mark.parametrize("ending", ["NODE_FAIL", "COMPLETING"])
 def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_are_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
 ) -> None:
     monkeypatch.setattr(commands, "silent_nodes", lambda nodes: {"n2"})
     members = [Member("worker", rank, f"n{rank + 1}", 20000 + rank, 0) for rank in range(2)]
@@ -189,7 +192,7 @@ def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_
 
     class Job:
         nodes: ClassVar[list[str]] = ["n1", "n2"]
-        state = commands.JobState("NODE_FAIL")
+        state = commands.JobState(ending)
 
         def raise_if_interrupted(self, *, now: bool) -> None:
             assert now
@@ -209,3 +212,33 @@ def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_
     assert found.cause == "was lost: node 'n2' failed (NODE_FAIL): its slurmd or its network is down"
     group.wait(0.1, lambda process, line: None)
     assert group.exit_of(processes[0]) is not None
+
+
+def test_ends_of_processes_wait_until_slurm_has_said_why_it_ends_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "silent_nodes", lambda nodes: set())
+    process = Process(Member("worker", 0, "n1", 20000, 0), 0, 1, {})
+
+    class Job:
+        nodes: ClassVar[list[str]] = ["n1"]
+        state = commands.JobState("COMPLETING")
+
+        def raise_if_interrupted(self, *, now: bool) -> None:
+            if self.state.was_interrupted and now:
+                raise AllocationEnded("pre-empted")
+
+    monkeypatch.setattr(
+        RemoteGroup, "wait", lambda self, seconds, deliver: self._exits.setdefault(process, Exit.from_returncode(-15))
+    )
+    job = Job()
+    group = SlurmGroup("token", tmp_path, {}, job=job)  # type: ignore[arg-type]
+    group.add(process)
+    group.wait(0.1, lambda process, line: None)
+    assert group.exit_of(process) is None
+    job.state = commands.JobState("PREEMPTED")
+    with pytest.raises(AllocationEnded):
+        group.wait(0.1, lambda process, line: None)
+    job.state = commands.JobState("FAILED")
+    group.wait(0.1, lambda process, line: None)
+    assert group.exit_of(process) is not None

@@ -13,7 +13,7 @@ from fault_matrix import FAULTS, LAUNCHERS, recorded
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize("launcher", ["emulated", "ssh", "ray"])
+@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
 def test_every_fault_is_recorded_or_cannot_happen(launcher: str) -> None:
     cells = recorded()[launcher]
     assert not cells.keys() & LAUNCHERS[launcher].keys()

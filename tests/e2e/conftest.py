@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from scene import HERE, Scene
 from slurm_scene import on, slurm, started  # noqa: F401 (fixtures)
+from ssh_scene import hosts  # noqa: F401 (fixture)
 
 
 @pytest.fixture

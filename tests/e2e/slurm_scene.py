@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,13 +32,18 @@ def started() -> Iterator[server.Slurm]:
 
 @pytest.fixture
 def slurm(started: server.Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[server.Slurm]:
-    """Nothing is left of a job: not in the queue, not in the shared folder."""
+    """Nothing is left of a job: not in the queue, not in the shared folder, and no agent on a node."""
     for name, value in started.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
     yield started
     assert started.jobs() == []
-    assert not (tmp_path / ".velodrome-slurm").exists()
+    mail = tmp_path / ".velodrome-slurm"
+    assert not mail.exists()
+    deadline = time.monotonic() + 20
+    while subprocess.run(["pgrep", "-f", str(mail)], capture_output=True).returncode == 0:
+        assert time.monotonic() < deadline, "an agent is left on a node"
+        time.sleep(0.2)
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
@@ -19,6 +21,25 @@ for number in range(100_000):
     sum(range(50_000))
     time.sleep(0.02)
 """
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Hosts]:
+    """Two hosts with a real sshd each."""
+    with sshd.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
+        yield made
+
+
+def restored(hosts: sshd.Hosts) -> None:
+    """Undo what an earlier test changed about how hosts are reached."""
+    hosts.write_config()
+    hosts.write_clusters()
+
+
+def none_left(hosts: sshd.Hosts, seconds: float = 20) -> None:
+    """No process is left on any host."""
+    for name in hosts.names:
+        eventually(lambda name=name: not left_on(hosts, name), seconds, lambda name=name: str(left_on(hosts, name)))
 
 
 def left_on(hosts: sshd.Hosts, name: str) -> list[str]:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ pytestmark = [
     pytest.mark.skipif(bool(sshd.unavailable()), reason=sshd.unavailable() or "available"),
 ]
 JOB = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Hosts]:
-    with sshd.ssh_hosts(tmp_path_factory.mktemp("doctor")) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

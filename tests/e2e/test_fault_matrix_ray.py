@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fault_scene import FILL, JOB, ended_as, other_numpy, reported_by_the_next_command, sentence_of
 from scene import LONG
 from ssh_scene import LASTING, eventually
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import ray_hosts as server
 import wrong_clock
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
-from fault_matrix import record
 
 pytestmark = [
     pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600),
@@ -40,8 +37,12 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[server.RayHosts]
 def as_new(hosts: server.RayHosts) -> Iterator[None]:
     hosts.write_clusters(silence=SILENCE)
     yield
+    none_left(hosts, 30)
+
+
+def none_left(hosts: server.RayHosts, seconds: float) -> None:
     for node in hosts.nodes:
-        eventually(lambda node=node: not hosts.workers(node.name), 30, lambda node=node: str(hosts.workers(node.name)))
+        eventually(lambda node=node: not hosts.workers(node.name), seconds, lambda node=node: node.name)
 
 
 class Lasting:
@@ -77,10 +78,7 @@ class Lasting:
         took = time.monotonic() - broke
         assert self.process.returncode == 1, errors
         sentence = str(json.loads((self.runs / "long" / "result.json").read_text())["error"]["message"])
-        for part in parts:
-            assert part in sentence
-        assert took < limit, sentence
-        record("ray", fault, sentence, took, limit)
+        ended_as("ray", fault, sentence, took, limit, *parts)
 
 
 def name_of(hosts: server.RayHosts, address: str) -> str:
@@ -111,17 +109,10 @@ def test_pause(hosts: server.RayHosts, tmp_path: Path) -> None:
 
 
 def test_full_disk(hosts: server.RayHosts, tmp_path: Path) -> None:
-    (hosts.home / "fill.py").write_text(
-        "import os, time\n"
-        "with open(os.environ['VELODROME_FOLDER'] + '/big', 'wb') as stream:\n"
-        "    for _ in range(100 if os.environ['RANK'] == '1' else 0):\n"
-        "        stream.write(bytes(4 << 20)); stream.flush()\n"
-        "time.sleep(1)\n"
-    )
+    (hosts.home / "fill.py").write_text(FILL)
     sentence, took = refused(hosts, tmp_path, 1, "--script", "fill.py", "--engine", "torch", "--workers", 2)
-    assert f"worker 1 on {hosts.nodes[1].address}" in sentence
-    assert "No space left on device" in sentence
-    record("ray", "full disk", sentence, took, 120)
+    ended_as("ray", "full disk", sentence, took, 120, f"worker 1 on {hosts.nodes[1].address}",
+             "No space left on device")
 
 
 def refused(hosts: server.RayHosts, runs: Path, code: int, *words: object) -> tuple[str, float]:
@@ -130,8 +121,7 @@ def refused(hosts: server.RayHosts, runs: Path, code: int, *words: object) -> tu
     process = hosts.velodrome("train", *words, "--on", "farm", "--runs", runs)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == code, errors
-    lines = [line for line in errors.splitlines() if line.startswith("velodrome: ")]
-    return lines[0].removeprefix("velodrome: "), time.monotonic() - began
+    return sentence_of(errors), time.monotonic() - began
 
 
 def wrapper(hosts: server.RayHosts, line: str) -> Path:
@@ -142,17 +132,10 @@ def wrapper(hosts: server.RayHosts, line: str) -> Path:
     return path
 
 
-JOB = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
-
-
 def test_other_version(hosts: server.RayHosts, tmp_path: Path) -> None:
-    other = hosts.home / "other" / "numpy-9.9.9.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9.9\n")
-    hosts.write_clusters(python=str(wrapper(hosts, f"export PYTHONPATH={other.parent}")))
+    hosts.write_clusters(python=str(wrapper(hosts, f"export PYTHONPATH={other_numpy(hosts.home)}")))
     sentence, took = refused(hosts, tmp_path, 2, *JOB)
-    assert f"host '{hosts.nodes[1].address}': it has numpy 9.9.9" in sentence
-    record("ray", "other version", sentence, took, 120)
+    ended_as("ray", "other version", sentence, took, 120, f"host '{hosts.nodes[1].address}': it has numpy 9.9.9")
 
 
 @pytest.mark.skipif(bool(wrong_clock.unavailable()), reason=wrong_clock.unavailable() or "available")
@@ -160,8 +143,7 @@ def test_clock(hosts: server.RayHosts, tmp_path: Path) -> None:
     line = f"export LD_PRELOAD={wrong_clock.build(hosts.home)}"
     hosts.write_clusters(runtime_env={"py_executable": str(wrapper(hosts, line))})
     sentence, took = refused(hosts, tmp_path, 2, *JOB)
-    assert f"host '{hosts.nodes[1].address}': its clock is 3" in sentence
-    record("ray", "clock", sentence, took, 120)
+    ended_as("ray", "clock", sentence, took, 120, f"host '{hosts.nodes[1].address}': its clock is 3")
 
 
 def test_kill_controller(hosts: server.RayHosts, tmp_path: Path) -> None:
@@ -169,14 +151,9 @@ def test_kill_controller(hosts: server.RayHosts, tmp_path: Path) -> None:
     job.process.kill()
     job.process.communicate()
     began = time.monotonic()
-    for node in hosts.nodes:
-        eventually(lambda node=node: not hosts.workers(node.name), SLACK, lambda node=node: node.name)
+    none_left(hosts, SLACK)
     took = time.monotonic() - began
-    words = ["train", "--runs", tmp_path, "--name", "next", "--epochs", 1]
-    done = subprocess.run([sys.executable, "-m", "velodrome", *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    sentence = next(line for line in done.stderr.splitlines() if "was interrupted" in line)
-    record("ray", "kill controller", f"no process is left, and the next command prints: {sentence}", took, SLACK)
+    ended_as("ray", "kill controller", reported_by_the_next_command(tmp_path), took, SLACK)
 
 
 def test_kill_daemon(hosts: server.RayHosts, tmp_path: Path) -> None:

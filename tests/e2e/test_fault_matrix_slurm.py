@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from fault_scene import JOB, ended_as, other_numpy, sentence_of
 from scene import LONG, Scene
 from slurm_scene import MARKS, server
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import wrong_clock
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
-from fault_matrix import record
 
 pytestmark = MARKS
 #: What a busy machine may take in addition to a limit.
@@ -43,13 +41,8 @@ def fails(
     scene.when_training(act)
     done = velodrome(*words)
     assert done.code == 1, done.text
-    sentence = next(line for line in done.err.splitlines() if line.startswith("velodrome: "))
-    for part in parts:
-        assert part in sentence
-    took = scene.result()["ended"] - broke[0]
-    assert took < limit
     assert subprocess.run(["pgrep", "-f", str(scene.runs)], capture_output=True).returncode == 1
-    record("slurm", fault, sentence.removeprefix("velodrome: "), took, limit)
+    ended_as("slurm", fault, sentence_of(done.err), scene.result()["ended"] - broke[0], limit, *parts)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +96,8 @@ def test_a_full_disk(velodrome: Any, slurm: server.Slurm, scene: Scene, on: str,
     began = time.monotonic()
     done = velodrome(*scene.words("torch", "ddp", "--model", "dense-300-100", "--epochs", 50, "--on", on))
     assert done.code == 1, done.text
-    sentence = next(line for line in done.err.splitlines() if line.startswith("velodrome: "))
-    assert "worker 0 on n1" in sentence
-    assert "No space left on device" in sentence
-    record("slurm", "full disk", sentence.removeprefix("velodrome: "), time.monotonic() - began, 120)
+    took = time.monotonic() - began
+    ended_as("slurm", "full disk", sentence_of(done.err), took, 120, "worker 0 on n1", "No space left on device")
 
 
 def wrapper(folder: Path, line: str) -> Path:
@@ -125,22 +116,15 @@ def refused(
     (folder / "clusters.yaml").write_text(yaml.safe_dump({"lab": about}))
     monkeypatch.setenv("VELODROME_CLUSTERS", str(folder / "clusters.yaml"))
     began = time.monotonic()
-    done = velodrome("train", "--engine", "torch", "--strategy", "ddp", "--workers", 2, "--on", "lab", "--runs",
-                     folder / "runs")
+    done = velodrome("train", *JOB, "--on", "lab", "--runs", folder / "runs")
     assert done.code in (1, 2), done.text
-    sentence = next(line for line in done.err.splitlines() if line.startswith("velodrome: "))
-    for part in parts:
-        assert part in sentence
-    record("slurm", fault, sentence.removeprefix("velodrome: "), time.monotonic() - began, 120)
+    ended_as("slurm", fault, sentence_of(done.err), time.monotonic() - began, 120, *parts)
 
 
 def test_another_version_on_one_node(
     velodrome: Any, slurm: server.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "other" / "numpy-9.9.9.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9.9\n")
-    refused(velodrome, "other version", tmp_path, monkeypatch, f"export PYTHONPATH={other.parent}",
+    refused(velodrome, "other version", tmp_path, monkeypatch, f"export PYTHONPATH={other_numpy(tmp_path)}",
             "host 'n2': it has numpy 9.9.9")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,15 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from fault_scene import FILL, JOB, ended_as, other_numpy, reported_by_the_next_command, sentence_of
 from scene import LONG
-from ssh_scene import Lasting, eventually, finished, left_on
+from ssh_scene import Lasting, eventually, finished, left_on, none_left, restored
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
 import wrong_clock
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
-from fault_matrix import record
 
 pytestmark = [
     pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400),
@@ -31,28 +28,16 @@ SLACK = 30.0
 STALL = 20.0
 
 
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Hosts]:
-    with sshd.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def as_new(hosts: sshd.Hosts) -> Iterator[None]:
-    hosts.write_config()
-    hosts.write_clusters()
+    restored(hosts)
     yield
-    for name in hosts.names:
-        eventually(lambda name=name: not left_on(hosts, name), 20, lambda name=name: str(left_on(hosts, name)))
+    none_left(hosts)
 
 
 def ended(fault: str, job: Lasting, broke: float, limit: float, *parts: str) -> None:
     sentence = job.failed(limit + 60)
-    took = time.monotonic() - broke
-    for part in parts:
-        assert part in sentence
-    assert took < limit, sentence
-    record("ssh", fault, sentence, took, limit)
+    ended_as("ssh", fault, sentence, time.monotonic() - broke, limit, *parts)
 
 
 def test_kill_worker(hosts: sshd.Hosts, tmp_path: Path) -> None:
@@ -104,40 +89,25 @@ def test_partition(hosts: sshd.Hosts, tmp_path: Path) -> None:
 
 
 def test_full_disk(hosts: sshd.Hosts, tmp_path: Path) -> None:
-    (hosts.home / "fill.py").write_text(
-        "import os, time\n"
-        "with open(os.environ['VELODROME_FOLDER'] + '/big', 'wb') as stream:\n"
-        "    for _ in range(100 if os.environ['RANK'] == '1' else 0):\n"
-        "        stream.write(bytes(4 << 20)); stream.flush()\n"
-        "time.sleep(1)\n"
-    )
+    (hosts.home / "fill.py").write_text(FILL)
     began = time.monotonic()
     code, _, errors = finished(hosts.velodrome(
         "train", "--on", "lab", "--script", "fill.py", "--engine", "torch", "--workers", 2, "--runs", tmp_path,
     ))
     assert code == 1
     sentence = sentence_of(errors)
-    assert f"worker 1 on {hosts.names[1]}" in sentence
-    assert "No space left on device" in sentence
-    record("ssh", "full disk", sentence, time.monotonic() - began, 120)
-
-
-def sentence_of(errors: str) -> str:
-    return next(line for line in errors.splitlines() if line.startswith("velodrome: ")).removeprefix("velodrome: ")
+    ended_as("ssh", "full disk", sentence, time.monotonic() - began, 120, f"worker 1 on {hosts.names[1]}",
+             "No space left on device")
 
 
 def refused(hosts: sshd.Hosts, fault: str, runs: Path, *parts: str) -> None:
     """A job that must not start."""
     began = time.monotonic()
-    code, _, errors = finished(hosts.velodrome(
-        "train", "--on", "lab", "--engine", "torch", "--strategy", "ddp", "--workers", 2, "--runs", runs,
-    ))
+    code, _, errors = finished(hosts.velodrome("train", "--on", "lab", *JOB, "--runs", runs))
+    took = time.monotonic() - began
     assert code == 2, errors
-    sentence = sentence_of(errors)
-    for part in parts:
-        assert part in sentence
     assert not [*runs.iterdir()]
-    record("ssh", fault, sentence, time.monotonic() - began, 60)
+    ended_as("ssh", fault, sentence_of(errors), took, 60, *parts)
 
 
 def wrap_python(hosts: sshd.Hosts, line: str) -> None:
@@ -149,10 +119,7 @@ def wrap_python(hosts: sshd.Hosts, line: str) -> None:
 
 
 def test_other_version(hosts: sshd.Hosts, tmp_path: Path) -> None:
-    other = hosts.home / "other" / "numpy-9.9.9.dist-info"
-    other.mkdir(parents=True)
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9.9\n")
-    wrap_python(hosts, f"export PYTHONPATH={other.parent}")
+    wrap_python(hosts, f"export PYTHONPATH={other_numpy(hosts.home)}")
     refused(hosts, "other version", tmp_path, f"host '{hosts.names[1]}': it has numpy 9.9.9")
 
 
@@ -167,11 +134,6 @@ def test_kill_controller(hosts: sshd.Hosts, tmp_path: Path) -> None:
     job.process.kill()
     job.process.communicate()
     began = time.monotonic()
-    for name in hosts.names:
-        eventually(lambda name=name: not left_on(hosts, name), SLACK, lambda name=name: str(left_on(hosts, name)))
+    none_left(hosts, SLACK)
     took = time.monotonic() - began
-    words = ["train", "--runs", tmp_path, "--name", "next", "--epochs", 1]
-    done = subprocess.run([sys.executable, "-m", "velodrome", *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    sentence = next(line for line in done.stderr.splitlines() if "was interrupted" in line)
-    record("ssh", "kill controller", f"no process is left, and the next command prints: {sentence}", took, SLACK)
+    ended_as("ssh", "kill controller", reported_by_the_next_command(tmp_path), took, SLACK)

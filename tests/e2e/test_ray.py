@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,10 @@ def test_resources_that_are_missing_are_listed(cluster: str, tmp_path: Path) -> 
     assert "of 1 CPU free, and 64 are asked for" in done.stderr
 
 
-def test_a_killed_command_leaves_no_process_on_the_nodes(cluster: str, tmp_path: Path) -> None:
+def test_each_process_has_an_actor_and_a_killed_command_leaves_none_on_the_nodes(cluster: str, tmp_path: Path) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "velodrome", "train", "--dataset", "digits", "--epochs", "5000", "--engine", "torch",
-         "--strategy", "ddp", "--workers", "2", "--runs", str(tmp_path), "--name", "cut", "--on", f"ray:{cluster}"],
+         "--strategy", "ddp", "--workers", "4", "--runs", str(tmp_path), "--name", "cut", "--on", f"ray:{cluster}"],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )
     events = tmp_path / "cut" / "events.jsonl"
@@ -124,12 +125,24 @@ def test_a_killed_command_leaves_no_process_on_the_nodes(cluster: str, tmp_path:
     while not (events.exists() and '"progress"' in events.read_text()) and time.monotonic() < deadline:
         assert running.poll() is None
         time.sleep(0.2)
+    assert len(_workers("cut")) == len(_actors()) == 4
     running.send_signal(signal.SIGKILL)
     running.wait()
     deadline = time.monotonic() + 60
-    while _workers("cut") and time.monotonic() < deadline:
+    while (_workers("cut") or _actors()) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert not _workers("cut")
+    assert not _actors()
+
+
+def _actors() -> list[str]:
+    """The command lines of Ray's processes that hold an agent."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (process / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+            found += [line] if line.startswith("ray::AgentActor") else []
+    return found
 
 
 def _workers(run: str) -> list[int]:

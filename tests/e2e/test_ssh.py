@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from ssh_scene import Lasting, eventually, finished, left_on
+from ssh_scene import Lasting, eventually, finished, left_on, none_left, restored
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
@@ -26,21 +26,15 @@ pytestmark = [
     pytest.mark.skipif(bool(sshd.unavailable()), reason=sshd.unavailable() or "available"),
 ]
 slow = pytest.mark.slow
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Hosts]:
-    with sshd.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)
 def as_new(hosts: sshd.Hosts) -> Iterator[None]:
     """Every test begins with hosts that work, and leaves no process on them."""
-    hosts.write_config()
-    hosts.write_clusters()
+    restored(hosts)
     yield
-    for name in hosts.names:
-        eventually(lambda name=name: not left_on(hosts, name), 20, lambda name=name: str(left_on(hosts, name)))
-        assert not [*hosts.disk.glob("velodrome/sessions/*")]
+    none_left(hosts)
+    assert not [*hosts.disk.glob("velodrome/sessions/*")]
     for pid in hosts.controllers:
         eventually(lambda pid=pid: not [*Path("/tmp").glob(f"velodrome-ssh-{pid}-*/*")], 10)
 

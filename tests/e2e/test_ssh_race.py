@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ssh_scene import LASTING, eventually, finished, left_on
+from ssh_scene import LASTING, eventually, finished, none_left
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import sshd
@@ -20,17 +20,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Hosts]:
-    with sshd.ssh_hosts(tmp_path_factory.mktemp("ssh")) as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def nothing_left(hosts: sshd.Hosts) -> Iterator[None]:
     yield
-    for name in hosts.names:
-        eventually(lambda name=name: not left_on(hosts, name), 20, lambda name=name: str(left_on(hosts, name)))
+    none_left(hosts)
 
 
 def test_jobs_of_a_race_run_at_the_same_time_each_on_a_host_of_its_own(hosts: sshd.Hosts, tmp_path: Path) -> None:

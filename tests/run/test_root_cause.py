@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 def state(rank: int, **fields: Any) -> ProcessState:
     role = fields.pop("role", "worker")
-    if "exit" in fields:
+    if isinstance(fields.get("exit"), int):
         fields["exit"] = Exit.from_returncode(fields["exit"])
     process = Process(Member(role, rank, f"10.0.0.{rank}", 0), 0, 0, {})
     return ProcessState(process, **{"last_progress": 0.0, **fields})
@@ -52,6 +52,7 @@ def starting(rank: int, **fields: Any) -> ProcessState:
 
 
 NOW = 100.0
+LOST = Exit(None, None, "was lost: its host is down")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,9 @@ NOW = 100.0
                      id="the first of equals"),
         pytest.param({"exit": 0, "exit_time": 1.0, "phase": "after connect"},
                      {"exit": -9, "exit_time": 1.2}, 1, id="not a server that left because the chief did"),
+        pytest.param({"error": error("engine"), "error_time": 1.0},
+                     {"error": error("peer"), "error_time": 1.1, "exit": LOST, "exit_time": 1.2}, 1,
+                     id="one whose host is lost, although it complains about the others"),
         pytest.param({"exit": 0, "exit_time": 0.1, "finished": True}, {"exit": 0, "exit_time": 1.0}, 1,
                      id="one that left early with code 0"),
     ],

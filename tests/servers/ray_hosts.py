@@ -23,7 +23,9 @@ from velodrome.cluster.emulated.request import EmulatedCluster
 
 _PORT = 6379
 _START_SECONDS = 120.0
-_SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+#: Whether Ray asks for a token would depend on whether its user has one; these hosts are reached by nobody else.
+_SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0",
+             "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
 def unavailable() -> str:
@@ -80,9 +82,6 @@ class RayHosts:
         """Start Ray on a host."""
         self._start(self.network[name], f"--address={self.address}", "--num-cpus=1")
 
-    def wait_until_whole(self) -> None:
-        self._wait_for(len(self.nodes) + 1)
-
     def _wait_for(self, count: int) -> None:
         """Wait until so many nodes are alive."""
         script = (
@@ -92,7 +91,8 @@ class RayHosts:
         )
         deadline = time.monotonic() + _START_SECONDS
         while True:
-            done = subprocess.run(self.controller.enter([sys.executable, "-c", script]), capture_output=True, text=True)
+            done = subprocess.run(self.controller.enter([sys.executable, "-c", script]), capture_output=True, text=True,
+                                  env={**os.environ, **_SETTINGS})
             if done.stdout.strip() == str(count):
                 return
             if time.monotonic() > deadline:
@@ -126,8 +126,9 @@ class RayHosts:
     def restart(self, name: str) -> None:
         """End whatever is left on a host and start Ray there again."""
         self._end(name)
+        self._wait_for(len(self.nodes))  # until Ray has noticed: the old node would count as the new one
         self.start(name)
-        self.wait_until_whole()
+        self._wait_for(len(self.nodes) + 1)
 
     def _end(self, name: str) -> None:
         deadline = time.monotonic() + 20
@@ -141,13 +142,12 @@ class RayHosts:
 
     def write_clusters(self, **fields: object) -> None:
         """The definition of `farm`."""
-        about = {"launcher": "ray", "address": self.address, "root": str(self.disk / "velodrome"),
-                 "resources": {"CPU": 1}, **fields}
+        about = {"launcher": "ray", "address": self.address, "root": str(self.disk / "velodrome"), **fields}
         (self.home / "clusters.yaml").write_text(yaml.safe_dump({"farm": about}))
 
     def velodrome(self, *words: object) -> subprocess.Popen[str]:
         """A command on the head."""
-        own = {**os.environ, "VELODROME_CLUSTERS": str(self.home / "clusters.yaml"), "NO_COLOR": "1"}
+        own = {**os.environ, **_SETTINGS, "VELODROME_CLUSTERS": str(self.home / "clusters.yaml"), "NO_COLOR": "1"}
         return subprocess.Popen(
             self.controller.enter([sys.executable, "-m", "velodrome", *map(str, words)]), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own, cwd=self.home,

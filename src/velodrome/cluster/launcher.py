@@ -49,6 +49,11 @@ class Exit:
     def is_success(self) -> bool:
         return self.code == 0
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody knows how it ended, because its host is gone."""
+        return self.code is None and self.signal is None
+
     @classmethod
     def from_returncode(cls, returncode: int) -> Exit:
         """The end of a POSIX process, negative for the signal that ended it."""

@@ -27,9 +27,9 @@ class _Suspect:
 
 
 def _suspect(state: ProcessState) -> _Suspect:
-    process = state.process
-    if state.error is not None:
-        error = state.error
+    process, error = state.process, state.error
+    # A process on a host that is lost may report first that it cannot reach the others.
+    if error is not None and not (error.cause == "peer" and state.exit is not None and state.exit.is_lost):
         failure = Failure(f"{state}: {error.message}", process.role, process.rank, process.host, cause=error.cause,
                           traceback=error.traceback)
         return _Suspect(_DOUBT_OF_CAUSE.get(error.cause, 1), state.error_time, failure)

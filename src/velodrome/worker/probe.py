@@ -16,7 +16,7 @@ from typing import Any
 
 
 def found_as(name: str) -> str | None:
-    """What a name is, without importing it: a `module`, a mere `folder` without code of its own, or nothing."""
+    """What an import of the name would find: a `module`, a `folder` (a namespace package), or None. Imports nothing."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):  # a parent package that is missing, or a module without a spec
@@ -36,9 +36,9 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 def answer(modules: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
-    """This interpreter: its Python version, which of the modules it has, and the versions of the packages.
+    """Describe this interpreter: its Python version, which of the modules it has, and the versions of the packages.
 
-    A folder is told apart: one named `mxnet` in the current folder is not MXNet.
+    Namespace packages are listed separately: a folder named `mxnet` in the current directory is not MXNet.
     """
     kinds = {module: found_as(module) for module in modules}
     return {
@@ -51,7 +51,7 @@ def answer(modules: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
 
 
 def reply(words: Sequence[str] | None = None) -> str:
-    """The answer to what the words of a command line ask for, as one line of JSON."""
+    """Parse command-line arguments and return the description that they request, as one line of JSON."""
     parser = argparse.ArgumentParser(prog="python -m velodrome.worker.probe", description=__doc__)
     parser.add_argument("--module", action="append", default=[], help="a module to look for")
     parser.add_argument("--package", action="append", default=[], help="a package whose version to report")

@@ -1,7 +1,8 @@
-"""The controller's end of the driver: requests, and a stream of bytes to each node's agent."""
+"""The controller's end of the driver: requests, and a stream of bytes to each agent."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import subprocess
@@ -31,8 +32,11 @@ class RayDriver:
             [sys.executable, "-m", "velodrome.cluster.ray.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True, env={**_SETTINGS, **os.environ},
         )
-        self._asking, self._writing = threading.Lock(), threading.Lock()
-        self._answers: queue.Queue[Header | None] = queue.Queue()
+        self._writing = threading.Lock()
+        self._numbers = itertools.count()
+        #: Where the answer to a request goes, by its number; None when there will be no more answers.
+        self._answers: dict[int, queue.Queue[Header | None]] = {}
+        self._ended = False
         self._streams: dict[str, queue.Queue[bytes]] = {}
         self.reasons: dict[str, str] = {}
         self._errors: list[str] = []
@@ -41,35 +45,38 @@ class RayDriver:
 
     def ask(self, do: str, seconds: float, **fields: Any) -> Header:
         """The answer to a request; `VelodromeError` if there is none, or it is an error."""
-        with self._asking:
-            self._write(encode({"do": do, **fields}))
-            try:
-                answer = self._answers.get(timeout=seconds)
-            except queue.Empty:
-                raise VelodromeError(f"Ray did not answer within {seconds:g} s ({do})") from None
+        number, answers = next(self._numbers), queue.Queue[Header | None]()
+        self._answers[number] = answers
+        try:
+            self._write(encode({"do": do, "n": number, **fields}))
+            answer = None if self._ended else answers.get(timeout=seconds)
+        except queue.Empty:
+            raise VelodromeError(f"Ray did not answer within {seconds:g} s ({do})") from None
+        finally:
+            del self._answers[number]
         if answer is None:
             raise VelodromeError(f"Ray ended: {self._last_error()}")
         if answer.get("error"):
             raise VelodromeError(f"Ray: {answer['error']}")
         return answer
 
-    def open(self, host: str, words: list[str], runtime_env: Mapping[str, Any]) -> RayChannel:
-        """Start an agent on a node; the stream to it."""
-        self._streams[host] = queue.Queue()
-        self.reasons.pop(host, None)
-        self.ask("open", START_SECONDS, host=host, words=words, runtime_env=dict(runtime_env))
-        return RayChannel(self, host)
+    def open(self, place: str, words: list[str], runtime_env: Mapping[str, Any]) -> RayChannel:
+        """Start an agent at a place that was reserved; the stream to it."""
+        name = f"{place} {next(self._numbers)}"  # an earlier stream to the same place may report its end late
+        self._streams[name] = queue.Queue()
+        self.ask("open", START_SECONDS, stream=name, place=place, words=words, runtime_env=dict(runtime_env))
+        return RayChannel(self, name)
 
-    def read(self, host: str) -> bytes:
-        """Bytes of a node's agent; none at its end."""
-        return self._streams[host].get()
+    def read(self, stream: str) -> bytes:
+        """Bytes of an agent; none at its end."""
+        return self._streams[stream].get()
 
-    def send(self, host: str, data: bytes) -> None:
-        self._write(encode({"do": "write", "host": host}, data))
+    def send(self, stream: str, data: bytes) -> None:
+        self._write(encode({"do": "write", "stream": stream}, data))
 
-    def close_agent(self, host: str) -> None:
+    def close_agent(self, stream: str) -> None:
         with suppress(VelodromeError, OSError):
-            self.ask("close", _END_SECONDS, host=host)
+            self.ask("close", _END_SECONDS, stream=stream)
 
     def close(self) -> None:
         """Leave Ray, and end it if it was started here."""
@@ -99,19 +106,22 @@ class RayDriver:
             while data := os.read(self._popen.stdout.fileno(), 1 << 16):
                 for header, body in decoder.feed(data):
                     self._dispatch(header, body)
-        self._answers.put(None)
-        for host, stream in self._streams.items():
-            self.reasons.setdefault(host, "cannot be reached: the connection to Ray ended")
+        self._ended = True
+        for answers in [*self._answers.values()]:
+            answers.put(None)
+        for name, stream in self._streams.items():
+            self.reasons.setdefault(name, "cannot be reached: the connection to Ray ended")
             stream.put(b"")
 
     def _dispatch(self, header: Header, body: bytes) -> None:
         if header["is"] == "answer":
-            self._answers.put(header)
+            if (answers := self._answers.get(header["n"])) is not None:
+                answers.put(header)
         elif header["is"] == "data":
-            self._streams[header["host"]].put(body)
+            self._streams[header["stream"]].put(body)
         else:
-            self.reasons[header["host"]] = header["reason"]
-            self._streams[header["host"]].put(b"")
+            self.reasons[header["stream"]] = header["reason"]
+            self._streams[header["stream"]].put(b"")
 
     def _listen(self) -> None:
         assert self._popen.stderr is not None
@@ -125,22 +135,22 @@ class RayDriver:
 
 
 class RayChannel:
-    """The stream to the agent of a node."""
+    """The stream to an agent."""
 
-    def __init__(self, driver: RayDriver, host: str) -> None:
-        self._driver, self._host = driver, host
+    def __init__(self, driver: RayDriver, stream: str) -> None:
+        self._driver, self._stream = driver, stream
 
     def read(self) -> bytes:
-        return self._driver.read(self._host)
+        return self._driver.read(self._stream)
 
     def write(self, data: bytes) -> None:
         try:
-            self._driver.send(self._host, data)
+            self._driver.send(self._stream, data)
         except VelodromeError as error:
             raise BrokenPipeError(str(error)) from error
 
     def end_reason(self) -> str:
-        return self._driver.reasons.get(self._host, "ended its agent")
+        return self._driver.reasons.get(self._stream, "ended its agent")
 
     def close(self) -> None:
-        self._driver.close_agent(self._host)
+        self._driver.close_agent(self._stream)

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,12 +23,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from velodrome.cluster.remote.agent.frames import Decoder, Header, encode
 
 _CHUNK = 1 << 16
-_READ_SECONDS = 5.0
+#: Requests that wait for an actor; those of several actors are served at the same time.
+_SLOW = ("open", "close")
 
 
 @ray.remote(max_restarts=0, max_concurrency=4)
 class AgentActor:
-    """Runs an agent on a node and passes its bytes on. With the actor the agent ends: its standard input closes."""
+    """Runs an agent on a node, which starts a process of the job, and passes its bytes on. With the actor the agent
+    ends: its standard input closes."""
 
     def start(self, words: list[str]) -> str:
         """Start the agent; the interpreter that runs it."""
@@ -70,7 +72,9 @@ class Driver:
     def __init__(self, output: int) -> None:
         self._output, self._sending = output, threading.Lock()
         self._groups: list[PlacementGroup] = []
-        self._places: dict[str, tuple[PlacementGroup, int]] = {}
+        #: The node of a place, its placement group, and the number of its bundle there.
+        self._places: dict[str, tuple[str, PlacementGroup, int]] = {}
+        #: By the name of the stream to their agent.
         self._actors: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
 
@@ -95,15 +99,23 @@ class Driver:
         kind = header.pop("do")
         if kind == "write":
             # Not waited for: Ray keeps the order of an actor's calls.
-            actor = self._actors.get(header["host"])
+            actor = self._actors.get(header["stream"])
             if actor is not None:
                 actor.write.remote(body)
             return
+        if kind in _SLOW:
+            threading.Thread(target=self._answer, args=(kind, header), daemon=True).start()
+        else:
+            self._answer(kind, header)
+
+    def _answer(self, kind: str, header: Header) -> None:
+        number = header.pop("n")
         try:
             answer = getattr(self, f"_{kind}")(**header)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
-        self._send({"is": "answer", **(answer or {})})
+        with suppress(OSError):
+            self._send({"is": "answer", "n": number, **(answer or {})})
 
     def _connect(self, address: str | None) -> Header:
         options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
@@ -118,36 +130,48 @@ class Driver:
         return {"nodes": {name: {"address": node["NodeManagerAddress"], "resources": node["Resources"]}
                           for name, node in self._nodes.items()}, "version": ray.__version__}
 
-    def _reserve(self, bundles: Mapping[str, Mapping[str, float]], limit: float) -> Header:
-        """Reserve resources on nodes, by their names, all or none; what is missing if that takes too long."""
-        hosts = list(bundles)
+    def _reserve(self, places: Mapping[str, Mapping[str, Any]], limit: float) -> Header:
+        """Reserve the `resources` of places on their `node`, all or none; what is missing if that takes too long."""
+        nodes = [str(place["node"]) for place in places.values()]
         group = placement_group(
-            [dict(bundles[host]) for host in hosts], strategy="STRICT_SPREAD" if len(hosts) > 1 else "PACK",
-            bundle_label_selector=[{"ray.io/node-id": self._nodes[host]["NodeID"]} for host in hosts],
+            [dict(place["resources"]) for place in places.values()],
+            strategy="STRICT_SPREAD" if len(set(nodes)) == len(nodes) > 1 else "PACK",
+            bundle_label_selector=[{"ray.io/node-id": self._nodes[node]["NodeID"]} for node in nodes],
         )
         if not group.wait(limit):
             remove_placement_group(group)
-            return {"missing": self._missing(bundles)}
+            return {"missing": self._missing([*places.values()])}
         self._groups.append(group)
-        self._places.update({host: (group, number) for number, host in enumerate(hosts)})
+        self._places.update({name: (node, group, number)
+                             for number, (name, node) in enumerate(zip(places, nodes, strict=True))})
         return {}
 
-    def _missing(self, bundles: Mapping[str, Mapping[str, float]]) -> list[str]:
+    def _release(self) -> Header:
+        """Give back all that was reserved; its actors have ended."""
+        for group in self._groups:
+            remove_placement_group(group)
+        self._groups.clear()
+        self._places.clear()
+        return {}
+
+    def _missing(self, places: Sequence[Mapping[str, Any]]) -> list[str]:
         """What of the resources is not free, node by node."""
-        found = []
+        wanted: dict[tuple[str, str], float] = {}
+        for place in places:
+            for name, amount in place["resources"].items():
+                wanted[place["node"], name] = wanted.get((place["node"], name), 0.0) + amount
         free = ray._private.state.available_resources_per_node()
-        for host, bundle in bundles.items():
+        found = []
+        for (host, name), amount in wanted.items():
             node = self._nodes[host]
-            here = free.get(node["NodeID"], {})
-            for name, wanted in bundle.items():
-                if here.get(name, 0.0) < wanted:
-                    has, left = node["Resources"].get(name, 0.0), here.get(name, 0.0)
-                    found.append(f"node {host} has {left:g} of {has:g} {name} free, and {wanted:g} are asked for")
+            has, left = node["Resources"].get(name, 0.0), free.get(node["NodeID"], {}).get(name, 0.0)
+            if left < amount:
+                found.append(f"node {host} has {left:g} of {has:g} {name} free, and {amount:g} are asked for")
         return found or ["the nodes have the resources, and Ray did not reserve them"]
 
-    def _open(self, host: str, words: list[str], runtime_env: Mapping[str, Any]) -> Header:
-        """Start an agent on a node; its bytes follow as frames of their own."""
-        group, number = self._places[host]
+    def _open(self, stream: str, place: str, words: list[str], runtime_env: Mapping[str, Any]) -> Header:
+        """Start an agent; its bytes follow as frames of their own."""
+        node, group, number = self._places[place]
         bundle = group.bundle_specs[number]
         actor = AgentActor.options(  # type: ignore[attr-defined]
             num_cpus=bundle.get("CPU", 0), num_gpus=bundle.get("GPU", 0),
@@ -156,26 +180,26 @@ class Driver:
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         ).remote()
         interpreter = ray.get(actor.start.remote(words), timeout=60)
-        self._actors[host] = actor
-        threading.Thread(target=self._pass_on, args=(host, actor), daemon=True).start()
+        self._actors[stream] = actor
+        threading.Thread(target=self._pass_on, args=(stream, node, actor), daemon=True).start()
         return {"interpreter": interpreter}
 
-    def _pass_on(self, host: str, actor: Any) -> None:
+    def _pass_on(self, stream: str, node: str, actor: Any) -> None:
         reason = ""
         try:
             while data := ray.get(actor.read.remote()):
-                self._send({"is": "data", "host": host}, data)
+                self._send({"is": "data", "stream": stream}, data)
         except ray.exceptions.ActorDiedError:
             alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-            lost = self._nodes[host]["NodeID"] not in alive
+            lost = self._nodes[node]["NodeID"] not in alive
             reason = "is lost: its Ray node died" if lost else "ended its agent: Ray's actor there died"
         except Exception as error:
             reason = f"cannot be reached through Ray: {type(error).__name__}"
         with suppress(OSError):
-            self._send({"is": "end", "host": host, "reason": reason or "ended its agent"})
+            self._send({"is": "end", "stream": stream, "reason": reason or "ended its agent"})
 
-    def _close(self, host: str) -> Header:
-        actor = self._actors.pop(host, None)
+    def _close(self, stream: str) -> Header:
+        actor = self._actors.pop(stream, None)
         if actor is not None:
             with suppress(Exception):
                 ray.get(actor.stop.remote(), timeout=12)

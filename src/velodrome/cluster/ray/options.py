@@ -17,13 +17,13 @@ class RayOptions(RemoteOptions):
         "one on this machine"
     )
     cpus: float | None = Field(
-        None, gt=0, description="CPUs that are reserved on each node; by default all of them, because other work would "
-        "disturb what is measured"
+        None, gt=0, description="CPUs that are reserved for each process; by default those of its node, divided by the "
+        "processes there, because other work would disturb what is measured"
     )
-    gpus: float = Field(0.0, ge=0, description="GPUs that are reserved on each node")
+    gpus: float = Field(0.0, ge=0, description="GPUs that are reserved for each process")
     resources: dict[str, float] = Field(
-        default_factory=dict, description="other resources that are reserved on each node; only nodes that have them "
-        "are used"
+        default_factory=dict, description="other resources that are reserved for each process; only nodes that have "
+        "them are used"
     )
     runtime_env: dict[str, Any] = Field(
         default_factory=dict, description="Ray's runtime environment of the processes, such as {pip: [velodrome]}"

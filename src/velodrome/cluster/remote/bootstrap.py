@@ -44,7 +44,7 @@ def command(python: str, session: str, lease: float, root: str, *files: str) -> 
 
     A session's name marks all that it starts, and with it the agent ends. `lease` is how many seconds it waits for its
     controller to be heard again, 0 for ever. `root` is the folder of its caches and of its runs. With an inbox and an
-    outbox it serves these files.
+    outbox it serves these files; a third one is a heartbeat that counts as a sign of life too.
     """
     size = str(len(source()))
     return [python, "-I", "-S", "-c", _LINE, size, session, f"{lease:g}", root, *files]

@@ -54,6 +54,8 @@ class RemoteGroup:
     hosts: Mapping[str, HostRun]
     #: Whether hosts write into the run's folder itself.
     shared: bool = False
+    #: The agents of processes that have one of their own; those of the hosts start the others.
+    links: Mapping[Process, Link] = field(default_factory=dict)
     _exits: dict[Process, Exit] = field(default_factory=dict)
     _names: dict[tuple[str, str], Process] = field(default_factory=dict)
     _files: dict[Path, IO[bytes]] = field(default_factory=dict)
@@ -61,8 +63,17 @@ class RemoteGroup:
     def __post_init__(self) -> None:
         self._reports: queue.Queue[tuple[Link, Header, bytes]] = queue.Queue(_MOST_WAITING)
         self._open = True
-        for host in self.hosts.values():
-            host.link.take = self.take_over
+        for link in self._agents():
+            link.take = self.take_over
+
+    def link_of(self, process: Process) -> Link:
+        """The link to the agent that starts a process."""
+        return self.links[process] if process in self.links else self.hosts[process.host].link
+
+    def _agents(self) -> list[Link]:
+        """All agents, those of the hosts last: the folders that processes write to are theirs."""
+        hosts = [host.link for host in self.hosts.values()]
+        return [*dict.fromkeys(link for link in self.links.values() if link not in hosts), *hosts]
 
     def take_over(self, link: Link, header: Header, body: bytes) -> None:
         """Take what an agent reports; called by the thread of a link."""
@@ -81,7 +92,7 @@ class RemoteGroup:
             while True:
                 self._handle(self._reports.get_nowait(), deliver)
         for process in self._names.values():
-            lost = self.hosts[process.host].link.lost
+            lost = self.link_of(process).lost
             if lost is not None and process not in self._exits and self._reports.empty():
                 self._exits[process] = Exit(None, None, f"was lost: host {lost}")
 
@@ -131,17 +142,17 @@ class RemoteGroup:
         return self._exits.get(process)
 
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
-        host = self.hosts[process.host]
-        if host.link.lost is None and host.link.quiet_seconds < 5.0:
+        host, link = self.hosts[process.host], self.link_of(process)
+        if link.lost is None and link.quiet_seconds < 5.0:
             with suppress(HostError):
-                answer, body = host.link.ask(
+                answer, body = link.ask(
                     "diagnose", token=self.token, id=process.file_name, brief=brief, python=host.python,
                     seconds=_BRIEF_SECONDS if brief else _DIAGNOSE_SECONDS,
                 )
                 stack = body.decode(errors="replace")
                 return Diagnosis(stack, most_relevant_thread(stack) if stack else "", bool(answer.get("stopped")),
                                  bool(host.code) and host.code in stack)
-        said = host.link.lost or f"{process.host!r} has not answered for {host.link.quiet_seconds:.0f} s"
+        said = link.lost or f"{process.host!r} has not answered for {link.quiet_seconds:.0f} s"
         return Diagnosis(f"(no stack: host {said})", f"(no stack: host {said})", cut_off=True)
 
     def collect(self) -> None:
@@ -170,10 +181,10 @@ class RemoteGroup:
     def stop(self) -> None:
         self._open = False
         segments = pattern_of_run(self.token)
+        folders = {host.link: host.folder for host in self.hosts.values() if not self.shared}
         asked = [
-            (host.link, host.link.send("stop", token=self.token, segments=segments,
-                                       folder="" if self.shared else host.folder))
-            for host in self.hosts.values() if host.link.lost is None
+            (link, link.send("stop", token=self.token, segments=segments, folder=folders.get(link, "")))
+            for link in self._agents() if link.lost is None
         ]
         deadline = time.monotonic() + _STOP_SECONDS
         for link, number in asked:
@@ -188,8 +199,8 @@ class RemoteGroup:
             stream.close()
         for partial in self.folder.glob("**/*.part"):
             partial.unlink(missing_ok=True)
-        for host in self.hosts.values():
-            host.link.take = None
+        for link in self._agents():
+            link.take = None
 
 
 def in_parallel(links: Iterable[Link], work: Callable[[Link], Found]) -> dict[str, Found]:

@@ -17,7 +17,7 @@ from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Allocation, Launcher
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
-from velodrome.cluster.plan import Plan
+from velodrome.cluster.plan import Plan, Process
 from velodrome.cluster.remote import bootstrap, checks, environment, starting, thorough
 from velodrome.cluster.remote.code import code_of
 from velodrome.cluster.remote.group import RemoteGroup, in_parallel
@@ -51,6 +51,17 @@ class RemoteLauncher(ABC):
     def open_channel(self, host: str, session: str) -> Channel:
         """Start an agent on a host (`bootstrap.command`), whose session has that name; the stream to it."""
 
+    def open_link(self, host: str, channel: Channel) -> Link:
+        """The link to an agent that is there; `HostError` if it does not come."""
+        link = Link(host, channel, self.options.silence, bootstrap.source())
+        try:
+            link.wait_until_ready(READY_SECONDS)
+            link.read_clock()
+        except BaseException:
+            link.close()
+            raise
+        return link
+
     def address(self, link: Link) -> str:
         """The address at which other hosts reach a host."""
         return self.options.addresses.get(link.host, link.host)
@@ -68,17 +79,9 @@ class RemoteLauncher(ABC):
 
     def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
         """Open the links to these hosts that are not open yet; a sentence for each host that cannot be reached."""
-        source = bootstrap.source()
 
         def open_one(host: str) -> Link:
-            link = Link(host, self.open_channel(host, secrets.token_hex(12)), self.options.silence, source)
-            try:
-                link.wait_until_ready(READY_SECONDS)
-                link.read_clock()
-            except BaseException:
-                link.close()
-                raise
-            return link
+            return self.open_link(host, self.open_channel(host, secrets.token_hex(12)))
 
         missing = [host for host in dict.fromkeys(hosts) if host not in self.links or self.links[host].lost is not None]
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
@@ -183,6 +186,10 @@ class RemoteLauncher(ABC):
             addresses={host: self.address(link) for host, link in links.items()},
         )
 
+    def links_of(self, plan: Plan) -> Mapping[Process, Link]:
+        """The links to agents of processes that have one of their own; by default those of the hosts start them."""
+        return {}
+
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> RemoteGroup:
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
@@ -190,11 +197,12 @@ class RemoteLauncher(ABC):
         pythons = {link.host: self.python(link, engine_of(plan.job).key) for link in links}
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
-        group = RemoteGroup(token, folder, hosts, shared=self.options.shared_dir is not None)
+        shared = self.options.shared_dir is not None
+        group = RemoteGroup(token, folder, hosts, shared=shared, links=self.links_of(plan))
         try:
             for process in plan.processes:
                 group.add(process)
-            starting.start_all(request, group.hosts)
+            starting.start_all(request, group)
         except BaseException:
             with deferred():
                 group.stop()

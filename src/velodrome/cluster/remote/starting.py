@@ -9,7 +9,7 @@ from pathlib import Path
 
 from velodrome.cluster.plan import Plan, arguments, environment
 from velodrome.cluster.remote.code import Code
-from velodrome.cluster.remote.group import HostRun
+from velodrome.cluster.remote.group import HostRun, RemoteGroup
 from velodrome.cluster.remote.link import HostError, Link
 from velodrome.cluster.remote.options import RemoteOptions
 from velodrome.errors import headline
@@ -110,13 +110,13 @@ def host_environment(run: HostRun, request: Request) -> dict[str, str]:
     return own | request.options.environment
 
 
-def start_all(request: Request, hosts: Mapping[str, HostRun]) -> None:
+def start_all(request: Request, group: RemoteGroup) -> None:
     """Start all processes in the order of the plan, without waiting for one before the next."""
     plan, asked = request.plan, []
     for process in plan.processes:
-        run = hosts[process.host]
+        run, link = group.hosts[process.host], group.link_of(process)
         options = arguments(plan, process, Path(run.folder), resume=request.resume)
-        asked.append((run.link, run.link.send(
+        asked.append((link, link.send(
             "start", id=process.file_name, token=request.token,
             words=[run.python, "-m", _WORKER, *options, *_OPTIONS], cwd=run.code or run.folder,
             environment={**host_environment(run, request), **environment(plan, process), TOKEN: request.token},

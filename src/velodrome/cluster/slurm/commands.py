@@ -42,6 +42,11 @@ class JobState:
         return not self.is_waiting and self.name not in _ALIVE
 
     @property
+    def is_ending(self) -> bool:
+        """Whether Slurm ends its processes, or has ended them."""
+        return self.is_over or self.name == "COMPLETING"
+
+    @property
     def was_interrupted(self) -> bool:
         return self.name in _INTERRUPTED
 

@@ -13,6 +13,8 @@ from velodrome.cluster.slurm.allocation import SlurmJob
 
 #: How old what Slurm said about its nodes may be.
 _FRESH_SECONDS = 5.0
+#: How long ends of processes are kept back while Slurm ends the job and has not said why.
+_UNEXPLAINED_SECONDS = 30.0
 
 
 @dataclass
@@ -22,32 +24,39 @@ class SlurmGroup(RemoteGroup):
     job: SlurmJob | None = None
     _silent: set[str] = field(default_factory=set)
     _asked: float = float("-inf")
-    _blamed: bool = False
+    #: Since when Slurm has been ending the job for a reason that is not known yet.
+    _ending_since: float | None = None
+    _explained: bool = False
 
     def wait(self, seconds: float, deliver: Deliver) -> None:
         before = set(self._exits)
         super().wait(seconds, deliver)
-        if self.job is None:
+        if self.job is None or self._explained:
             return
-        new = [process for process in self._exits if process not in before]
-        # Processes may end before Slurm reports why.
-        self.job.raise_if_interrupted(now=any(not self._exits[process].is_success for process in new))
-        if new and not self._blamed and self.job.state.name == "NODE_FAIL":
-            self._blame(new)
+        # Processes end before Slurm reports why: it ends those of all nodes when one of them fails.
+        new = any(not self._exits[process].is_success for process in self._exits if process not in before)
+        self.job.raise_if_interrupted(now=new or self._ending_since is not None)
+        if new and self._ending_since is None and self.job.state.is_ending:
+            self._ending_since = time.monotonic()
+        if self._ending_since is not None:
+            waited = time.monotonic() - self._ending_since
+            self._explained = self._blame() or self.job.state.is_over or waited > _UNEXPLAINED_SECONDS
 
-    def _blame(self, lost: list[Process]) -> None:
-        """A job ends on all of its nodes when one fails: processes of the others are a consequence, and end later."""
-        silent = self._silent_nodes()
+    def exit_of(self, process: Process) -> Exit | None:
+        unexplained = self._ending_since is not None and not self._explained
+        return None if unexplained else super().exit_of(process)
+
+    def _blame(self) -> bool:
+        """Let processes of failed nodes, if there are some, be the first that ended: the others are a consequence."""
+        assert self.job is not None
+        silent = commands.silent_nodes(self.job.nodes)
         causes = [process for process in self._names.values() if process.host in silent]
-        if not causes:
-            return
-        self._blamed = True
-        for process in lost:
-            if process not in causes:
-                del self._exits[process]
+        if causes:
+            self._exits.clear()
         for process in causes:
             why = f"was lost: node {process.host!r} failed (NODE_FAIL): its slurmd or its network is down"
             self._exits[process] = Exit(None, None, why)
+        return bool(causes)
 
     def _silent_nodes(self) -> set[str]:
         """The nodes of the job that do not answer Slurm."""

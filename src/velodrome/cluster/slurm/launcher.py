@@ -144,7 +144,7 @@ class SlurmLauncher(RemoteLauncher):
             record = {**self._job.record.as_json(), "token": token, "started": time.time(), "hosts": about,
                       "facts": dict(plan.facts)}
             files.write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
-            starting.start_all(request, group.hosts)
+            starting.start_all(request, group)
         except BaseException:
             with deferred():
                 group.stop()

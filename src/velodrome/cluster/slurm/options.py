@@ -37,8 +37,8 @@ class SlurmOptions(RemoteOptions):
     )
     queue_timeout: float = Field(86_400.0, gt=0, description="seconds that a job may wait in the queue")
     silence: float = Field(
-        120.0, ge=2, description="seconds without a sign of life after which a node counts as lost: file systems may "
-        "show new lines late"
+        120.0, ge=2, description="seconds without a sign of life after which a node counts as lost, and after which it "
+        "ends everything that was started on it; file systems may show new lines late"
     )
 
     @field_validator("gpus", mode="before")

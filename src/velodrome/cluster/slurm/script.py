@@ -16,6 +16,8 @@ from velodrome.spec.resolve import roles_of
 
 #: Placeholders of words that differ from node to node.
 _SESSION, _INBOX, _OUTBOX = "@session@", "@inbox@", "@outbox@"
+#: In the folder of a job's mail: the batch script writes something new to it every so many seconds while the job lasts.
+_HEARTBEAT, _BEAT_SECONDS = "heartbeat", 2
 
 
 @dataclass(frozen=True)
@@ -85,19 +87,27 @@ def srun_words(step: Step, options: SlurmOptions, shared: str) -> list[str]:
 
 
 def batch_script(steps: Sequence[Step], options: SlurmOptions, mail: Path) -> str:
-    """What runs on the first node: all steps at the same time, until they end."""
+    """What runs on the first node: all steps at the same time, until they end, and a heartbeat meanwhile."""
     shared = str(Path(options.shared_dir or ".").resolve())
     agent = shlex.quote(str(mail / "agent.sh"))
     lines = ["#!/bin/sh", f"# Agents of velodrome; lines travel through {mail}"]
-    lines += [f"{shlex.join(srun_words(step, options, shared))} sh {agent} &" for step in steps]
-    return "\n".join([*lines, "wait", ""])
+    for step in steps:
+        lines += [f"{shlex.join(srun_words(step, options, shared))} sh {agent} &", 'steps="$steps $!"']
+    beat = shlex.quote(str(mail / _HEARTBEAT))
+    lines += [
+        f"(while kill -0 $$; do date +%s > {beat}; sleep {_BEAT_SECONDS}; done) 2> /dev/null &",
+        "beating=$!", "wait $steps", "kill $beating",
+    ]
+    return "\n".join([*lines, ""])
 
 
 def agent_script(options: SlurmOptions, mail: Path, python: str, session: str) -> str:
     """What runs on each node: it becomes the agent, which serves two files of its own. It waits for its controller
-    for as long as the job lasts, so that a new one can take over."""
-    words = [shlex.quote(word) for word in
-             bootstrap.command(python, _SESSION, 0.0, options.root, _INBOX, _OUTBOX)]
+    while the job's heartbeat shows that the job lasts, so that a new one can take over. A node that Slurm cannot reach
+    is left without either, and its agent ends everything there by itself."""
+    words = [shlex.quote(word) for word in bootstrap.command(
+        python, _SESSION, options.silence, options.root, _INBOX, _OUTBOX, str(mail / _HEARTBEAT)
+    )]
     folder = shlex.quote(str(mail))
     line = " ".join(words).replace(_SESSION, f'"{session}$node"')
     line = line.replace(_INBOX, f'{folder}/"$node"/in').replace(_OUTBOX, f'{folder}/"$node"/out')

@@ -54,7 +54,7 @@ class Agent:
         self._guardian.note(folder=str(self._folder))
         self._segments: set[str] = set()
         self._children: dict[tuple[str, str], Child] = {}
-        self._heard = time.monotonic()
+        self._received = 0
         self._sending, self._ending = threading.Lock(), threading.Lock()
         self._requests: collections.deque[tuple[Header, bytes]] = collections.deque()
         self._wake, self._woken = os.pipe()
@@ -108,7 +108,7 @@ class Agent:
         decoder = Decoder()
         with suppress(OSError, ValueError):
             while data := self._stream.read():
-                self._heard = time.monotonic()
+                self._received += len(data)
                 for header, body in decoder.feed(data):
                     self._take(header, body)
         self.end()
@@ -126,9 +126,15 @@ class Agent:
             self.send({"is": "answer", "n": header.get("n"), "error": f"the agent knows no request {do!r}"})
 
     def _watch_lease(self) -> None:
+        """End when nothing was heard for as long as the lease. Time in which this process was suspended is not counted:
+        whoever suspends a job suspends its heartbeat too."""
+        interval = min(1.0, self._lease / 4)
+        silent, heard = 0.0, (0, 0)
         while self._lease:
-            time.sleep(min(1.0, self._lease / 4))
-            if time.monotonic() - self._heard > self._lease:
+            time.sleep(interval)
+            now = self._received, self._stream.beats
+            silent, heard = (silent + interval if now == heard else 0.0), now
+            if silent > self._lease:
                 self.end()
 
     def _watch_files(self) -> None:
@@ -256,9 +262,11 @@ class Agent:
 
 
 def main(words: list[str]) -> None:
-    """Serve a stream: `SESSION LEASE ROOT`, on standard input and output, or in files with `INBOX OUTBOX` behind."""
+    """Serve a stream: `SESSION LEASE ROOT`, on standard input and output, or in files with `INBOX OUTBOX [HEARTBEAT]`
+    behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stream = Files(Path(words[3]), Path(words[4])) if len(words) > 3 else Pipes()
+    files = [Path(word) for word in words[3:]]
+    stream = Files(files[0], files[1], files[2] if len(files) > 2 else None) if files else Pipes()
     Agent(stream, words[0], float(words[1]), words[2]).serve()
 
 

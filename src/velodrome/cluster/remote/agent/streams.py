@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
+
+#: How often an agent looks whether its files are still there, and whether the heartbeat has changed.
+_LOOK_SECONDS = 1.0
 
 
 class Stream(Protocol):
     """Both directions of a byte stream."""
+
+    #: How many signs of life came that are no bytes.
+    beats: int
 
     def read(self) -> bytes:
         """Some bytes, as soon as there are any; none at the end."""
@@ -20,6 +27,8 @@ class Stream(Protocol):
 
 class Pipes:
     """The standard input and output of this process, which nothing that it starts can hold any more."""
+
+    beats = 0
 
     def __init__(self) -> None:
         self._input, self._output = os.dup(0), os.dup(1)
@@ -38,21 +47,41 @@ class Pipes:
 
 
 class Files:
-    """An inbox that the other side appends to, and an outbox that it reads; each side polls. It has no end."""
+    """An inbox that the other side appends to, and an outbox that it reads; each side polls.
 
-    def __init__(self, inbox: Path, outbox: Path, poll: float = 0.1) -> None:
-        self._inbox, self._poll = inbox, poll
+    The stream ends when the inbox is removed. While nobody writes there, `heartbeat` may show that somebody will: a
+    file whose content changes now and then. A file system that fails is silent, and has not ended.
+    """
+
+    def __init__(self, inbox: Path, outbox: Path, heartbeat: Path | None = None, poll: float = 0.1) -> None:
+        self._inbox, self._heartbeat, self._poll = inbox, heartbeat, poll
+        self.beats = 0
+        self._last_beat = b""
+        self._looked = time.monotonic()
         self._reading: IO[bytes] | None = None
         outbox.parent.mkdir(parents=True, exist_ok=True)
         self._writing = outbox.open("ab", buffering=0)
 
     def read(self) -> bytes:
         while True:
-            if self._reading is None and self._inbox.exists():
-                self._reading = self._inbox.open("rb", buffering=0)
-            if self._reading is not None and (data := self._reading.read(1 << 16)):
-                return data
+            with suppress(OSError):
+                if self._reading is None and self._inbox.exists():
+                    self._reading = self._inbox.open("rb", buffering=0)
+                if self._reading is not None and (data := self._reading.read(1 << 16)):
+                    return data
+                if time.monotonic() - self._looked > _LOOK_SECONDS and self._was_removed():
+                    return b""
             time.sleep(self._poll)
+
+    def _was_removed(self) -> bool:
+        """Whether the inbox has been removed; counts a change of the heartbeat on the way."""
+        self._looked = time.monotonic()
+        if self._heartbeat is not None and self._heartbeat.exists():
+            # Opened every time: that is when a network file system asks its server.
+            beat = self._heartbeat.read_bytes()
+            self.beats += beat != self._last_beat
+            self._last_beat = beat
+        return self._reading is not None and not self._inbox.exists()
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
