@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -222,6 +222,19 @@ def _warm(module: str) -> subprocess.Popen[str]:
     )
     atexit.register(warm.communicate)
     return warm
+
+
+def each_once(data: Path, new_folder: Callable[[], Path]) -> Callable[[Job], Ran]:
+    """A function that runs a job to its end, and returns the same run when it is asked for again."""
+    made: dict[str, Ran] = {}
+
+    def of(job: Job) -> Ran:
+        key = job.model_dump_json()
+        if key not in made:
+            made[key] = run(job, data, new_folder())
+        return made[key]
+
+    return of
 
 
 def _ask(warm: subprocess.Popen[str], **request: Any) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, finish, largest_difference, run, start, write_arrays, write_data, write_text
+from driver import Ran, each_once, finish, largest_difference, run, start, write_arrays, write_data, write_text
 
 from velodrome.spec.job import Job
 
@@ -40,15 +40,7 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def single(tmp_path_factory, data):
     """The run of one process alone for a job, made once."""
-    made: dict[str, Ran] = {}
-
-    def of(wanted: Job) -> Ran:
-        key = wanted.model_dump_json()
-        if key not in made:
-            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
-        return made[key]
-
-    return of
+    return each_once(data, lambda: tmp_path_factory.mktemp("single"))
 
 
 def check_same(ran: Ran, alone: Ran, tolerance: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, largest_difference, run, write_data
+from driver import each_once, largest_difference, run, write_data
 
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.spec.job import Job
@@ -38,15 +38,7 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def single(tmp_path_factory, data):
     """The run of one process alone for a job, made once."""
-    made: dict[str, Ran] = {}
-
-    def of(wanted: Job) -> Ran:
-        key = wanted.model_dump_json()
-        if key not in made:
-            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
-        return made[key]
-
-    return of
+    return each_once(data, lambda: tmp_path_factory.mktemp("single"))
 
 
 def reference(wanted: Job, data: Path) -> dict[str, np.ndarray]:

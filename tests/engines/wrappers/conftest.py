@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, run, write_data
+from driver import Ran, each_once, write_data
 
 from velodrome.spec.job import Job
 
@@ -31,12 +31,4 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[Job], Ran]:
     """The run of one process of PyTorch itself for a job, made once."""
-    made: dict[str, Ran] = {}
-
-    def of(wanted: Job) -> Ran:
-        key = wanted.model_dump_json()
-        if key not in made:
-            made[key] = run(wanted, data, tmp_path_factory.mktemp("single"))
-        return made[key]
-
-    return of
+    return each_once(data, lambda: tmp_path_factory.mktemp("single"))
