@@ -66,8 +66,10 @@ def inside(node: Node, script: str) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def routes() -> str:
-    return subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
+def routes() -> list[str]:
+    """Where this machine sends packets; whether a link carries any yet, which changes by itself, is left out."""
+    lines = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.removesuffix(" ").removesuffix(" linkdown") for line in lines]
 
 
 @needs_root
