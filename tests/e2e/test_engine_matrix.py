@@ -80,8 +80,12 @@ def test_a_worker_that_is_killed_or_suspended_ends_the_run_by_name(
     took, limit = time.monotonic() - hurt_at[0], SLACK + (STALL if fault == "suspend" else 0)
     (sentence,) = (line for line in done.err.splitlines() if line.startswith("velodrome: "))
     assert f"worker {rank}" in sentence
-    words = ["SIGKILL"] if fault == "kill" else [f"made no progress for {STALL:g} s", "and its heartbeat stopped"]
-    assert all(each in sentence for each in words)
+    if fault == "kill":
+        assert "SIGKILL" in sentence
+    else:
+        # TensorFlow's own processes give up on a silent peer after ten seconds, and may be first.
+        assert f"made no progress for {STALL:g} s" in sentence or "did not answer" in sentence
+        assert sentence.endswith("and its heartbeat stopped")
     assert scene.result()["status"] == "failed"
     assert took < limit
     record_end(row, fault, sentence.removeprefix("velodrome: "), took, limit)
