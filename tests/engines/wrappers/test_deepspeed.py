@@ -106,7 +106,7 @@ def test_every_task_trains_a_model_of_ones_own_as_under_pytorch(
     one = run(wanted, data, tmp_path / "one")
     ran = run(distributed(wanted, stage, 3), data, tmp_path / "several")
     assert largest_difference(ran.state, one.state, "model.") < 1e-5
-    assert ran.result["test"]["loss"] == pytest.approx(one.result["test"]["loss"], rel=1e-4)
+    assert ran.result["test"]["loss_sum"] == pytest.approx(one.result["test"]["loss_sum"], rel=1e-4)
     assert ran.result["test"]["total"] == 31
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -28,6 +29,8 @@ from velodrome.worker.learner import Part, State
 
 #: The stage of ZeRO by strategy.
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
+#: Where DeepSpeed lies: it waits for collectives in the forward pass, between the layers of the model.
+_DEEPSPEED = Path(deepspeed.__file__).parent
 
 
 def train(context: Context) -> None:
@@ -89,7 +92,7 @@ class ZeroLearner(TogetherLearner):
     # -- training
 
     def train(self, first: int, last: int) -> Counts:
-        with translate_errors_of_collectives():
+        with translate_errors_of_collectives(_DEEPSPEED):
             return super().train(first, last)
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -110,7 +113,7 @@ class ZeroLearner(TogetherLearner):
         self._engine.set_gradient_accumulation_boundary(not more)
 
     def evaluate(self, part: Part) -> Counts:
-        with translate_errors_of_collectives():
+        with translate_errors_of_collectives(_DEEPSPEED):
             return super().evaluate(part)
 
     # -- state: put together in every process, and kept by the first

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -148,22 +148,23 @@ def translate_peer_errors() -> Iterator[None]:
 
 
 @contextmanager
-def translate_errors_of_collectives() -> Iterator[None]:
-    """The same around code that also calls the user's model: what that raises stays as it is."""
+def translate_errors_of_collectives(*folders: Path) -> Iterator[None]:
+    """The same around code that also calls the user's model: what that raises stays as it is. Code in
+    `folders` communicates, besides PyTorch's own."""
     try:
         yield
     except RuntimeError as error:
-        if not _raised_by_collective(error):
+        if not _raised_by_collective(error, (_DISTRIBUTED, *folders)):
             raise
         with translate_peer_errors():
             raise
 
 
-def _raised_by_collective(error: RuntimeError) -> bool:
+def _raised_by_collective(error: RuntimeError, folders: Sequence[Path]) -> bool:
     """Whether the innermost code that is not PyTorch's general machinery is that which communicates."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = Path(frame.f_code.co_filename)
-        if file.is_relative_to(_DISTRIBUTED):
+        if any(file.is_relative_to(folder) for folder in folders):
             return True
         if not file.is_relative_to(_TORCH):
             return False
