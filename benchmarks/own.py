@@ -119,7 +119,7 @@ def measure_all(options: argparse.Namespace, material: Material, console: Consol
     for number, group in enumerate(options.groups, 1):
         named, began = f"{number}/{len(options.groups)} {group.cell} {group.name}", time.monotonic()
         try:
-            for name, values in measure(group, options, material).items():
+            for name, values in measure(group, options, material, console).items():
                 found[group.cell, name] = list(values)
                 shown = " ".join(f"{value:,.0f}" for value in values)
                 console.print(f"{named}  {name}: {shown} examples/s", highlight=False)
@@ -136,7 +136,7 @@ def measure_all(options: argparse.Namespace, material: Material, console: Consol
     return found, not failures
 
 
-def measure(group: Group, options: argparse.Namespace, material: Material) -> dict[str, list[float]]:
+def measure(group: Group, options: argparse.Namespace, material: Material, console: Console) -> dict[str, list[float]]:
     """Rates of every count; of every start, where there are several.
 
     A process is faster or slower than another of the same program by where its memory happens to lie, for as long as it
@@ -152,6 +152,9 @@ def measure(group: Group, options: argparse.Namespace, material: Material) -> di
             taken = rates(jobs, counts=options.counts, turns=options.turns, seconds=options.turn, order=order)
         for name, values in taken.items():
             found[name] += values if options.starts == 1 else [fmean(values)]
+        if options.starts > 1:
+            latest = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in found.items())
+            console.print(f"start {start + 1} of {options.starts}: {latest}", highlight=False, soft_wrap=True)
     return found
 
 
