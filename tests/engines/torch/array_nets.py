@@ -89,6 +89,34 @@ class Near(Distance):
         return (super().loss(model, batch) * near).sum(), near.sum()
 
 
+class Product:
+    """A loss whose gradient needs the outputs and the inputs as they were."""
+
+    better = {"sum": "less"}  # noqa: RUF012
+
+    def loss(self, model, batch):
+        outputs = model(batch.x)
+        return (outputs * outputs - batch.y.reshape(-1, 1)).square().sum(1)
+
+    def metrics(self, outputs, batch):
+        return {"sum": outputs.abs().sum()}
+
+
+class ChangedOutputs(Product):
+    """Counts by changing the outputs."""
+
+    def metrics(self, outputs, batch):
+        return {"sum": outputs.abs_().sum()}
+
+
+class ChangedInputs(Product):
+    """Counts by changing the inputs."""
+
+    def metrics(self, outputs, batch):
+        batch.x.zero_()
+        return {"sum": outputs.abs().sum()}
+
+
 class TwoTargets:
     """Several inputs and targets by name."""
 

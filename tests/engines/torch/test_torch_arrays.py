@@ -102,6 +102,17 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, ta
     assert ran.result["test_answers"] == alone.result["test_answers"]
 
 
+@pytest.mark.parametrize("changing", ["ChangedOutputs", "ChangedInputs"])
+def test_metrics_may_change_what_the_gradient_needs(data, tmp_path, changing):
+    """They are counted before the backward pass, unless they do."""
+    given = data("regression")
+    plain, changed = (
+        run(job(f"array_nets:{name}", learning_rate=1e-6), given, tmp_path / name) for name in ("Product", changing)
+    )
+    assert largest_difference(changed.state, plain.state, "model.") == 0
+    assert changed.result["test"] == plain.result["test"]
+
+
 def outputs_of(ran, inputs):
     """What the trained model returns, computed in numpy."""
     state = {name.removeprefix("model."): value for name, value in ran.state.items() if name.startswith("model.")}

@@ -95,7 +95,7 @@ def _try_first(
         _check_outputs(name, outputs, size, objective.shape, training=training)
     with _users_code(name, task, size, training=training):
         loss = _run(model, objective, batch, training=training)
-        counted = objective.counted(batch) if isinstance(objective, OwnObjective) else {}
+        counted = objective.try_counting(batch) if isinstance(objective, OwnObjective) else {}
     if training and not loss.requires_grad:
         own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
         what = own_loss or f"model {name!r}"

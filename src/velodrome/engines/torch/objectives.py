@@ -14,7 +14,7 @@ from torch import nn
 from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.array_feed import repeated
 from velodrome.engines.torch.calling import scores
-from velodrome.engines.torch.own_loss import count_of, sum_and_count
+from velodrome.engines.torch.own_loss import count_of, sum_and_count, versions_of
 from velodrome.engines.torch.softmax import SoftmaxInput
 from velodrome.errors import BadRequest
 from velodrome.tasks.batch import Batch
@@ -33,6 +33,8 @@ class Objective(ABC):
     minimum_batch = 1
     #: The part of a label that training spreads over all classes.
     smoothing = 0.0
+    #: Whether counting changes outputs or the batch in place, which the backward pass may need as they were.
+    changes_tensors = False
 
     def __init__(self) -> None:
         self.outputs: Any = None
@@ -193,6 +195,13 @@ class OwnObjective(Objective):
     def counted(self, batch: Batch) -> dict[str, torch.Tensor | float]:
         """What the user's `metrics` counts."""
         return count_of(self._task, self.outputs, batch) if self._task.has_counts else {}
+
+    def try_counting(self, batch: Batch) -> dict[str, torch.Tensor | float]:
+        """The same, and notice what it changes in place."""
+        before = versions_of(self.outputs, batch)
+        found = self.counted(batch)
+        self.changes_tensors |= versions_of(self.outputs, batch) != before
+        return found
 
     def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
         found = self.counted(batch)

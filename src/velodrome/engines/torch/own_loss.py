@@ -48,6 +48,18 @@ def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tenso
     return dict(found)
 
 
+def versions_of(outputs: Any, batch: Batch) -> list[int]:
+    """How often each tensor of the outputs and the batch was changed in place."""
+    return [tensor._version for each in (outputs, batch.inputs, batch.targets) for tensor in _tensors_of(each)]
+
+
+def _tensors_of(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    return [tensor for part in parts for tensor in _tensors_of(part)]
+
+
 def _detached(outputs: Any) -> Any:
     """The same outputs without their history."""
     if isinstance(outputs, torch.Tensor):

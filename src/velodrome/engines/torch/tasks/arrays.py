@@ -80,7 +80,7 @@ class ArrayTask(TorchTask):
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         objective, forward, tally = self._objective, stepper.forward, Tally(self._objective)
-        by_examples = objective.by_examples
+        by_examples, counts_first = objective.by_examples, not objective.changes_tensors
         for step in range(first, last):
             low, high = self._offsets[step], self._offsets[step + 1]
             if low == high:
@@ -88,10 +88,16 @@ class ArrayTask(TorchTask):
                 continue
             batch = self._train.batch(low, high)
             loss = forward(batch.inputs, batch.targets)
-            stepper.step(loss, self._batches[step] if by_examples else stepper.sum(objective.total) or 1)
-            tally.add(loss.detach(), batch)
-            # The next batch takes the memory of this one, which is in the processor's cache.
-            del batch, loss
+            whole = self._batches[step] if by_examples else stepper.sum(objective.total) or 1
+            if counts_first:
+                tally.add(loss.detach(), batch)
+                del batch  # the backward pass ends its use: the optimizer has more of the processor's cache
+                stepper.step(loss, whole)
+            else:
+                stepper.step(loss, whole)
+                tally.add(loss.detach(), batch)
+                del batch
+            del loss  # the next batch takes the memory of this one, which is in the cache
         return tally.counts(self._context.task.counted)
 
     def evaluate(self, part: Part) -> EvaluationCounts:
