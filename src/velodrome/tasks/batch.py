@@ -25,4 +25,4 @@ class Batch:
         return next(iter(self.targets.values())) if len(self.targets) == 1 else dict(self.targets)
 
     def __len__(self) -> int:
-        return int(next(iter((*self.targets.values(), *self.inputs.values()))).shape[0])
+        return int(next(iter((self.targets or self.inputs).values())).shape[0])

@@ -206,7 +206,7 @@ class OwnObjective(Objective):
     def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
         found = self.counted(batch)
         names = self._task.counted
-        if {*found} != {*names}:
+        if tuple(found) != names and {*found} != {*names}:
             raise BadRequest(
                 f"--task {self._task.name!r}: metrics() counted {', '.join(names) or 'nothing'} before, and now "
                 f"{', '.join(found) or 'nothing'}: return the same counts for every batch"

@@ -17,13 +17,13 @@ _FORMS = "return one value per example, or a sum and the count that it is a sum 
 
 def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor, float, bool]:
     """The summed loss, what it is a sum over, and whether that is the number of examples."""
-    if isinstance(returned, tuple | list) and len(returned) == 2:
+    if not isinstance(returned, torch.Tensor):
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise BadRequest(f"--task {task!r}: loss() returned {_described(returned)}: {_FORMS}")
         loss, count = returned
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise BadRequest(f"--task {task!r}: loss() returned {_described(loss)} as its sum: {_FORMS}")
         return loss.reshape(()), _number(task, "the count of loss()", count), False
-    if not isinstance(returned, torch.Tensor):
-        raise BadRequest(f"--task {task!r}: loss() returned {_described(returned)}: {_FORMS}")
     size = len(batch)
     if returned.ndim != 1 or len(returned) != size:
         raise BadRequest(

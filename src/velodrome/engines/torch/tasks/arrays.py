@@ -189,7 +189,7 @@ class Tally:
 
 def _added(values: Sequence[torch.Tensor | float]) -> float:
     """The sum of numbers, most of which are on the device."""
-    tensors = [each.reshape(()) for each in values if isinstance(each, torch.Tensor)]
+    tensors = [each.reshape(()) if each.ndim else each for each in values if isinstance(each, torch.Tensor)]
     plain = math.fsum(each for each in values if not isinstance(each, torch.Tensor))
     return plain + (float(torch.stack(tensors).sum(dtype=torch.float64)) if tensors else 0.0)
 
