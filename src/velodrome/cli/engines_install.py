@@ -16,11 +16,12 @@ EngineName = Annotated[
 _SEVERAL = "Framework of an engine that trains with several, as horovod does"
 Framework = Annotated[
     str | None,
-    typer.Option(help=f"{_SEVERAL}; by default torch.", autocompletion=completion.field("framework")),
+    typer.Option("--framework", help=f"{_SEVERAL}; by default torch.", autocompletion=completion.field("framework")),
 ]
 RemovedFramework = Annotated[
     str | None,
-    typer.Option(help=f"{_SEVERAL}; by default all of them.", autocompletion=completion.field("framework")),
+    typer.Option("--framework", help=f"{_SEVERAL}; by default all of them.",
+                 autocompletion=completion.field("framework")),
 ]
 
 
