@@ -51,6 +51,8 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default=",".join(WHAT), help="throughput, size or both, with a comma between [both]")
     parser.add_argument("--only", default="", help="names of rows, or parts of them, with commas between")
+    parser.add_argument("--starts", type=int, default=1, metavar="N",
+                        help="start both jobs of a row so often, and take one rate of each start [1]")
     parser.add_argument("--counts", type=int, default=4, help="how often rates are taken, two or more [4]")
     parser.add_argument("--turns", type=int, default=2, help="turns of each job per count [2]")
     parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn [1]")
@@ -59,8 +61,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=240, help="seconds within which a job must train or end [240]")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the turns [1]")
     options = parser.parse_args()
-    if options.counts < 2 or options.turns < 1 or options.turn <= 0:
-        parser.error("give --counts of 2 or more, and --turns and --turn above 0")
+    if options.counts < 2 or options.turns < 1 or options.turn <= 0 or options.starts < 1:
+        parser.error("give --counts of 2 or more, and --starts, --turns and --turn above 0")
     options.what = [word.strip() for word in options.what.split(",") if word.strip()]
     if unknown := set(options.what) - set(WHAT):
         parser.error(f"--what {','.join(sorted(unknown))!r}: choose among {','.join(WHAT)}")
@@ -103,28 +105,37 @@ def throughput(row: Row, options: argparse.Namespace, data: Path, scratch: Path)
     script = bare_loop(row)
     if not script.exists():
         return {"reason": "no bare loop"}
-    name, reports = row.name.translate(str.maketrans("/ ", "--")), scratch / "reports.txt"
-    reports.unlink(missing_ok=True)
+    order, found = random.Random(options.seed), dict[str, list[float]]()
+    for start in range(options.starts):
+        folder = scratch / f"start-{start}"
+        folder.mkdir()
+        with running(_trials(row, script, data, folder), options.limit) as jobs:
+            taken = rates(jobs, counts=options.counts, turns=options.turns, seconds=options.turn, order=order)
+        for side, values in taken.items():
+            found.setdefault(side, []).extend(values if options.starts == 1 else [statistics.fmean(values)])
+    estimate = ratio(found["velodrome"], found["bare"])
+    return {
+        "ratio": round(estimate.value, 4), "low": round(estimate.low or 0.0, 4), "high": round(estimate.high or 0.0, 4),
+        **{side: round(statistics.median(values)) for side, values in found.items()}, "counts": options.counts,
+        "starts": options.starts,
+    }  # fmt: skip
+
+
+def _trials(row: Row, script: Path, data: Path, folder: Path) -> list[Trial]:
+    """A row and its bare loop, which report in a folder."""
+    name, reports = row.name.translate(str.maketrans("/ ", "--")), folder / "reports.txt"
     command = [
         str(environments.interpreter_of(row.engine.key)), str(script), "--model", MODEL, "--strategy",
         row.strategy.name, "--consistency", row.strategy.consistency, "--workers", str(row.workers),
         "--steps", str(ENDLESS), "--batch", str(BATCH), "--data", str(data),
     ]  # fmt: skip
     # The engine's own interpreter has other packages than those that a path to ours would lead to.
-    apart = {**ENVIRONMENT, "PYTHONPATH": "", "HOME": str(scratch), "BENCHMARK_REPORTS": str(reports)}
-    trials = [
-        Trial("velodrome", [*train_words(row, scratch, name), "--epochs", "1000000"], dict(ENVIRONMENT),
-              scratch / name / "events.jsonl", read_events(summed=not row.strategy.synchronous)),
+    apart = {**ENVIRONMENT, "PYTHONPATH": "", "HOME": str(folder), "BENCHMARK_REPORTS": str(reports)}
+    return [
+        Trial("velodrome", [*train_words(row, folder, name), "--epochs", "1000000"], dict(ENVIRONMENT),
+              folder / name / "events.jsonl", read_events(summed=not row.strategy.synchronous)),
         Trial("bare", command, apart, reports, read_steps(BATCH * row.workers)),
     ]  # fmt: skip
-    with running(trials, options.limit) as jobs:
-        order = random.Random(options.seed)
-        found = rates(jobs, counts=options.counts, turns=options.turns, seconds=options.turn, order=order)
-    estimate = ratio(found["velodrome"], found["bare"])
-    return {
-        "ratio": round(estimate.value, 4), "low": round(estimate.low or 0.0, 4), "high": round(estimate.high or 0.0, 4),
-        **{side: round(statistics.median(values)) for side, values in found.items()}, "counts": options.counts,
-    }  # fmt: skip
 
 
 def size(row: Row, options: argparse.Namespace, data: Path, scratch: Path) -> dict[str, Any]:
@@ -171,7 +182,7 @@ def measure_all(options: argparse.Namespace, console: Console, scratch: Path) ->
                 record(row, kind, figures)
         console.print(f"{named}  {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}", highlight=False)
         if options.json:
-            settings = {name: getattr(options, name) for name in ("counts", "turns", "turn", "seed")}
+            settings = {name: getattr(options, name) for name in ("starts", "counts", "turns", "turn", "seed")}
             write(options.json, {"settings": {**settings, **describe_machine()}, "rows": found})
     return found, complete
 

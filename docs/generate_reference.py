@@ -104,6 +104,7 @@ def commands_page() -> str:
         + table(["variable", "meaning"], [
             ["`VELODROME_CACHE`", "folder that keeps data sets (`~/.cache/velodrome`)"],
             ["`VELODROME_DATA_MIRROR`", "folder or URL with the files of data sets"],
+            ["`VELODROME_ENVIRONMENTS`", "folder of engines' environments (`~/.local/share/velodrome/environments`)"],
             ["`VELODROME_MEASURE`", "seconds between samples of a process [1]; `0` for none, to see what they cost"],
         ])
     )

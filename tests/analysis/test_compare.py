@@ -13,7 +13,14 @@ import pytest
 from synthetic_races import EXAMPLES, beside, repeated, result
 from velodrome.analysis.compare import Row, best_of, bests_of, compare
 from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of, varied
-from velodrome.analysis.measures import instance_hours, instances, thesis_rate, time_to_target
+from velodrome.analysis.measures import (
+    instance_hours,
+    instances,
+    largest_process,
+    step_bytes,
+    thesis_rate,
+    time_to_target,
+)
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
@@ -232,3 +239,18 @@ def test_rows_and_bars_that_differ_in_any_field_have_words_of_their_own(field: s
 def test_what_follows_from_the_strategy_is_not_said_again() -> None:
     mixed = [result(), result("parameter-server", 2, servers=1)]
     assert distinguishing_fields([Configuration.of(made) for made in mixed]) == []
+
+
+def test_what_is_sent_in_a_step_counts_every_host_once() -> None:
+    run = result(workers=4, hosts=2, epochs=2, batch_size=100)
+    assert run["steps"] == 24
+    assert step_bytes(run) == 2 * (3 * 2**20 + 2**21) / 24
+    assert step_bytes({**run, "steps": 0}) is None
+    assert step_bytes({**run, "nodes": []}) is None
+
+
+def test_the_largest_process_is_the_one_that_had_most_memory_at_any_time() -> None:
+    run = result(workers=2)
+    run["nodes"][1] = {**run["nodes"][1], "memory_bytes": {"mean": 5.0, "min": 5, "max": 2**31}}
+    assert largest_process(run) == 2**31
+    assert largest_process({**run, "nodes": []}) is None

@@ -105,6 +105,15 @@ def test_a_package_that_cannot_be_had_is_named_and_nothing_is_taken_for_installe
     assert environments.interpreter_of("mxnet") == Path(sys.executable)
 
 
+def test_a_folder_that_cannot_be_made_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path / "file"))
+    with pytest.raises(BadRequest, match=r"/file', and that folder cannot be made: File exists; set \$VELODROME_ENV"):
+        install_engine("mxnet")
+
+
 def test_an_engine_that_shares_our_environment_has_none_to_install() -> None:
     with pytest.raises(BadRequest, match=r"'torch' trains in the environment of Velodrome itself.*those that do are"):
         install_engine("torch")

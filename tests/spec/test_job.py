@@ -64,6 +64,9 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"strategy": "pipeline", "batch_size": 8, "micro_batches": 9}, ["--micro-batches 9", "batch of 8"]),
         ({"strategy": "tensor", "workers": 2, "batch_scope": "per-worker"}, ["--batch-scope", "the same batch"]),
         ({"strategy": "ddp", "pipeline_schedule": "gpipe"}, ["--pipeline-schedule gpipe", "only torch/pipeline has"]),
+        ({"strategy": "ddp", "schedule": "gpipe"}, ["--pipeline-schedule gpipe", "only torch/pipeline has"]),
+        ({"strategy": "pipeline", "schedule": "gpipe", "pipeline_schedule": "1f1b"},
+         ["--schedule gpipe and --pipeline-schedule 1f1b: choose one"]),
         ({"strategy": "tensor", "workers": 4, "mesh": "data=2,fsdp=2"}, ["--mesh", "write data=2,tensor=2"]),
         ({"strategy": "fsdp", "workers": 2, "mesh": "data=2,fsdp=2"}, ["--mesh", "use --workers 4"]),
         ({"strategy": "ddp", "mesh": "data=2,tensor=2"}, ["--mesh", "only torch/fsdp and torch/tensor have"]),
@@ -152,6 +155,13 @@ def test_a_strategy_brings_the_defaults_of_its_own_fields() -> None:
     pipeline = resolve(Job(strategy="pipeline", workers=3, batch_size=4))
     assert (pipeline.micro_batches, pipeline.pipeline_schedule) == (4, "1f1b")
     assert resolve(Job(strategy="pipeline", workers=3)).micro_batches == 6
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_a_pipeline_is_scheduled_by_the_option_of_the_learning_rate_as_well(name: str) -> None:
+    job = resolve(make_job({"strategy": "pipeline", "workers": 2, "schedule": name, "pipeline_schedule": None}))
+    assert (job.pipeline_schedule, job.schedule) == (name, "constant")
+    assert resolve(make_job(job.model_dump())) == job
 
 
 def test_the_recipe_of_a_model_is_for_its_own_optimizer() -> None:

@@ -115,6 +115,14 @@ def test_jobs_without_an_engine_have_that_of_the_race() -> None:
     assert sizes(race) == [("tensorflow/single", 1), ("torch/ddp", 1)]
 
 
+def test_schedules_of_a_pipeline_vary_under_their_own_name() -> None:
+    race = parse_race({"job": {"strategy": "pipeline", "workers": 2}, "vary": {"schedule": ["gpipe", "1f1b"]}})
+    assert race.vary == {"pipeline_schedule": ["gpipe", "1f1b"]}
+    jobs = [entry.job for entry in combinations(race).entries if not entry.baseline]
+    assert {job.pipeline_schedule for job in jobs} == {"gpipe", "1f1b"}
+    assert parse_race({"vary": {"schedule": ["cosine", "linear"]}}).vary == {"schedule": ["cosine", "linear"]}
+
+
 def test_a_field_that_varies_over_nothing_is_refused() -> None:
     with pytest.raises(BadRequest, match="'workers' has no values: name at least one, or leave it out"):
         parse_race({"vary": {"workers": []}})

@@ -76,6 +76,18 @@ def _host_sum(*directions: str) -> Callable[[Result], float | None]:
     return read
 
 
+def largest_process(result: Result) -> float | None:
+    """The most memory that one process had at any time: what a host for it needs."""
+    found = [most for node in result.get("nodes", ()) if (most := _at("memory_bytes", "max")(node)) is not None]
+    return max(found, default=None)
+
+
+def step_bytes(result: Result) -> float | None:
+    """Bytes that all hosts sent, over the network and within themselves, for each training step."""
+    sent, steps = _host_sum("out", "loopback")(result), result.get("steps")
+    return sent / steps if sent is not None and steps else None
+
+
 def foreign_cores(result: Result) -> float | None:
     """Cores that other programs used during the run, over all hosts; None if it was not measured."""
     used = [value for host in result.get("hosts") or () if (value := _at("cpu", "foreign")(host)) is not None]
@@ -156,8 +168,10 @@ MEASURES: tuple[Measure, ...] = (
     Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
     Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less"),
     Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),
+    Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB),
     Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB),
     Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB),
+    Measure("step_bytes", "sent per step", "MiB", ",.3f", step_bytes, None, MIB),
     Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less"),
     Measure("staleness_max", "max staleness", "updates", ",.0f", _at("staleness", "max"), "less"),
     Measure("share_compute", "computing", "%", ".1f", _at("shares", "compute"), None, 0.01),

@@ -13,9 +13,14 @@ from velodrome.cli.output import say, say_json
 EngineName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the engine.", autocompletion=completion.field("engine")),
 ]
+_SEVERAL = "Framework of an engine that trains with several, as horovod does"
 Framework = Annotated[
     str | None,
-    typer.Option(help="Framework of an engine that trains with several, as horovod does; by default torch.",
+    typer.Option("--framework", help=f"{_SEVERAL}; by default torch.", autocompletion=completion.field("framework")),
+]
+RemovedFramework = Annotated[
+    str | None,
+    typer.Option("--framework", help=f"{_SEVERAL}; by default all of them.",
                  autocompletion=completion.field("framework")),
 ]
 
@@ -39,7 +44,7 @@ def install(name: EngineName, framework: Framework = None, json: Json = False) -
     say(f"{name}: {done}, {installed['interpreter']}")
 
 
-def remove(name: EngineName, framework: Framework = None, json: Json = False) -> None:
+def remove(name: EngineName, framework: RemovedFramework = None, json: Json = False) -> None:
     """Remove the environment of an engine; without --framework, those of all its frameworks.
 
     Example: `velodrome engines remove mxnet`

@@ -54,7 +54,11 @@ def install(
     began = time.monotonic()
     described = _described(name, framework)
     home = environments.folder() / described.key
-    home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(f"environments of engines are stored in {str(home.parent)!r}, and that folder cannot be made: "
+                         f"{error.strerror}; set ${environments.FOLDER} to one that can") from None
     with _locked(described, progress):
         record = environment_record.wanted(described)
         changed = not _is_complete(home, described, record)

@@ -172,10 +172,13 @@ def times_table(rows: Sequence[Row]) -> Table:
 def resources_table(rows: Sequence[Row]) -> Table:
     return _table(
         "resources", "Resources, all processes",
-        "CPU and memory are means over the run, summed over the processes; 100 % is one core. Network is the total "
-        "that the hosts received and sent, each host counted once; loopback is traffic within a host. Other "
-        "programs are what did not belong to the run: the cores that they used meanwhile.",
-        rows, ("cpu_percent", "foreign_cores", "memory_bytes", "network_bytes", "loopback_bytes"),
+        "CPU and memory are means over the run, summed over the processes; 100 % is one core. The largest process is "
+        "the most memory that one of them had. Network is the total that the hosts received and sent, each host "
+        "counted once; loopback is traffic within a host. Sent per step is what the hosts sent, loopback included, "
+        "during the whole run, divided by its training steps. Other programs are what did not belong to the run: the "
+        "cores that they used meanwhile.",
+        rows, ("cpu_percent", "foreign_cores", "memory_bytes", "process_bytes", "network_bytes", "loopback_bytes",
+               "step_bytes"),
     )
 
 

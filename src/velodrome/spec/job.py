@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.spec.faults import parse_fault
@@ -17,6 +17,8 @@ from velodrome.spec.optimization import Positive as Positive
 BatchScope = Literal["global", "per-worker"]
 Sharding = Literal["auto", "file", "data", "off"]
 Pixels = Literal["auto", "unit", "byte", "standardize"]
+#: What `--schedule` also takes: no schedule of the learning rate has these names.
+PIPELINE_SCHEDULES = ("gpipe", "1f1b")
 
 
 class Job(Optimization):
@@ -60,7 +62,8 @@ class Job(Optimization):
     )
     pipeline_schedule: Literal["gpipe", "1f1b"] | None = Field(
         None, description="for pipeline: all forward passes before all backward passes (gpipe), or one backward pass "
-        "after each forward pass as soon as possible, which keeps fewer activations (1f1b); by default 1f1b"
+        "after each forward pass as soon as possible, which keeps fewer activations (1f1b); by default 1f1b; "
+        "--schedule takes these two names as well"
     )
     mesh: str | None = Field(
         None, description="for fsdp and tensor: several groups of workers, as data=2,tensor=2: two groups divide "
@@ -141,6 +144,18 @@ class Job(Optimization):
         "`slow node2 4x from 10s`, `pause worker0 5s..8s` or `kill worker1 at 15s`, in seconds since training began"
     )
     checkpoints: bool = Field(True, description="write a checkpoint after every epoch")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _schedule_of_a_pipeline(cls, fields: Any) -> Any:
+        """Read `--schedule gpipe` and `--schedule 1f1b` as the pipeline's."""
+        if not isinstance(fields, Mapping) or fields.get("schedule") not in PIPELINE_SCHEDULES:
+            return fields
+        chosen = fields["schedule"]
+        if fields.get("pipeline_schedule") not in (None, chosen):
+            raise ValueError(f"--schedule {chosen} and --pipeline-schedule {fields['pipeline_schedule']}: choose one")
+        rest = {name: value for name, value in fields.items() if name != "schedule"}
+        return {**rest, "pipeline_schedule": chosen}
 
     @field_validator("target")
     @classmethod

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from velodrome.errors import BadRequest
 from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.spec.baselines import baselines, controls, varies_distribution
-from velodrome.spec.job import Job, Positive
+from velodrome.spec.job import PIPELINE_SCHEDULES, Job, Positive
 from velodrome.spec.quantities import seconds_of, share_of
 from velodrome.spec.read import make_job, reason_of
 from velodrome.spec.resolve import resolve, within_limits
@@ -114,6 +114,8 @@ class Race(BaseModel):
     def _varies(cls, vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if empty := [name for name, values in vary.items() if not values]:
             raise ValueError(f"{empty[0]!r} has no values: name at least one, or leave it out")
+        if all(value in PIPELINE_SCHEDULES for value in vary.get("schedule", ["constant"])):
+            vary = {"pipeline_schedule" if name == "schedule" else name: values for name, values in vary.items()}
         return {name: [*map(_entry, values)] if name == "entry" else values for name, values in vary.items()}
 
 

@@ -23,6 +23,8 @@ def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"no field {name!r}: choose from {', '.join(Job.model_fields)}"
+    if not name:  # what several fields say together
+        return reason_of(error)
     option = "--fault" if name == "faults" else f"--{name.replace('_', '-')}"
     given, reason = repr(error["input"]), reason_of(error)
     if isinstance(error["input"], dict | list):

@@ -91,22 +91,28 @@ def test_convolutions_are_divided_or_kept(strategy, tmp_path):
     check_same(ran, run(wanted, data, tmp_path / "single"), 1e-9)
 
 
-@pytest.mark.parametrize("model", ["lstm-small", "gpt-mini"])
-def test_dense_layers_of_language_models_are_divided(model, tmp_path):
-    data = write_text(tmp_path / "text.npz")
+@pytest.mark.parametrize(("model", "vocabulary", "workers"), [
+    ("lstm-small", 30, 2), ("gpt-mini", 30, 2),
+    pytest.param("lstm-small", 33, 4, marks=slow),  # nothing but the units of the LSTM can be divided by 4
+])
+def test_layers_of_language_models_are_divided(model, vocabulary, workers, tmp_path):
+    data = write_text(tmp_path / "text.npz", vocabulary=vocabulary)
     wanted = Job(model=model, dataset="ptb", batch_size=5, unroll=4, steps=20, epochs=2, dtype="float64",
                  optimizer="sgd", learning_rate=0.05)  # fmt: skip
     alone = run(wanted, data, tmp_path / "single")
-    ran = run(with_workers(wanted, "tensor", 2), data, tmp_path / "tensor")
+    ran = run(with_workers(wanted, "tensor", workers), data, tmp_path / "tensor")
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
+    losses = (each.result["history"][-1]["validation_loss"] for each in (ran, alone))
+    assert next(losses) == pytest.approx(next(losses), rel=1e-9)
 
 
 @slow
-def test_a_divided_language_model_is_resumed(tmp_path):
-    """Attention has its rows in another order, which no checkpoint shows."""
+@pytest.mark.parametrize("model", ["gpt-mini", "lstm-small"])
+def test_a_divided_language_model_is_resumed(model, tmp_path):
+    """Attention and LSTM have their rows in another order, which no checkpoint shows."""
     data = write_text(tmp_path / "text.npz")
-    wanted = Job(model="gpt-mini", dataset="ptb", batch_size=5, unroll=4, epochs=2, dtype="float64", optimizer="adam",
-                 strategy="tensor", workers=2)  # fmt: skip
+    wanted = Job(model=model, dataset="ptb", batch_size=5, unroll=4, epochs=2, dtype="float64", optimizer="adam",
+                 learning_rate=0.001, strategy="tensor", workers=2)  # fmt: skip
     whole = run(wanted, data, tmp_path / "whole")
     alone = run(with_workers(wanted, "single", 1), data, tmp_path / "single")
     assert largest_difference(whole.state, alone.state) < 1e-7, "the optimizer's state as well"
@@ -146,7 +152,7 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
 
 
 @pytest.mark.parametrize(("fields", "words"), [
-    ({"strategy": "pipeline", "model": "linear"}, "1 of the layers with weights"),
+    ({"strategy": "pipeline", "model": "linear"}, "a layer with weights, and model 'linear' has 1; use fewer"),
     ({"strategy": "pipeline", "model": "torch_nets:odd"}, "is no nn.Sequential"),
     ({"strategy": "pipeline", "model": "torch_nets:softmax"}, "must return logits"),
     ({"strategy": "pipeline", "model": "torch_nets:staged", "workers": 3}, "use 2 workers, or change them"),
@@ -258,7 +264,10 @@ def test_plans_follow_from_chains_of_dense_layers():
     assert (gpt["blocks.1.qkv"], gpt["blocks.1.attended"]) == ("heads", "row")
     assert len(gpt) == 16
     assert len(plan_of(torch_zoo.build_text("gpt-mini", 50, 8), 3)) == 0, "neither heads nor widths divide by 3"
-    assert plan_of(torch_zoo.build_text("lstm-small", 50), 2) == {"softmax": "gather", "embedding": "row"}
+    assert plan_of(torch_zoo.build_text("lstm-small", 50), 2) == {
+        "softmax": "gather", "embedding": "row", "lstm": "units"}
+    assert plan_of(torch_zoo.build_text("lstm-small", 51), 2) == {"lstm": "units"}
+    assert "lstm" not in plan_of(torch_zoo.build_text("lstm-small", 51), 3), "200 units"
 
 
 @pytest.mark.parametrize(("strategy", "mesh", "workers"), [

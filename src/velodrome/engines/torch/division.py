@@ -67,6 +67,12 @@ def _tensor(job: Job, data: Any, network: Network, workers: int, layers: Rows) -
         if style is None or layer is None:
             continue
         outputs = _size(row, job)
+        if isinstance(layer, nn.LSTM):
+            # Of each layer: what the units put out after every word, and their state after the last; gradients of the
+            # inputs, and of what the gates take from the word before, are parts of sums.
+            steps = (row.get("shape") or [1])[0]
+            whole += layer.num_layers * (steps + 1 + 2 * steps + 2 * (steps - 1)) / steps * outputs
+            continue
         if style == "row":
             whole += 2 * outputs  # parts of a sum, added up by a ring
             continue

@@ -74,8 +74,8 @@ def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -
             before.append(number)
     if len(groups) < stages:
         raise BadRequest(
-            f"--workers {stages}: model {name!r} has {len(groups)} of the layers with weights that every stage of a "
-            "pipeline needs one of; use fewer workers"
+            f"--workers {stages}: every stage of a pipeline needs a layer with weights, and model {name!r} has "
+            f"{len(groups)}; use fewer workers"
         )
     return groups
 

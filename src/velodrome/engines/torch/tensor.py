@@ -1,7 +1,7 @@
 """`tensor`: every process computes all examples with a part of each dense layer, by PyTorch's `parallelize_module`.
 
 Of two dense layers that follow one another, the first is divided by its outputs (column) and the second by its inputs
-(row): only the outputs of the second are summed over the processes.
+(row): only the outputs of the second are summed over the processes. The zoo's LSTM is divided by its units.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from velodrome.engines.torch.divided import DividedLearner
+from velodrome.engines.torch.divided_lstm import divide_lstm
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
 from velodrome.engines.torch.sharding import local, pieced
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
+from velodrome.models.torch_zoo import LanguageModel
 
 #: Layers that compute each number by itself, so that it does not matter to them how these are divided.
 _ELEMENTWISE = (
@@ -29,13 +31,14 @@ _ELEMENTWISE = (
     nn.Dropout, nn.Identity,
 )
 #: How a layer can be divided: by its outputs, which stay divided for a `row` layer (column) or are put together
-#: (gather), or by its inputs (row). Queries, keys and values of attention in one layer are divided by `heads`.
+#: (gather), or by its inputs (row). Queries, keys and values of attention in one layer are divided by `heads`, and the
+#: zoo's LSTM by `units`.
 _STYLES = ("column", "gather", "row")
 
 
 def plan_of(model: nn.Module, size: int) -> dict[str, str]:
     """How the layers of a model are divided over so many processes: its own `tensor_plan`, or what can be derived from
-    chains of dense layers in `nn.Sequential`, and from the blocks of the zoo's transformer."""
+    chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM."""
     given = getattr(model, "tensor_plan", None)
     if given is not None:
         return dict(given() if callable(given) else given)
@@ -52,6 +55,8 @@ def plan_of(model: nn.Module, size: int) -> dict[str, str]:
     embedding = dict(model.named_children()).get("embedding")  # of the zoo's language model, used by calls alone
     if last == "softmax" and isinstance(embedding, nn.Embedding) and embedding.num_embeddings % size == 0:
         found["embedding"] = "row"
+    if isinstance(model, LanguageModel) and size > 1 and model.lstm.hidden_size % size == 0:
+        found["lstm"] = "units"
     return found
 
 
@@ -116,8 +121,12 @@ class TensorLearner(DividedLearner):
         self._members = self._transport.size // self._groups
         plan = checked_plan(self._context.job.model, self._model, plan_of(self._model, self._members), self._members)
         orders = {name: self._in_heads(name) for name, style in plan.items() if style == "heads"}
+        for name in [name for name, style in plan.items() if style == "units"]:
+            lstm = self._model.get_submodule(name)
+            assert isinstance(lstm, nn.LSTM)
+            orders[name] = divide_lstm(lstm, mesh)
         parallelize_module(self._model, mesh, {
-            name: _style(style, self._model.get_submodule(name)) for name, style in plan.items()
+            name: _style(style, self._model.get_submodule(name)) for name, style in plan.items() if style != "units"
         })
         self._orders = {parameter: order for name, order in orders.items()
                         for parameter in self._model.get_submodule(name).parameters()}
@@ -155,6 +164,8 @@ def checked_plan(name: str, model: nn.Module, plan: dict[str, str], size: int) -
     layers: dict[str, Any] = dict(model.named_modules())
     for key, style in plan.items():
         layer, around = layers.get(key), layers.get(key.rpartition(".")[0])
+        if style == "units" and isinstance(model, LanguageModel):
+            continue  # derived
         known = style in _STYLES or (style == "heads" and isinstance(around, Block))
         if not known or not isinstance(layer, nn.Linear | nn.Embedding):
             raise UsersCodeFailed(

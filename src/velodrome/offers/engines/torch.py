@@ -50,7 +50,7 @@ _EVERYTHING = ("weights", "gradients", "optimizer state")
 _PIPELINE = "PipelineStage and Schedule1F1B or ScheduleGPipe over gloo or NCCL"
 _CUT = "stages cut by measured time"
 _TENSOR = "ColwiseParallel and RowwiseParallel over gloo or NCCL"
-_PLAN = "a plan derived from chains of dense layers"
+_PLAN = "a plan derived from the layers, LSTMs divided by units"
 _ZERO = "ZeroRedundancyOptimizer over torch.optim"
 
 ENGINE = Engine(
@@ -138,7 +138,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
-            "by columns and then by rows",
+            "by columns and then by rows, of attention its heads and of an LSTM its units",
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
             options={"mesh": None}, shards=_EVERYTHING,
             implementation=Implementation(
