@@ -30,13 +30,21 @@ def parse_pins(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         who, equals, hosts = (part.strip() for part in word.partition("="))
-        role, colon, rank = who.partition(":")
-        if not equals or not role or not hosts or (colon and not rank.isdigit()):
+        if not equals or not _readable(who, hosts):
             raise BadRequest(f"--place {word!r}: write it as ROLE=HOST, for example {_EXAMPLE}")
         if who in found:
             raise BadRequest(f"--place {word!r}: {who!r} is placed twice")
         found[who] = hosts
     return found
+
+
+def _readable(who: str, hosts: str) -> bool:
+    role, colon, rank = who.partition(":")
+    return bool(role and _named(hosts)) and (not colon or rank.isdecimal())
+
+
+def _named(hosts: str) -> list[str]:
+    return [host.strip() for host in hosts.split(",") if host.strip()]
 
 
 def place(
@@ -72,8 +80,10 @@ def _merged(roles: Sequence[tuple[str, int]], pins: Places, found: Places) -> li
 def _pinned(roles: Sequence[tuple[str, int]], hosts: Sequence[str], pins: Mapping[str, str]) -> Places:
     found: Places = {}
     for who, value in pins.items():
+        if not _readable(who, value):  # of clusters.yaml: those of the command were read already
+            raise BadRequest(f"place {{{who}: {value!r}}}: write it as ROLE: HOST or 'ROLE:RANK': HOST")
         role, colon, rank = who.partition(":")
-        named = [host.strip() for host in value.split(",") if host.strip()]
+        named = _named(value)
         if unknown := [host for host in named if host not in hosts]:
             raise BadRequest(f"--place {who}={value!r}: no host {unknown[0]!r}; choose from {', '.join(hosts)}")
         meant = [one for one in roles if one[0] == role and (not colon or one[1] == int(rank))]
