@@ -30,7 +30,7 @@ def parse_pins(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         who, equals, hosts = (part.strip() for part in word.partition("="))
-        if not equals or not _readable(who, hosts):
+        if not equals or not can_be_placed(who, hosts):
             raise BadRequest(f"--place {word!r}: write it as ROLE=HOST, for example {_EXAMPLE}")
         if who in found:
             raise BadRequest(f"--place {word!r}: {who!r} is placed twice")
@@ -38,7 +38,8 @@ def parse_pins(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _readable(who: str, hosts: str) -> bool:
+def can_be_placed(who: str, hosts: str) -> bool:
+    """Whether these are a role, or a role and rank, and at least one host."""
     role, colon, rank = who.partition(":")
     return bool(role and _named(hosts)) and (not colon or rank.isdecimal())
 
@@ -80,8 +81,6 @@ def _merged(roles: Sequence[tuple[str, int]], pins: Places, found: Places) -> li
 def _pinned(roles: Sequence[tuple[str, int]], hosts: Sequence[str], pins: Mapping[str, str]) -> Places:
     found: Places = {}
     for who, value in pins.items():
-        if not _readable(who, value):  # of clusters.yaml: those of the command were read already
-            raise BadRequest(f"place {{{who}: {value!r}}}: write it as ROLE: HOST or 'ROLE:RANK': HOST")
         role, colon, rank = who.partition(":")
         named = _named(value)
         if unknown := [host for host in named if host not in hosts]:
