@@ -30,6 +30,10 @@ class Answers:
     def __init__(self, **answers: dict[str, Any]) -> None:
         self.answers, self.asked = answers, []
 
+    def connect(self, address: str | None) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("connect", 0.0, address=address)["nodes"]
+        return found
+
     def ask(self, do: str, seconds: float, **fields: Any) -> dict[str, Any]:
         self.asked.append((do, fields))
         return self.answers.get(do, {})
