@@ -49,6 +49,12 @@ def test_an_address_may_follow_and_none_means_a_cluster_of_its_own() -> None:
     assert target_of("ray:10.0.0.5:6379").options == RayOptions(address="10.0.0.5:6379")
 
 
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:99999", "head:port"])
+def test_what_is_no_address_is_quoted(address: str) -> None:
+    with pytest.raises(BadRequest, match=f"address '{address}': write it as HOST:PORT"):
+        target_of(f"ray:{address}")
+
+
 def test_wrong_options_are_refused_by_name() -> None:
     with pytest.raises(BadRequest, match=r"cluster 'farm': cpus -1"):
         validated(RayOptions, {"cpus": -1}, "cluster 'farm'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import signal
 import sys
@@ -69,10 +70,12 @@ def test_a_token_that_is_missing_or_wrong_is_one_sentence(
 
 
 def test_an_address_where_nothing_answers_is_named(hosts: ray_hosts.RayHosts, home: Path) -> None:
-    code, errors = train(hosts, f"ray:{hosts.controller.address}:6380", home)
-    assert code == 1
-    assert errors == (f"velodrome: Ray: nothing answers at '{hosts.controller.address}:6380' (Connection refused): is "
-                      "Ray started there, and can its port be reached?")
+    on = f"ray:{hosts.controller.address}:6380"
+    sentence = (f"Ray: nothing answers at '{hosts.controller.address}:6380' (Connection refused): is Ray started "
+                "there, and can its port be reached?")
+    assert train(hosts, on, home) == (1, f"velodrome: {sentence}")
+    out, _ = hosts.velodrome("doctor", "--on", on, "--json").communicate(timeout=100)
+    assert [found["sentence"] for found in json.loads(out)["findings"]] == [sentence]
 
 
 def test_ctrl_c_while_resources_are_awaited_ends_at_once(hosts: ray_hosts.RayHosts, home: Path) -> None:

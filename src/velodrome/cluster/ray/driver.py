@@ -198,7 +198,7 @@ class Driver:
             lost = self._nodes[node]["NodeID"] not in alive
             reason = "is lost: its Ray node died" if lost else "ended its agent: Ray's actor there died"
         except Exception as error:
-            reason = f"cannot be reached through Ray: {type(error).__name__}"
+            reason = f"cannot be reached through Ray ({type(error).__name__}): its raylet or its network is down"
         with suppress(OSError):
             self._send({"is": "end", "stream": stream, "reason": reason or "ended its agent"})
 

@@ -21,8 +21,8 @@ def refusal(address: str) -> str | None:
     host, _, port = found.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        reason = error.strerror or error
         return f"nothing answers at {found!r} ({reason}): is Ray started there, and can its port be reached?"
     return _token_refused(found, searched=address == "auto")
 
