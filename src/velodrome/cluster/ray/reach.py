@@ -42,7 +42,7 @@ def _resolved(address: str) -> str | None:
 
 def _token_refused(address: str, *, searched: bool) -> str | None:
     try:
-        from ray._raylet import (
+        from ray._raylet import (  # type: ignore[attr-defined]  # compiled, without types
             AuthenticationMode,
             AuthenticationTokenLoader,
             GcsClient,
