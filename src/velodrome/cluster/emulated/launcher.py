@@ -178,6 +178,8 @@ class EmulatedLauncher:
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> EmulatedGroup:
         limits = self._limits
         assert limits is not None, "hosts were allocated"
+        # A relative path would lead through the mounts of this machine, and a file cannot move from those to a node's.
+        folder = folder.absolute()
         places = _places(plan.processes)
         fetches = storage_of(plan.job.dataset) is not None
         for fault in map(parse_fault, plan.job.faults):
