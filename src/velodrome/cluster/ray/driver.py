@@ -20,7 +20,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from velodrome.cluster.ray.reach import refusal
+from velodrome.cluster.ray.reach import token_refused, unanswered
 from velodrome.cluster.remote.agent.frames import Decoder, Header, encode
 
 _CHUNK = 1 << 16
@@ -119,11 +119,16 @@ class Driver:
             self._send({"is": "answer", "n": number, **(answer or {})})
 
     def _connect(self, address: str | None) -> Header:
-        if address and (why := refusal(address)):
+        if address and (why := unanswered(address)):
             return {"error": why}
         # By default Ray would join a cluster that runs on this machine, or that RAY_ADDRESS names.
         options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level="error", **options)
+        try:
+            ray.init(log_to_driver=False, logging_level="error", **options)
+        except Exception:
+            if address and (why := token_refused(address)):
+                return {"error": why}
+            raise
         alive = [node for node in ray.nodes() if node["Alive"]]
         addresses = [node["NodeManagerAddress"] for node in alive]
         for node in sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
@@ -198,7 +203,7 @@ class Driver:
             lost = self._nodes[node]["NodeID"] not in alive
             reason = "is lost: its Ray node died" if lost else "ended its agent: Ray's actor there died"
         except Exception as error:
-            reason = f"cannot be reached through Ray ({type(error).__name__}): its raylet or its network is down"
+            reason = f"cannot be reached through Ray: {type(error).__name__}"
         with suppress(OSError):
             self._send({"is": "end", "stream": stream, "reason": reason or "ended its agent"})
 

@@ -1,11 +1,10 @@
-"""Why a running Ray cluster cannot be joined, found out before Ray tries: it waits for minutes, and gives no reason.
+"""Why a running Ray cluster cannot be joined: Ray waits for minutes where nothing answers, and names no token.
 
 Belongs to the driver: imports Ray.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import suppress
 
@@ -13,8 +12,8 @@ _CONNECT_SECONDS = 10.0
 _TOKEN = "RAY_AUTH_TOKEN, the file of RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
 
 
-def refusal(address: str) -> str | None:
-    """A sentence if nothing answers at an address, or if the cluster there wants a token that we do not have."""
+def unanswered(address: str) -> str | None:
+    """A sentence if nothing answers at an address."""
     found = _resolved(address)
     if found is None:
         return None
@@ -24,7 +23,16 @@ def refusal(address: str) -> str | None:
     except OSError as error:
         reason = error.strerror or error
         return f"nothing answers at {found!r} ({reason}): is Ray started there, and can its port be reached?"
-    return _token_refused(found, searched=address == "auto")
+    return None
+
+
+def token_refused(address: str) -> str | None:
+    """A sentence if the cluster at an address, which Ray could not join, wants a token that we do not have.
+
+    Only to be asked then: a token that was looked for is sent to clusters that want none, whose actors die of it.
+    """
+    found = _resolved(address)
+    return None if found is None else _token_refused(found)
 
 
 def _resolved(address: str) -> str | None:
@@ -40,7 +48,7 @@ def _resolved(address: str) -> str | None:
     return None
 
 
-def _token_refused(address: str, *, searched: bool) -> str | None:
+def _token_refused(address: str) -> str | None:
     try:
         from ray._raylet import (  # type: ignore[attr-defined]  # compiled, without types
             AuthenticationMode,
@@ -59,8 +67,6 @@ def _token_refused(address: str, *, searched: bool) -> str | None:
         return f"the token for {where} cannot be read: {error.message}"
     if sends and not has:
         return f"RAY_AUTH_MODE is 'token', and there is no token for {where}: put the cluster's into {_TOKEN}"
-    if searched and has and "RAY_AUTH_MODE" not in os.environ:
-        return None  # Ray sends the token to the cluster of this machine without being asked to
     try:
         GcsClient(address=address)
     except AuthenticationError:
