@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from velodrome.cluster.debug.launcher import DebugLauncher
+from velodrome.cluster.emulated.launcher import EmulatedLauncher
+from velodrome.cluster.emulated.options import EmulatedOptions
 from velodrome.cluster.launcher import Exit, Launcher
 from velodrome.cluster.local.cold import ColdProcess
 from velodrome.cluster.local.group import LocalGroup
@@ -43,6 +45,23 @@ def test_an_unknown_launcher_is_answered_with_the_known_ones() -> None:
     with pytest.raises(BadRequest, match="--on 'moon': no such launcher; choose from local, debug"), \
             open_launcher("moon"):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_emulated_refuses_a_host_that_it_will_not_have_before_it_creates_any() -> None:
+    job = resolve(Job(engine="torch", strategy="ddp", workers=2))
+    launcher = EmulatedLauncher(pins={"worker:1": "node9"})
+    with pytest.raises(BadRequest, match="no host 'node9'; choose from node1, node2"):
+        launcher.check(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_emulated_counts_the_memory_of_the_processes_that_share_a_node() -> None:
+    job = resolve(Job(engine="torch", strategy="ddp", workers=2))
+    options = EmulatedOptions.model_validate({"nodes": 2, "memory": "400m"})
+    EmulatedLauncher(options).check(job)
+    with pytest.raises(BadRequest, match=r"that 2 process\(es\) of this job need on a node"):
+        EmulatedLauncher(options, {"worker": "node1"}).check(job)
 
 
 @pytest.mark.parametrize(("strategy", "fields", "processes"), [

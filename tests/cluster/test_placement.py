@@ -73,6 +73,8 @@ def test_pins_win_and_a_rank_wins_over_its_role() -> None:
     ("server", "--place 'server': write it as ROLE=HOST"),
     ("server:x=a", "write it as ROLE=HOST"),
     ("=a", "write it as ROLE=HOST"),
+    ("server=,", "write it as ROLE=HOST"),
+    ("worker:²=a", "write it as ROLE=HOST"),
 ])
 def test_a_pin_that_cannot_be_read_is_quoted(word: str, sentence: str) -> None:
     with pytest.raises(BadRequest, match=sentence):

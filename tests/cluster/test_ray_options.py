@@ -30,6 +30,10 @@ class Answers:
     def __init__(self, **answers: dict[str, Any]) -> None:
         self.answers, self.asked = answers, []
 
+    def connect(self, address: str | None) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("connect", 0.0, address=address)["nodes"]
+        return found
+
     def ask(self, do: str, seconds: float, **fields: Any) -> dict[str, Any]:
         self.asked.append((do, fields))
         return self.answers.get(do, {})
@@ -43,6 +47,12 @@ def _launcher(monkeypatch: pytest.MonkeyPatch, driver: Answers, **options: Any) 
 def test_an_address_may_follow_and_none_means_a_cluster_of_its_own() -> None:
     assert target_of("ray").options == RayOptions(address=None)
     assert target_of("ray:10.0.0.5:6379").options == RayOptions(address="10.0.0.5:6379")
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:99999", "head:port"])
+def test_what_is_no_address_is_quoted(address: str) -> None:
+    with pytest.raises(BadRequest, match=f"address '{address}': write it as HOST:PORT"):
+        target_of(f"ray:{address}")
 
 
 def test_wrong_options_are_refused_by_name() -> None:

@@ -193,8 +193,8 @@ def test_a_module_that_cannot_be_imported_there(hosts: sshd.Hosts, tmp_path: Pat
 
 def test_this_machine_is_examined_too(hosts: sshd.Hosts) -> None:
     process = hosts.velodrome("doctor", "--json", *JOB)
-    out, _ = process.communicate(timeout=100)
-    assert process.returncode == 0
+    out, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, f"{out}{errors}"
     assert json.loads(out)["ok"]
     process = hosts.velodrome("clusters", "check", "lab", "--json", PATH=os.environ["PATH"])
     out, _ = process.communicate(timeout=100)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,8 +40,10 @@ def unavailable() -> str:
 class RayHosts:
     """The head's namespace, where commands run, and several hosts."""
 
-    def __init__(self, home: Path, count: int = 2) -> None:
+    def __init__(self, home: Path, count: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are variables of Ray on each host, and of no command."""
         self.home = home
+        self._settings = {**os.environ, **_SETTINGS, **(settings or {})}
         self.network = Network(EmulatedCluster(nodes=count + 1))
         self.controller, *self.nodes = self.network.nodes
         self._started: dict[str, subprocess.Popen[bytes]] = {}
@@ -75,7 +77,7 @@ class RayHosts:
         with (self.home / f"ray-{node.name}.log").open("ab") as log:
             self._started[node.name] = subprocess.Popen(
                 node.enter(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **_SETTINGS},
+                env=self._settings,
             )
 
     def start(self, name: str) -> None:
@@ -92,7 +94,7 @@ class RayHosts:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             done = subprocess.run(self.controller.enter([sys.executable, "-c", script]), capture_output=True, text=True,
-                                  env={**os.environ, **_SETTINGS})
+                                  env=self._settings)
             if done.stdout.strip() == str(count):
                 return
             if time.monotonic() > deadline:
@@ -145,9 +147,10 @@ class RayHosts:
         about = {"launcher": "ray", "address": self.address, "root": str(self.disk / "velodrome"), **fields}
         (self.home / "clusters.yaml").write_text(yaml.safe_dump({"farm": about}))
 
-    def velodrome(self, *words: object) -> subprocess.Popen[str]:
+    def velodrome(self, *words: object, **variables: str) -> subprocess.Popen[str]:
         """A command on the head."""
-        own = {**os.environ, **_SETTINGS, "VELODROME_CLUSTERS": str(self.home / "clusters.yaml"), "NO_COLOR": "1"}
+        own = {**os.environ, **_SETTINGS, "VELODROME_CLUSTERS": str(self.home / "clusters.yaml"), "NO_COLOR": "1",
+               **variables}
         return subprocess.Popen(
             self.controller.enter([sys.executable, "-m", "velodrome", *map(str, words)]), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own, cwd=self.home,
@@ -161,9 +164,9 @@ class RayHosts:
 
 
 @contextmanager
-def ray_hosts(home: Path) -> Iterator[RayHosts]:
+def ray_hosts(home: Path, count: int = 2, settings: Mapping[str, str] | None = None) -> Iterator[RayHosts]:
     """Hosts with Ray during the block; nothing is left of them."""
-    made = RayHosts(home)
+    made = RayHosts(home, count, settings)
     try:
         yield made
     finally:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from velodrome.cluster.placement import Placement
+from velodrome.cluster.placement import Placement, can_be_placed
 from velodrome.errors import BadRequest
 from velodrome.spec.read import reason_of
 
@@ -35,6 +35,14 @@ class ClusterOptions(BaseModel):
         default_factory=dict, description="hosts of certain processes: a role, or a role and rank such as `worker:1`, "
         "with one host or several, separated by commas"
     )
+
+    @field_validator("place")
+    @classmethod
+    def _places_can_be_read(cls, places: dict[str, str]) -> dict[str, str]:
+        for who, hosts in places.items():
+            if not can_be_placed(who, hosts):
+                raise ValueError(f"{who!r} on {hosts!r} cannot be read: write it as {{server: a, 'worker:1': b}}")
+        return places
 
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:
@@ -67,6 +75,8 @@ def _sentence(kind: type[ClusterOptions], error: Any) -> str:
     if error["type"] == "missing":
         return f"the field {name!r} is missing"
     given, reason = repr(error["input"]), reason_of(error)
+    if not name:  # of all fields together
+        return reason
     return f"{name}: {reason}" if given in reason else f"{name} {given}: {reason}"
 
 

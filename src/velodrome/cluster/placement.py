@@ -30,13 +30,22 @@ def parse_pins(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         who, equals, hosts = (part.strip() for part in word.partition("="))
-        role, colon, rank = who.partition(":")
-        if not equals or not role or not hosts or (colon and not rank.isdigit()):
+        if not equals or not can_be_placed(who, hosts):
             raise BadRequest(f"--place {word!r}: write it as ROLE=HOST, for example {_EXAMPLE}")
         if who in found:
             raise BadRequest(f"--place {word!r}: {who!r} is placed twice")
         found[who] = hosts
     return found
+
+
+def can_be_placed(who: str, hosts: str) -> bool:
+    """Whether these are a role, or a role and rank, and at least one host."""
+    role, colon, rank = who.partition(":")
+    return bool(role and _named(hosts)) and (not colon or rank.isdecimal())
+
+
+def _named(hosts: str) -> list[str]:
+    return [host.strip() for host in hosts.split(",") if host.strip()]
 
 
 def place(
@@ -73,7 +82,7 @@ def _pinned(roles: Sequence[tuple[str, int]], hosts: Sequence[str], pins: Mappin
     found: Places = {}
     for who, value in pins.items():
         role, colon, rank = who.partition(":")
-        named = [host.strip() for host in value.split(",") if host.strip()]
+        named = _named(value)
         if unknown := [host for host in named if host not in hosts]:
             raise BadRequest(f"--place {who}={value!r}: no host {unknown[0]!r}; choose from {', '.join(hosts)}")
         meant = [one for one in roles if one[0] == role and (not colon or one[1] == int(rank))]

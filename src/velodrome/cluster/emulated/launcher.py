@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from velodrome.cluster.local.group import LocalGroup
 from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.local.warm import Inside, WarmProcess, start_warm
+from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.machine import cores
@@ -128,11 +130,12 @@ class EmulatedLauncher:
         if missing := missing_tools():
             message = f"--on emulated needs {', '.join(missing)}: install iproute2 and util-linux"
             raise Unavailable(message, [message])
+        placed = Counter(place(roles_of(job), self.host_names, self._placement, self._capacity()))
         preflight.check_here(job)
         if storage := storage_of(job.dataset):
             check_storage(storage)
         memory, processes = self._cluster.memory, len(roles_of(job))
-        per_node = -(-processes // self._cluster.nodes)
+        per_node = max(placed.values())
         needed = preflight.needed_memory(job) // processes * per_node
         if memory is not None and needed > memory:
             raise BadRequest(
@@ -155,7 +158,13 @@ class EmulatedLauncher:
                 network.open_gateway()
         ports = iter(secrets.SystemRandom().sample(PORTS, 2000))
         hosts = tuple(node.name for node in network.nodes)
-        return Allocation(hosts, lambda host: next(ports), placement=self._placement, facts=self._facts)
+        return Allocation(
+            hosts, lambda host: next(ports), placement=self._placement, capacity=self._capacity(), facts=self._facts
+        )
+
+    def _capacity(self) -> dict[str, int]:
+        """How many processes `pack` puts on a node: one per core that it may use."""
+        return dict.fromkeys(self.host_names, max(1, int(self._cluster.cpu or cores())))
 
     def _created(self) -> Network:
         if self._network is None:
@@ -169,6 +178,8 @@ class EmulatedLauncher:
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> EmulatedGroup:
         limits = self._limits
         assert limits is not None, "hosts were allocated"
+        # A relative path would lead through the mounts of this machine, and a file cannot move from those to a node's.
+        folder = folder.absolute()
         places = _places(plan.processes)
         fetches = storage_of(plan.job.dataset) is not None
         for fault in map(parse_fault, plan.job.faults):
@@ -179,8 +190,8 @@ class EmulatedLauncher:
             secrets.token_hex(12), limits=limits, network=self._network, cores=_cores(plan.job, places.values())
         )
         try:
-            for process, place in places.items():
-                started = self._start_one(plan, place, folder, group.token, resume=resume, fetches=fetches)
+            for process, here in places.items():
+                started = self._start_one(plan, here, folder, group.token, resume=resume, fetches=fetches)
                 started.process = process  # the supervisor asks for it by the plan's own
                 group.add(started)
         except BaseException:

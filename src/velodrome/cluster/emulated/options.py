@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from velodrome.cluster.emulated.request import EmulatedCluster, parse, split
 from velodrome.cluster.options import ClusterOptions
+from velodrome.errors import BadRequest
 
 
 class EmulatedOptions(ClusterOptions):
@@ -20,6 +21,14 @@ class EmulatedOptions(ClusterOptions):
     latency: str | None = Field(None, description="time that a packet takes from host to host, as `0.5ms`")
     cpu: float | None = Field(None, gt=0, description="cores' time that each host has; unlimited by default")
     memory: str | None = Field(None, description="memory that each host has, as `2g`; unlimited by default")
+
+    @model_validator(mode="after")
+    def _can_be_read(self) -> EmulatedOptions:
+        try:
+            self.request()
+        except BadRequest as error:
+            raise ValueError(str(error).removeprefix("--on emulated: ")) from None
+        return self
 
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from velodrome.errors import VelodromeError
 #: Starting Ray takes seconds on an idle machine.
 START_SECONDS = 120.0
 _END_SECONDS = 30.0
+#: For a driver that still waits for a cluster of others: it has nothing there to give back.
+_ABANDON_SECONDS = 1.0
 #: Ray gives up after 30 s by itself, which a busy machine may need; and it must not report to anybody.
 _SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -37,6 +39,7 @@ class RayDriver:
         #: Where the answer to a request goes, by its number; None when there will be no more answers.
         self._answers: dict[int, queue.Queue[Header | None]] = {}
         self._ended = False
+        self._end_seconds = _END_SECONDS
         self._streams: dict[str, queue.Queue[bytes]] = {}
         self.reasons: dict[str, str] = {}
         self._errors: list[str] = []
@@ -59,6 +62,13 @@ class RayDriver:
         if answer.get("error"):
             raise VelodromeError(f"Ray: {answer['error']}")
         return answer
+
+    def connect(self, address: str | None) -> dict[str, dict[str, Any]]:
+        """Join the cluster at an address, or start one on this machine; its nodes by name."""
+        self._end_seconds = _ABANDON_SECONDS if address else _END_SECONDS
+        nodes: dict[str, dict[str, Any]] = self.ask("connect", START_SECONDS, address=address)["nodes"]
+        self._end_seconds = _END_SECONDS
+        return nodes
 
     def open(self, place: str, words: list[str], runtime_env: Mapping[str, Any]) -> RayChannel:
         """Start an agent at a place that was reserved; the stream to it."""
@@ -84,7 +94,7 @@ class RayDriver:
         with suppress(OSError):
             self._popen.stdin.close()
         try:
-            self._popen.wait(_END_SECONDS)
+            self._popen.wait(self._end_seconds)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait()

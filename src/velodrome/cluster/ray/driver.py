@@ -20,11 +20,12 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from velodrome.cluster.ray.reach import token_refused, unanswered
 from velodrome.cluster.remote.agent.frames import Decoder, Header, encode
 
 _CHUNK = 1 << 16
-#: Requests that wait for an actor; those of several actors are served at the same time.
-_SLOW = ("open", "close")
+#: Requests that wait for an actor or for resources; meanwhile others are served, and the end of the input is noticed.
+_SLOW = ("open", "close", "reserve")
 
 
 @ray.remote(max_restarts=0, max_concurrency=4)
@@ -118,8 +119,16 @@ class Driver:
             self._send({"is": "answer", "n": number, **(answer or {})})
 
     def _connect(self, address: str | None) -> Header:
-        options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level="error", **options)
+        if address and (why := unanswered(address)):
+            return {"error": why}
+        # By default Ray would join a cluster that runs on this machine, or that RAY_ADDRESS names.
+        options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
+        try:
+            ray.init(log_to_driver=False, logging_level="error", **options)
+        except Exception:
+            if address and (why := token_refused(address)):
+                return {"error": why}
+            raise
         alive = [node for node in ray.nodes() if node["Alive"]]
         addresses = [node["NodeManagerAddress"] for node in alive]
         for node in sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):

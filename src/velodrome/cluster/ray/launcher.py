@@ -15,7 +15,7 @@ from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Allocation, Launcher
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
-from velodrome.cluster.ray.client import START_SECONDS, RayChannel, RayDriver
+from velodrome.cluster.ray.client import RayChannel, RayDriver
 from velodrome.cluster.ray.options import RayOptions
 from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.remote.launcher import RemoteLauncher
@@ -61,7 +61,12 @@ class RayLauncher(RemoteLauncher):
     def _connected(self) -> RayDriver:
         if self._driver is None:
             self._driver = RayDriver()
-            found = self._driver.ask("connect", START_SECONDS, address=self.options.address)["nodes"]
+            try:
+                found = self._driver.connect(self.options.address)
+            except VelodromeError:
+                self._driver.close()
+                self._driver = None
+                raise
             wanted = self.options.resources
             self._nodes = {name: node for name, node in found.items()
                            if all(node["resources"].get(one, 0) >= amount for one, amount in wanted.items())
@@ -141,10 +146,10 @@ class RayLauncher(RemoteLauncher):
             for link in links:
                 pool.submit(link.close)
         self._others.clear()
-        self._reserved.clear()
-        if self._driver is not None:
+        if self._reserved and self._driver is not None:
             with suppress(VelodromeError):
                 self._driver.ask("release", _RELEASE_SECONDS)
+        self._reserved.clear()
 
     def _bundle(self, host: str, count: int = 1) -> dict[str, float]:
         """What one of so many processes on a node reserves: by default its share of the node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from velodrome.cluster.remote.options import RemoteOptions
 
@@ -29,6 +29,16 @@ class RayOptions(RemoteOptions):
         default_factory=dict, description="Ray's runtime environment of the processes, such as {pip: [velodrome]}"
     )
     reserve_timeout: float = Field(60.0, gt=0, description="seconds to wait until the resources are free")
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        if address is None or address == "auto" or "://" in address:
+            return address
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port[:6]) < 65_536:
+            raise ValueError("write it as HOST:PORT, such as 10.0.0.5:6379, or auto")
+        return address
 
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:

@@ -124,7 +124,11 @@ class RemoteLauncher(ABC):
 
     def examine(self, job: Job, *, measure: bool = False) -> tuple[list[Finding], list[dict[str, Any]]]:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
-        found = self._unreachable(self.hosts())
+        try:
+            hosts = self.hosts()
+        except VelodromeError as error:  # of a cluster whose hosts only its own head knows
+            return [Finding("error", "reachable", None, str(error))], []
+        found = self._unreachable(hosts)
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
             return found, []
