@@ -44,6 +44,8 @@ class TorchLearner(Learner):
     _collected: dict[str, torch.Tensor] | None = None
     #: Whether forward passes wait for one another, so that every process must make as many.
     forward_together = False
+    #: What the losses of the last batch that came one per example were multiplied by, and for which batches it is.
+    _last_factors: tuple[tuple[float, int, torch.dtype], torch.Tensor] | None = None
 
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
         self._context, self._network, self._transport, self._device = context, network, transport, device
@@ -152,12 +154,20 @@ class TorchLearner(Learner):
         return divisions(self._context.job, self._context.data, self._network, workers, inspection.layers)
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
-        """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
-        all processes."""
-        scaled = None if loss is None else loss * (self.loss_factor / batch)
+        """Make one step by the loss of this process's examples (None if it has none), their sum or one value each, in a
+        batch of so many over all processes."""
+        factor = self.loss_factor / batch
+        scaled = None if loss is None else torch.dot(loss, self._factors(loss, factor)) if loss.ndim else loss * factor
         if self._accumulate > 1 and self._add(scaled):
             return
         self._update(self._gradients(scaled))
+
+    def _factors(self, losses: torch.Tensor, factor: float) -> torch.Tensor:
+        """The factor for each of the losses: multiplying by them adds up as well."""
+        last = self._last_factors
+        if last is None or last[0] != (factor, len(losses), losses.dtype):
+            last = self._last_factors = (factor, len(losses), losses.dtype), torch.full_like(losses, factor)
+        return last[1]
 
     def _update(self, gradients: Gradients) -> None:
         """Change the weights by the gradients of a step."""

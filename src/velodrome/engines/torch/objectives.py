@@ -169,6 +169,8 @@ class OwnObjective(Objective):
         super().__init__()
         self._task = task
         self._called = False
+        #: Whether `loss` adds up the values of a batch, where the user returns one per example.
+        self.adds_up = True
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         if not self._task.has_counts:
@@ -187,7 +189,7 @@ class OwnObjective(Objective):
                 "count for another: return the same form for every batch"
             )
         self.by_examples, self._called = by_examples, True
-        return loss
+        return loss.sum() if self.adds_up else loss
 
     def _keep(self, model: nn.Module, inputs: Any, outputs: Any) -> None:
         self.outputs = outputs

@@ -16,7 +16,7 @@ _FORMS = "return one value per example, or a sum and the count that it is a sum 
 
 
 def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor, float, bool]:
-    """The summed loss, what it is a sum over, and whether that is the number of examples."""
+    """The loss, one value or one per example, what its sum is over, and whether that is the number of examples."""
     if not isinstance(returned, torch.Tensor):
         if not isinstance(returned, tuple | list) or len(returned) != 2:
             raise BadRequest(f"--task {task!r}: loss() returned {_described(returned)}: {_FORMS}")
@@ -29,7 +29,7 @@ def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor,
         raise BadRequest(
             f"--task {task!r}: loss() returned {_described(returned)} for {size} examples: {_FORMS}"
         )
-    return returned.sum(), size, True
+    return returned, size, True
 
 
 def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tensor | float]:

@@ -16,7 +16,7 @@ from velodrome.engines.torch.array_feed import Feed, feed_of
 from velodrome.engines.torch.array_network import arguments_of, build, columns_of, input_shape_of
 from velodrome.engines.torch.model_file import load
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.objectives import ObjectiveModule, OutputObjective
+from velodrome.engines.torch.objectives import ObjectiveModule, OutputObjective, OwnObjective
 from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
 from velodrome.engines.torch.tasks.classification import EVALUATION_BATCH, MAX_CONFUSION_CLASSES
@@ -79,6 +79,15 @@ class ArrayTask(TorchTask):
         return int(self._batches[step])
 
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
+        if not isinstance(self._objective, OwnObjective):
+            return self._steps(first, last, stepper)
+        self._objective.adds_up = False  # the learner does, together with its scaling
+        try:
+            return self._steps(first, last, stepper)
+        finally:
+            self._objective.adds_up = True
+
+    def _steps(self, first: int, last: int, stepper: Stepper) -> Counts:
         objective, forward, tally = self._objective, stepper.forward, Tally(self._objective)
         by_examples, counts_first = objective.by_examples, not objective.changes_tensors
         for step in range(first, last):
@@ -181,7 +190,8 @@ class Tally:
 
     def counts(self, names: Sequence[str]) -> Counts:
         self._flush()
-        loss = float(torch.stack(self._losses).sum(dtype=torch.float64)) if self._losses else 0.0
+        joined = torch.cat if self._losses and self._losses[0].ndim else torch.stack
+        loss = float(joined(self._losses).sum(dtype=torch.float64)) if self._losses else 0.0
         sums = [_added(values) for values in zip(*self._sums, strict=True)] if self._sums else [0.0] * len(names)
         own = {name: int(value) if value.is_integer() else value for name, value in zip(names, sums, strict=True)}
         return Counts(round(self._total), loss, own)

@@ -27,8 +27,8 @@ class Stepper(Protocol):
     forward: nn.Module
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
-        """Make one step by the summed loss of this process's examples (None if it has none) in a batch of so many over
-        all processes."""
+        """Make one step by the loss of this process's examples (None if it has none), their sum or one value each, in a
+        batch of so many over all processes."""
 
     def sum(self, number: float) -> float:
         """The sum of a number over all processes, in each of them."""
