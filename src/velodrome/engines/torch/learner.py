@@ -162,6 +162,10 @@ class TorchLearner(Learner):
             return
         self._update(self._gradients(scaled))
 
+    def idle_loss(self) -> torch.Tensor | None:
+        """What a process without examples makes its step by; None if it need not compute."""
+        return None
+
     def _factors(self, losses: torch.Tensor, factor: float) -> torch.Tensor:
         """The factor for each of the losses: multiplying by them adds up as well."""
         last = self._last_factors

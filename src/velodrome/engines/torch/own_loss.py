@@ -23,7 +23,7 @@ def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor,
         loss, count = returned
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise BadRequest(f"--task {task!r}: loss() returned {_described(loss)} as its sum: {_FORMS}")
-        return loss.reshape(()), _number(task, "the count of loss()", count), False
+        return loss.reshape(()) if loss.ndim else loss, _number(task, "the count of loss()", count), False
     size = len(batch)
     if returned.ndim != 1 or len(returned) != size:
         raise BadRequest(

@@ -53,9 +53,9 @@ class TogetherLearner(TorchLearner):
             self._last = inputs
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
-        super().step(self._idle_loss() if loss is None else loss, batch)
+        super().step(self.idle_loss() if loss is None else loss, batch)
 
-    def _idle_loss(self) -> torch.Tensor:
+    def idle_loss(self) -> torch.Tensor:
         """The loss of a process without examples: it computes with those of its last step, for nothing."""
         if not self._last:
             raise BadRequest(

@@ -81,7 +81,8 @@ class ArrayTask(TorchTask):
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         if not isinstance(self._objective, OwnObjective):
             return self._steps(first, last, stepper)
-        self._objective.adds_up = False  # the learner does, together with its scaling
+        # The learner does it together with its scaling. FSDP does not like modules that return views of tensors.
+        self._objective.adds_up = self._replica.together
         try:
             return self._steps(first, last, stepper)
         finally:
@@ -93,7 +94,8 @@ class ArrayTask(TorchTask):
         for step in range(first, last):
             low, high = self._offsets[step], self._offsets[step + 1]
             if low == high:
-                stepper.step(None, self._batches[step] if by_examples else stepper.sum(0) or 1)
+                idle = stepper.idle_loss()  # where forward passes wait for one another, the sum comes after them
+                stepper.step(idle, self._batches[step] if by_examples else stepper.sum(0) or 1)
                 continue
             batch = self._train.batch(low, high)
             loss = forward(batch.inputs, batch.targets)

@@ -30,6 +30,9 @@ class Stepper(Protocol):
         """Make one step by the loss of this process's examples (None if it has none), their sum or one value each, in a
         batch of so many over all processes."""
 
+    def idle_loss(self) -> torch.Tensor | None:
+        """What a process without examples makes its step by; None if it need not compute."""
+
     def sum(self, number: float) -> float:
         """The sum of a number over all processes, in each of them."""
 
