@@ -72,7 +72,6 @@ def test_the_chances_of_what_may_follow_a_word_add_up_to_one():
         assert sum(float(bigram_chances(train, pair, 13)[0]) for pair in pairs) == pytest.approx(1.0)
 
 
-@pytest.mark.skipif(not RECORDED.exists(), reason="nothing is recorded")
 def test_the_recorded_language_model_is_better_than_both_baselines_of_its_text():
     from ngrams import baselines
 

@@ -81,7 +81,7 @@ class ArrayTask(TorchTask):
     def train(self, first: int, last: int, stepper: Stepper) -> Counts:
         if not isinstance(self._objective, OwnObjective):
             return self._steps(first, last, stepper)
-        # The learner does it together with its scaling. FSDP does not like modules that return views of tensors.
+        # The learner adds up and scales in one operation. FSDP warns of modules that return views, which losses may be.
         self._objective.adds_up = self._replica.together
         try:
             return self._steps(first, last, stepper)
