@@ -309,6 +309,31 @@ def test_a_machine_that_is_always_busy_repeats_only_a_few_runs(runs: Path, machi
     assert notes[-1] == "other programs keep this machine busy: disturbed runs are no longer repeated"
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["Ctrl-C", "kill -9"])
+def test_a_run_whose_repetition_is_interrupted_still_counts(runs: Path, machine: Machine, killed: bool) -> None:
+    folder, entries = fixed(runs, 1)
+    busy = entries[0].name
+
+    def disturb(name: str, attempt: int) -> dict[str, Any]:
+        if attempt == 2:
+            raise KeyboardInterrupt
+        return loaded(1.0 if name == busy else 0.0)
+
+    machine.disturb = disturb
+    with pytest.raises(KeyboardInterrupt):
+        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    assert load_race(runs, "first").aside == 0
+    if killed:
+        # A controller that is killed leaves the finished attempt archived, beside a run without a result or none.
+        (folder.path / busy).rename(folder.path / f"{busy}.attempt-1")
+        folder.store.create(busy, entries[0].job).close()
+    machine.disturb = lambda name, attempt: loaded(0.0)
+    results = run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    assert [result["status"] for result in results] == ["finished"] * 4
+    assert results[0]["hosts"][0]["cpu"]["foreign"] == 1.0
+    assert machine.ran.count(busy) == 2
+
+
 def test_a_stored_race_is_judged_by_what_it_was_asked_for(runs: Path, machine: Machine) -> None:
     machine.speed = lambda job: 2000.0 if job.strategy != "single" else 100.0
     run(runs, asked(tolerance="20%", objective="throughput"))

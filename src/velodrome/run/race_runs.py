@@ -16,6 +16,7 @@ from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
+from velodrome.events.problems import result_problems
 from velodrome.offers.registry import engine_of
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
@@ -53,6 +54,7 @@ class RaceRuns:
         self._watch: Watch = lambda entry, listener: listener
         self._vain = 0
         #: Results by the name of the job; failed ones of this session too.
+        _bring_back_finished(folder)
         self.results: dict[str, Result] = folder.finished()
         #: Seconds that each attempt of this session took, by the name of the job.
         self.seconds: dict[str, float] = {}
@@ -148,7 +150,11 @@ class RaceRuns:
             return
         before = self.results[entry.name]
         self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} meanwhile")
-        self._attempt(entry)
+        try:
+            self._attempt(entry)
+        except BaseException:
+            _bring_back_finished(self._folder)
+            raise
         after = self.results[entry.name]
         if after["status"] == "finished" and not is_loaded(after):
             self._vain = 0
@@ -221,11 +227,24 @@ def _free(path: Path) -> Path:
 
 
 def _swap(path: Path) -> None:
-    """Archive a run and bring back the attempt that was archived before it."""
-    free = _free(path)
-    before = path.with_name(f"{path.name}{ASIDE}{int(free.name.rpartition(ASIDE)[2]) - 1}")
-    path.rename(free)
+    """Bring back the attempt that was archived last; the run that takes its place, if there is one, is archived."""
+    before, free = attempts_of(path)[-1].path, _free(path)
+    if path.exists():
+        path.rename(free)
     before.rename(path)
+    if free.exists():
+        free.rename(before)
+
+
+def _bring_back_finished(folder: RaceFolder) -> None:
+    """Let finished attempts count again whose repetition was interrupted, by Ctrl-C or with its controller."""
+    finished = folder.finished()
+    for name in {path.name.partition(ASIDE)[0] for path in folder.path.glob(f"*{ASIDE}*")} - finished.keys():
+        path = folder.path / name
+        last = attempts_of(path)[-1:]
+        result = last[0].result() if last else None
+        if result is not None and result["status"] == "finished" and not result_problems(result):
+            _swap(path)
 
 
 def attempts_of(path: Path) -> list[RunFolder]:
