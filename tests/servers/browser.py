@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from debian import install
+
 AXE = "axe-core@4.14.0"
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "browser"
 _PACKAGES = ("chromium", "chromium-driver")
@@ -42,10 +44,7 @@ def unavailable() -> str:
 def prepare() -> None:
     """Install what is missing. Needs the network, and root to install Debian's packages."""
     if unavailable():
-        install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *_PACKAGES]
-        if subprocess.run(install, stdout=subprocess.DEVNULL, timeout=600, check=False).returncode:
-            subprocess.run(["apt-get", "update", "-q"], stdout=subprocess.DEVNULL, timeout=300, check=True)
-            subprocess.run(install, stdout=subprocess.DEVNULL, timeout=600, check=True)
+        install(_PACKAGES)
     if not axe_file().exists():
         HOME.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:

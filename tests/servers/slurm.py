@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import debian
+
 TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 _CONTROLLER = "10.78.0.1"
 _START_SECONDS = 60.0
@@ -241,9 +243,7 @@ def install() -> None:
     """Install Debian's packages, unless they are there."""
     if "Linux and root" in missing() or not missing():
         return
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "install", "-y", "-q", "slurm-wlm", "munge"], check=True, env=environment, timeout=900,
-                   stdout=subprocess.DEVNULL)
+    debian.install(("slurm-wlm", "munge"))
 
 
 def main(words: Sequence[str]) -> None:

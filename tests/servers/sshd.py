@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
+from debian import install
 
 from velodrome.cluster.emulated.node import Node
 from velodrome.cluster.emulated.nodes import Network, missing_tools
@@ -24,7 +25,6 @@ from velodrome.cluster.emulated.request import EmulatedCluster
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 _PACKAGES = ("openssh-server", "openssh-client")
-_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 def unavailable() -> str:
@@ -38,20 +38,8 @@ def unavailable() -> str:
 
 def prepare() -> None:
     """Install what is missing, and start no service."""
-    if Path(SSHD).exists():
-        return
-    quiet = not _POLICY.exists()
-    if quiet:
-        _POLICY.write_text("#!/bin/sh\nexit 101\n")
-        _POLICY.chmod(0o755)
-    try:
-        install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *_PACKAGES]
-        if subprocess.run(install, stdout=subprocess.DEVNULL, timeout=300, check=False).returncode:
-            subprocess.run(["apt-get", "update", "-q"], stdout=subprocess.DEVNULL, timeout=300, check=True)
-            subprocess.run(install, stdout=subprocess.DEVNULL, timeout=300, check=True)
-    finally:
-        if quiet:
-            _POLICY.unlink()
+    if not Path(SSHD).exists():
+        install(_PACKAGES)
 
 
 class Hosts:
