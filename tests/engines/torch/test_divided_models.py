@@ -154,6 +154,9 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
 @pytest.mark.parametrize(("fields", "words"), [
     ({"strategy": "pipeline", "model": "linear"}, "a layer with weights, and model 'linear' has 1; use fewer"),
     ({"strategy": "pipeline", "model": "torch_nets:odd"}, "is no nn.Sequential"),
+    ({"strategy": "pipeline", "model": "torch_nets:scaled"}, "has a forward or hooks of its own"),
+    ({"strategy": "pipeline", "model": "torch_nets:sharing"}, "layers '3' and '5' of model 'torch_nets:sharing' share"),
+    ({"strategy": "tensor", "model": "torch_nets:scaled"}, "has no dense layers that 2 workers can divide evenly"),
     ({"strategy": "pipeline", "model": "torch_nets:softmax"}, "must return logits"),
     ({"strategy": "pipeline", "model": "torch_nets:staged", "workers": 3}, "use 2 workers, or change them"),
     ({"strategy": "tensor", "model": "linear", "workers": 3}, "no dense layers that 3 workers can divide evenly"),
@@ -239,6 +242,14 @@ def test_batch_statistics_are_those_of_the_micro_batches(single, data, tmp_path)
     assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
 
 
+@pytest.mark.parametrize(("model", "strategy"), [
+    ("repeating", "pipeline"), ("repeating", "tensor"), ("normalising_twice", "tensor"), ("sharing", "tensor"),
+])
+def test_layers_that_are_called_several_times_compute_the_same(single, data, tmp_path, model, strategy):
+    wanted = job(model=f"torch_nets:{model}", steps=8)
+    check_same(run(with_workers(wanted, strategy, 2), data, tmp_path), single(wanted), 1e-9)
+
+
 def test_a_model_says_where_its_stages_begin(single, data, tmp_path):
     wanted = job(model="torch_nets:staged", steps=8)
     ran = run(with_workers(wanted, "pipeline", 2), data, tmp_path)
@@ -268,6 +279,54 @@ def test_plans_follow_from_chains_of_dense_layers():
         "softmax": "gather", "embedding": "row", "lstm": "units"}
     assert plan_of(torch_zoo.build_text("lstm-small", 51), 2) == {"lstm": "units"}
     assert "lstm" not in plan_of(torch_zoo.build_text("lstm-small", 51), 3), "200 units"
+
+
+@pytest.mark.unit
+def test_plans_and_stages_of_the_wrong_kind_are_refused():
+    from velodrome.engines.torch.stages import given_starts
+    from velodrome.engines.torch.tensor import plan_of
+    from velodrome.errors import UsersCodeFailed
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8))
+    model.stage_starts, model.tensor_plan = 3, ["0"]
+    with pytest.raises(UsersCodeFailed, match="3 is no list of layers"):
+        given_starts("mine", model)
+    with pytest.raises(UsersCodeFailed, match=r"\['0'\] is no dictionary"):
+        plan_of(model, 2)
+    model.stage_starts = [3]
+    assert given_starts("mine", model) == ["3"]
+
+
+@pytest.mark.unit
+def test_only_layers_of_which_all_is_known_are_planned():
+    from torch.nn.utils.parametrizations import weight_norm
+
+    from velodrome.engines.torch.tensor import plan_of
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, inputs):
+            return 2 * super().forward(inputs)
+
+    class Centred(torch.nn.Identity):
+        def forward(self, inputs):
+            return inputs - inputs.mean(1, keepdim=True)
+
+    def chain(*layers):
+        return torch.nn.Sequential(torch.nn.Linear(4, 8), *layers, torch.nn.Linear(8, 3))
+
+    act = torch.nn.ReLU()
+    assert plan_of(chain(act, torch.nn.Linear(8, 8), act), 2) == {"0": "column", "2": "row"}
+    assert plan_of(chain(act), 2) == {"0": "column", "2": "row"}
+    assert plan_of(chain(Centred()), 2) == {}
+    assert plan_of(chain(Doubled(8, 8)), 2) == {}
+    assert plan_of(chain(weight_norm(torch.nn.Linear(8, 8))), 2) == {}
+    tied = chain(act)
+    tied[0].weight = torch.nn.Parameter(torch.zeros(8, 8))
+    tied[2] = torch.nn.Linear(8, 8)
+    tied[2].weight = tied[0].weight
+    assert plan_of(tied, 2) == {}
+    block = chain(act)
+    assert plan_of(torch.nn.ModuleList([block, block]), 2) == {"0.0": "column", "0.2": "row"}
 
 
 @pytest.mark.parametrize(("strategy", "mesh", "workers"), [

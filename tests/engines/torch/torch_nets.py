@@ -72,6 +72,42 @@ def convolved(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
 
 
+def repeating(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same activation in three places, as many people write it."""
+    channels, height, width = input_shape
+    act = nn.Tanh()
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 16), act, nn.Linear(16, 12), act,
+                         nn.Linear(12, 8), act, nn.Linear(8, classes))
+
+
+def normalising_twice(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same softmax behind two layers: it needs all numbers of an example."""
+    channels, height, width = input_shape
+    act = nn.Softmax(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 16), act, nn.Linear(16, 12), act,
+                         nn.Linear(12, classes))
+
+
+def sharing(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same layer twice."""
+    channels, height, width = input_shape
+    twice = nn.Linear(16, 16)
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 16), nn.Tanh(), twice, nn.Tanh(), twice,
+                         nn.Tanh(), nn.Linear(16, classes))
+
+
+class Scaled(nn.Sequential):
+    """Layers in a row that are not all it does."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.flatten(1)) * 0.1
+
+
+def scaled(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    channels, height, width = input_shape
+    return Scaled(nn.Linear(channels * height * width, 16), nn.Tanh(), nn.Linear(16, classes))
+
+
 class Odd(nn.Module):
     """A frozen layer, one that nothing uses, one that is used now and then, one rarely, tied weights, and `view`."""
 

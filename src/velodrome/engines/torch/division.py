@@ -11,7 +11,7 @@ from torch import nn
 
 from velodrome.engines.torch.network import Network, dtype_of
 from velodrome.engines.torch.passages import refuse_what_cannot_pass
-from velodrome.engines.torch.stages import chain_of, cuts_of, given_stages, groups_of, owners_of
+from velodrome.engines.torch.stages import chain_of, cuts_of, given_stages, given_starts, groups_of, owners_of
 from velodrome.engines.torch.tensor import checked_plan, plan_of
 from velodrome.errors import VelodromeError
 from velodrome.spec.job import Job
@@ -34,13 +34,14 @@ def divisions(job: Job, data: Any, network: Network, workers: int, layers: Rows)
 def _pipeline(job: Job, data: Any, network: Network, workers: int, layers: Rows) -> tuple[int, str]:
     refuse_what_cannot_pass(job, data, network)
     chain = chain_of(job.model, network.model)
-    given, groups = getattr(network.model, "stage_starts", None), groups_of(job.model, chain, workers)
+    known = {layer: name for name, layer in network.model.named_children()}  # one that is called twice has one name
+    given, groups = given_starts(job.model, network.model), groups_of(job.model, chain, workers)
     if given is not None:
-        owners = given_stages(job.model, chain, [str(name) for name in given], workers)
+        owners = given_stages(job.model, chain, given, workers)
     else:
-        seconds = [sum(row.get("seconds", 0.0) for row in _within(name, layers)) for name, _ in chain]
+        seconds = [sum(row.get("seconds", 0.0) for row in _within(known[layer], layers)) for _, layer in chain]
         owners = owners_of(groups, cuts_of([sum(seconds[each] for each in group) for group in groups], workers))
-    last = {owner: name for (name, _), owner in zip(chain, owners, strict=True)}
+    last = {owner: name for (name, layer), owner in zip(chain, owners, strict=True) if known[layer] == name}
     sizes = [_size(_within(last[stage], layers)[-1], job) for stage in range(workers - 1)]
     # A stage sends what it computes to the next one, and the gradient of what it got to the one before.
     sent = max((left + right for left, right in zip([0, *sizes], [*sizes, 0], strict=True)), default=0)

@@ -26,7 +26,16 @@ from velodrome.engines.torch.process_group import (
     translate_errors_of_collectives,
     translate_peer_errors,
 )
-from velodrome.engines.torch.stages import Stage, chain_of, cuts_of, given_stages, groups_of, owners_of, seconds_of
+from velodrome.engines.torch.stages import (
+    Stage,
+    chain_of,
+    cuts_of,
+    given_stages,
+    given_starts,
+    groups_of,
+    owners_of,
+    seconds_of,
+)
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import Part, State
@@ -84,10 +93,10 @@ class PipelineLearner(TorchLearner):
         """The stage of every layer: as the model says, or as rank 0 finds it out; a resumed run keeps its stages."""
         context, size, names = self._context, self._transport.size, [name for name, _ in layers]
         groups = groups_of(context.job.model, layers, size)
-        given = getattr(self._model, "stage_starts", None)
+        given = given_starts(context.job.model, self._model)
         stages = np.zeros(len(layers), np.int64)
         if given is not None:
-            stages[:] = given_stages(context.job.model, layers, [str(name) for name in given], size)
+            stages[:] = given_stages(context.job.model, layers, given, size)
         elif self._is_first:
             before = checkpoint.latest(context.folder) if context.resume else None
             kept = before.state.get("stages") if before is not None else None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, UsersCodeFailed
 
 
 class _Contiguous(torch.autograd.Function):
@@ -51,13 +51,35 @@ class Stage(nn.Sequential):
 
 
 def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers of a model that are called one after another, with their names, or `BadRequest`."""
-    if isinstance(model, nn.Sequential):
-        return list(model.named_children())
-    raise BadRequest(
-        f"--strategy pipeline: model {name!r} is no nn.Sequential, whose layers follow one another; build it as one, "
-        "or choose another strategy"
-    )
+    """The layers of a model that are called one after another, with their names, or `BadRequest`.
+
+    A layer without tensors, such as an activation, may be in it several times.
+    """
+    if not isinstance(model, nn.Sequential):
+        raise BadRequest(
+            f"--strategy pipeline: model {name!r} is no nn.Sequential, whose layers follow one another; build it as "
+            "one, or choose another strategy"
+        )
+    if not is_plain_chain(model) or model._forward_hooks or model._forward_pre_hooks:
+        raise BadRequest(
+            f"--strategy pipeline: model {name!r} has a forward or hooks of its own, which no stage would call; make "
+            "them layers of its nn.Sequential, or choose another strategy"
+        )
+    layers = [(key, layer) for key, layer in model._modules.items() if layer is not None]
+    owners: dict[int, str] = {}
+    for key, layer in layers:
+        for tensor in {id(each) for each in (*layer.parameters(), *layer.buffers())}:
+            if (other := owners.setdefault(tensor, key)) != key:
+                raise BadRequest(
+                    f"--strategy pipeline: layers {other!r} and {key!r} of model {name!r} share weights, and their "
+                    "stages would each have their own; choose another strategy"
+                )
+    return layers
+
+
+def is_plain_chain(module: nn.Module) -> bool:
+    """Whether a module calls its layers one after another and does nothing else."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
 def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -> list[list[int]]:
@@ -121,6 +143,16 @@ def owners_of(groups: Sequence[Sequence[int]], cuts: Sequence[int]) -> list[int]
     stages = [stage for stage, (low, high) in enumerate(pairwise(cuts)) for _ in range(low, high)]
     owner = {number: stage for group, stage in zip(groups, stages, strict=True) for number in group}
     return [owner[number] for number in range(len(owner))]
+
+
+def given_starts(name: str, model: nn.Module) -> list[str] | None:
+    """The `stage_starts` of a model: the names of the layers that begin the second and later stages."""
+    given = getattr(model, "stage_starts", None)
+    if given is not None and not isinstance(given, list | tuple):
+        raise UsersCodeFailed(
+            f"stage_starts of model {name!r}: {given!r} is no list of layers; write them as ['3'], for example"
+        )
+    return None if given is None else [str(each) for each in given]
 
 
 def given_stages(name: str, layers: Sequence[tuple[str, nn.Module]], starts: Sequence[str], stages: int) -> list[int]:

@@ -6,8 +6,10 @@ Of two dense layers that follow one another, the first is divided by its outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as distributed
@@ -15,12 +17,14 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.nn.utils.parametrize import is_parametrized
 
 from velodrome.engines.torch.divided import DividedLearner
 from velodrome.engines.torch.divided_lstm import divide_lstm
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
 from velodrome.engines.torch.sharding import local, pieced
+from velodrome.engines.torch.stages import is_plain_chain
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
 from velodrome.models.torch_zoo import LanguageModel
@@ -41,17 +45,22 @@ def plan_of(model: nn.Module, size: int) -> dict[str, str]:
     chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM."""
     given = getattr(model, "tensor_plan", None)
     if given is not None:
-        return dict(given() if callable(given) else given)
+        given = given() if callable(given) else given
+        if not isinstance(given, Mapping):
+            raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is no dictionary of layers and styles; write "
+                                  "it as {'first': 'column', 'second': 'row'}, for example")
+        return dict(given)
     found: dict[str, str] = {}
+    several = _used_several_times(model)
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        if isinstance(module, nn.Sequential):
-            found |= {prefix + key: style for key, style in _chained(module, size)}
+        if is_plain_chain(module):
+            found |= {prefix + key: style for key, style in _chained(module, size, several)}
         elif isinstance(module, Block):
             found |= {prefix + key: style for key, style in _of_block(module, size).items()}
     last = _last_dense(model)
-    if last is not None and last not in found and _divides(model.get_submodule(last), size):
-        found[last] = "gather"
+    if last is not None and last not in found and _divides(dense := model.get_submodule(last), size):
+        found |= {} if dense in several else {last: "gather"}
     embedding = dict(model.named_children()).get("embedding")  # of the zoo's language model, used by calls alone
     if last == "softmax" and isinstance(embedding, nn.Embedding) and embedding.num_embeddings % size == 0:
         found["embedding"] = "row"
@@ -73,27 +82,41 @@ def order_of_heads(heads: int, width: int, size: int) -> torch.Tensor:
 
 
 def _divides(layer: nn.Module, size: int) -> bool:
-    return isinstance(layer, nn.Linear) and layer.out_features % size == 0
+    return _is_plain_dense(layer) and layer.out_features % size == 0
 
 
-def _chained(chain: nn.Sequential, size: int) -> Iterator[tuple[str, str]]:
+def _is_plain_dense(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
+    """Whether a layer computes what `nn.Linear` does, and from its own weights."""
+    return (isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+            and not is_parametrized(layer) and not layer._forward_pre_hooks and not layer._forward_hooks)
+
+
+def _used_several_times(model: nn.Module) -> set[nn.Module]:
+    """Layers that are in several places, or whose weights are: what is right in one place may be wrong in another."""
+    places = Counter(child for parent in model.modules() for child in parent._modules.values())
+    owners = Counter(weight for module in model.modules() for weight in module.parameters(recurse=False))
+    return {module for module in model.modules()
+            if places[module] > 1 or any(owners[weight] > 1 for weight in module.parameters(recurse=False))}
+
+
+def _chained(chain: nn.Module, size: int, several: AbstractSet[nn.Module]) -> Iterator[tuple[str, str]]:
     """Pairs of dense layers with nothing but elementwise layers between them."""
     first: str | None = None
-    for name, layer in chain.named_children():
-        if isinstance(layer, nn.Linear):
+    for name, layer in chain._modules.items():
+        if _is_plain_dense(layer) and layer not in several:
             if first is not None:
                 yield from ((first, "column"), (name, "row"))
                 first = None
             elif _divides(layer, size):
                 first = name
-        elif not isinstance(layer, _ELEMENTWISE):
+        elif type(layer) not in _ELEMENTWISE:
             first = None
 
 
 def _last_dense(model: nn.Module) -> str | None:
     """The last layer of a model, if it is dense: its outputs can be gathered."""
-    if isinstance(model, nn.Sequential):
-        names = [name for name, layer in model.named_children() if not isinstance(layer, _ELEMENTWISE)]
+    if is_plain_chain(model):
+        names = [name for name, layer in model._modules.items() if type(layer) not in _ELEMENTWISE]
         return names[-1] if names and isinstance(model.get_submodule(names[-1]), nn.Linear) else None
     softmax = dict(model.named_children()).get("softmax")  # of the zoo's language model
     return "softmax" if isinstance(softmax, nn.Linear) else None
