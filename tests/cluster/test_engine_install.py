@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 
 from velodrome.api.engines import install_engine, list_engines, remove_engine
-from velodrome.cluster import engine_install, environment_record, environments
+from velodrome.cluster import engine_install, environment_record, environments, install_steps
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.offers import registry
+from velodrome.variables import TOKEN
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "servers")]
@@ -38,6 +41,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_FIND_LINKS", str(old_environment._wheels()))
     yield tmp_path / "mxnet"
     environments.forget()
+
+
+def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
 
 
 needs_packages = pytest.mark.skipif(bool(old_environment.unavailable()), reason=old_environment.unavailable() or "here")
@@ -66,6 +76,66 @@ def test_an_environment_is_made_kept_repaired_and_removed(home: Path) -> None:
     assert remove_engine("mxnet") is True
     assert not home.exists()
     assert remove_engine("mxnet") is False
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("exec sleep 60", id="silent"),
+        pytest.param("exec sleep 60 > /dev/null 2>&1", id="closes its output"),
+        pytest.param("while :; do echo still busy; sleep 0.05; done", id="prints"),
+    ],
+)
+def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setattr(install_steps, "STEP_SECONDS", 0.6)
+    steps = install_steps.Steps(install_steps._token(tmp_path), lambda phrase: None)
+    began = time.monotonic()
+    with pytest.raises(VelodromeError, match=r"a step took more than 0\.01 minutes: sh -c"):
+        steps.run(["sh", "-c", script])
+    assert time.monotonic() - began < 30
+    assert install_steps.cleaner.marked(steps.token) == []
+
+
+@pytest.mark.integration
+def test_the_last_lines_of_a_step_that_fails_are_the_reason(tmp_path: Path) -> None:
+    said: list[str] = []
+    steps = install_steps.Steps(install_steps._token(tmp_path), said.append)
+    with pytest.raises(VelodromeError, match=r"ended with code 3:\n(line \d+\n){13}line 20\nno end$"):
+        steps.run(["sh", "-c", "echo Downloading a.whl; seq -f 'line %g' 20; printf 'no end'; exit 3"])
+    assert said == ["downloading a.whl"]
+
+
+@pytest.mark.integration
+def test_steps_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from velodrome.cluster import install_steps\n"
+        f"with install_steps.guarded(Path({str(tmp_path)!r}), print) as steps:\n"
+        "    steps.run(['sh', '-c', 'setsid sleep 300 & sleep 300'])"
+    )
+    marked = install_steps.cleaner.marked
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        eventually(lambda: len(marked(install_steps._token(tmp_path))) == 3)
+    finally:
+        process.kill()
+        process.wait()
+    eventually(lambda: not marked(install_steps._token(tmp_path)))
+
+
+@pytest.mark.integration
+def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    (tmp_path / "mxnet").mkdir()
+    left = subprocess.Popen(["sleep", "300"], env={**os.environ, TOKEN: install_steps._token(tmp_path / "mxnet")})
+    try:
+        assert remove_engine("mxnet") is True
+        assert left.wait(1) == -9
+    finally:
+        left.kill()
+        left.wait()
 
 
 @pytest.mark.slow

@@ -8,32 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.cluster import environment_record, environments
+from velodrome.cluster.install_steps import STEP_SECONDS, Progress, Steps, end_leftovers, guarded
 from velodrome.cluster.training_wheel import training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.offers.base import Engine, OwnEnvironment, SourceBuild
 from velodrome.offers.registry import engine, engines, forms
 
-#: Receives what is being done, as a short phrase; called when a step begins and as it proceeds.
-Progress = Callable[[str], None]
-#: A download on a slow line and a build on one core fit.
-STEP_SECONDS = 3600.0
 #: How long a second command waits for the first one that makes the same environment.
 WAIT_SECONDS = 2 * STEP_SECONDS
-_SHOWN_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -105,6 +100,7 @@ def _locked(described: Engine, progress: Progress) -> Iterator[None]:
             raise VelodromeError(f"another command has been installing engine {described.name!r} for "
                                  f"{WAIT_SECONDS / 3600:g} hours: end it, then run {described.install_command} again")
     try:
+        end_leftovers(environments.folder() / described.key)
         yield
     finally:
         lock.release()
@@ -135,26 +131,26 @@ def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Pr
     base = _interpreter(described.name, own)
     before = environment_record.read(home)
     python = home / "bin" / "python"
-    with tempfile.TemporaryDirectory(prefix="velodrome-install-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="velodrome-install-") as scratch, guarded(home, progress) as steps:
         wheel = training_wheel(Path(scratch))
         if before is not None and before.get("requirements") == record["requirements"] and not _missing_modules(
             python, own.modules
         ):
             progress("updating the training side of Velodrome")
             (home / environment_record.FILE).unlink()
-            _pip(python, ["--no-deps", "--force-reinstall", str(wheel)], progress)
+            _pip(python, ["--no-deps", "--force-reinstall", str(wheel)], steps)
         else:
             progress("creating the environment")
             shutil.rmtree(home, ignore_errors=True)
-            _run([str(base), "-m", "venv", str(home)], progress)
+            steps.run([str(base), "-m", "venv", str(home)])
             wanted = Path(scratch) / "requirements.txt"
             wanted.write_text("\n".join(environment_record.requirements(own)) + "\n")
             progress("downloading and installing packages")
-            _pip(python, ["--requirement", str(wanted)], progress)
+            _pip(python, ["--requirement", str(wanted)], steps)
             for build in own.builds:
                 progress(f"building {build.requirement}, which takes about {own.minutes:g} minutes on two cores")
-                _build(python, build, Path(scratch), progress)
-            _pip(python, ["--no-deps", str(wheel)], progress)
+                _build(python, build, Path(scratch), steps)
+            _pip(python, ["--no-deps", str(wheel)], steps)
     progress("checking that it can be imported")
     if missing := _missing_modules(python, own.modules):
         raise VelodromeError(f"engine {described.name!r} was installed into {home}, but {', '.join(missing)} cannot be "
@@ -174,16 +170,16 @@ def _interpreter(name: str, own: OwnEnvironment) -> Path:
                      f"one (on Debian: apt install python{own.pythons[0]}-venv)")
 
 
-def _pip(python: Path, words: Sequence[str], progress: Progress, variables: Mapping[str, str] | None = None) -> None:
+def _pip(python: Path, words: Sequence[str], steps: Steps, variables: Mapping[str, str] | None = None) -> None:
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *words]
-    _run(command, progress, variables)
+    steps.run(command, variables)
 
 
-def _build(python: Path, build: SourceBuild, scratch: Path, progress: Progress) -> None:
+def _build(python: Path, build: SourceBuild, scratch: Path, steps: Steps) -> None:
     variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", **build.variables}
     if build.compiler_options:
         variables["CXX"] = str(_compiler(scratch, build.compiler_options))
-    _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], progress, variables)
+    _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], steps, variables)
 
 
 def _compiler(scratch: Path, replaced: Mapping[str, str]) -> Path:
@@ -197,42 +193,3 @@ def _compiler(scratch: Path, replaced: Mapping[str, str]) -> Path:
                     f'exec {real} "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
-
-
-def _run(words: Sequence[str], progress: Progress, variables: Mapping[str, str] | None = None) -> None:
-    """Run a step; its output becomes progress, and its last lines the reason if it fails."""
-    # Packages of the controller's environment must not be seen by another one.
-    inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    process = subprocess.Popen(
-        words, env={**inherited, **(variables or {})}, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )
-    assert process.stdout is not None
-    lines: list[str] = []
-    deadline = time.monotonic() + STEP_SECONDS
-    try:
-        for line in process.stdout:
-            lines = [*lines[-_SHOWN_LINES:], line.rstrip()]
-            if phrase := _phrase(line):
-                progress(phrase)
-            if time.monotonic() > deadline:
-                raise VelodromeError(f"a step took more than {STEP_SECONDS / 60:g} minutes: {' '.join(words[:5])} …")
-        code = process.wait(60)
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
-        raise
-    if code:
-        shown = "\n".join(lines)
-        raise VelodromeError(f"'{' '.join(words[:5])} …' ended with code {code}:\n{shown}")
-
-
-def _phrase(line: str) -> str:
-    """What a line of pip's output says about its progress; empty if nothing."""
-    found = re.match(r"\s*(Downloading|Building wheel for|Installing collected packages)[: ]*(.*)", line)
-    if found is None:
-        return ""
-    what = found[2].split("/")[-1].split(" (")[0]
-    shown = what if len(what) < 60 else what[:57] + "…"
-    return f"{found[1].lower()} {shown}".replace("installing collected", "installing")
