@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from velodrome.api.engines import install_engine, list_engines, remove_engine
 from velodrome.cluster import engine_install, environment_record, environments, install_steps
+from velodrome.cluster.training_wheel import requirements, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.offers import registry
 from velodrome.variables import TOKEN
@@ -28,11 +32,11 @@ import environment as old_environment  # noqa: E402
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where environments are made: that of MXNet gets one small package, from files that were downloaded before."""
+    """Where environments are made: that of MXNet gets small packages, from files that were downloaded before."""
     engine = registry.engine("mxnet")
     assert engine.own_environment is not None
     small = replace(engine, own_environment=replace(engine.own_environment, modules=("numpy",)))
-    monkeypatch.setattr(environment_record, "requirements", lambda own: [old_environment.NUMPY])
+    monkeypatch.setattr(environment_record, "requirements", lambda own: [old_environment.NUMPY, *requirements()])
     forms = registry.forms
     for module in (engine_install, registry):
         monkeypatch.setattr(module, "forms", lambda name: (small,) if name == "mxnet" else forms(name))
@@ -41,6 +45,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_FIND_LINKS", str(old_environment._wheels()))
     yield tmp_path / "mxnet"
     environments.forget()
+
+
+@pytest.fixture
+def packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The packages of an environment that is complete without pip: it sees ours, and has a copy of the training side.
+    Making it anew is left out."""
+    monkeypatch.setattr(engine_install, "_make", lambda *_: None)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], timeout=280, check=True)
+    (found,) = home.glob("lib/python3*/site-packages")
+    (found / "ours.pth").write_text(f"{Path(psutil.__file__).parents[1]}\n")
+    with zipfile.ZipFile(training_wheel(home)) as wheel:
+        wheel.extractall(found)
+    write_record(home)
+    return found
+
+
+def write_record(home: Path, **other: str) -> None:
+    record = {**environment_record.wanted(registry.engine("mxnet")), **other}
+    (home / environment_record.FILE).write_text(json.dumps(record))
 
 
 def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
@@ -69,6 +92,12 @@ def test_an_environment_is_made_kept_repaired_and_removed(home: Path) -> None:
     python = str(environments.interpreter_of("mxnet"))
     subprocess.run([python, "-c", "import numpy, velodrome.worker.probe"], check=True, timeout=60, cwd="/")
 
+    # Of a damaged training side, only that is installed again.
+    next(home.glob("lib/python3*/site-packages/velodrome/engines/mxnet/worker.py")).unlink()
+    said.clear()
+    assert install_engine("mxnet", said.append)["changed"] is True
+    assert said[0] == "updating the training side of Velodrome"
+
     # Interrupted: without its record it is not used, and made anew.
     (home / environment_record.FILE).unlink()
     assert environments.interpreter_of("mxnet") == Path(sys.executable)
@@ -76,6 +105,41 @@ def test_an_environment_is_made_kept_repaired_and_removed(home: Path) -> None:
     assert remove_engine("mxnet") is True
     assert not home.exists()
     assert remove_engine("mxnet") is False
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param("psutil.py", id="imported at the start"),
+        pytest.param("safetensors.py", id="imported when a model is saved"),
+        pytest.param("velodrome/engines/mxnet/worker.py", id="engine"),
+        pytest.param("velodrome/models/own.py", id="training process"),
+    ],
+)
+def test_everything_that_a_training_process_imports_must_be_intact(
+    packages: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install_engine("mxnet")["changed"] is False
+    digest = engine_install.training_side_digest()
+    monkeypatch.setattr(engine_install, "training_side_digest", lambda root: digest)  # nothing but imports decides
+    (packages / damaged).write_text("raise ImportError('damaged')\n")
+    assert install_engine("mxnet")["changed"] is True
+
+
+@pytest.mark.integration
+def test_a_file_of_the_training_side_that_is_imported_later_must_be_intact(packages: Path) -> None:
+    (packages / "velodrome" / "worker" / "onnx_export.py").unlink()
+    assert install_engine("mxnet")["changed"] is True
+
+
+@pytest.mark.integration
+def test_packages_of_another_environment_do_not_hide_that_some_are_missing(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", (packages / "ours.pth").read_text().strip())
+    (packages / "ours.pth").unlink()
+    assert install_engine("mxnet")["changed"] is True
 
 
 @pytest.mark.integration

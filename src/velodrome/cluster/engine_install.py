@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.cluster import environment_record, environments
-from velodrome.cluster.install_steps import STEP_SECONDS, Progress, Steps, end_leftovers, guarded
-from velodrome.cluster.training_wheel import training_wheel
+from velodrome.cluster.install_steps import STEP_SECONDS, Progress, Steps, end_leftovers, guarded, inherited_variables
+from velodrome.cluster.training_wheel import REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.offers.base import Engine, OwnEnvironment, SourceBuild
@@ -29,6 +29,8 @@ from velodrome.offers.registry import engine, engines, forms
 
 #: How long a second command waits for the first one that makes the same environment.
 WAIT_SECONDS = 2 * STEP_SECONDS
+#: How long importing all that a training process imports may take.
+_IMPORT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -107,22 +109,39 @@ def _locked(described: Engine, progress: Progress) -> Iterator[None]:
 
 
 def _is_complete(home: Path, described: Engine, record: Mapping[str, str]) -> bool:
-    """Whether an environment is what it should be, and its interpreter still starts and finds its packages."""
+    """Whether an environment is what it should be, and its interpreter still starts and imports what it has."""
+    ours = next(home.glob("lib/python3*/site-packages/velodrome"), home)
+    return (
+        environment_record.read(home) == record
+        and training_side_digest(ours) == record["training_side"]
+        and not _missing_modules(home / "bin" / "python", [*_packages(described), *_training_side(described)])
+    )
+
+
+def _packages(described: Engine) -> list[str]:
+    """The modules of the packages in an engine's environment: the framework, and what the training side requires."""
     assert described.own_environment is not None
-    if environment_record.read(home) != record:
-        return False
-    return _missing_modules(home / "bin" / "python", described.own_environment.modules) == []
+    return [*REQUIREMENTS.values(), *described.own_environment.modules]
+
+
+def _training_side(described: Engine) -> list[str]:
+    """The modules of Velodrome that a training process imports."""
+    return ["velodrome.worker.main", described.worker]
 
 
 def _missing_modules(python: Path, modules: Sequence[str]) -> list[str]:
     """Those of the modules that an interpreter cannot import, by importing them; all if it does not start."""
-    program = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    print(name)"
+    program = (
+        "import importlib, sys\nfor name in sys.argv[1:]:\n    try:\n        importlib.import_module(name)\n"
+        "    except Exception:\n        continue\n    print('imported', name, flush=True)"
+    )
     try:
-        done = subprocess.run([str(python), "-c", program, "velodrome.worker.probe", *modules], cwd="/",
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([str(python), "-c", program, *modules], cwd="/", env=inherited_variables(), text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=_IMPORT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return list(modules)
-    return [name for name in modules if name not in done.stdout.split()]
+    lines = done.stdout.splitlines()
+    return [name for name in modules if f"imported {name}" not in lines]
 
 
 def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Progress) -> None:
@@ -134,7 +153,7 @@ def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Pr
     with tempfile.TemporaryDirectory(prefix="velodrome-install-") as scratch, guarded(home, progress) as steps:
         wheel = training_wheel(Path(scratch))
         if before is not None and before.get("requirements") == record["requirements"] and not _missing_modules(
-            python, own.modules
+            python, _packages(described)
         ):
             progress("updating the training side of Velodrome")
             (home / environment_record.FILE).unlink()
@@ -152,7 +171,7 @@ def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Pr
                 _build(python, build, Path(scratch), steps)
             _pip(python, ["--no-deps", str(wheel)], steps)
     progress("checking that it can be imported")
-    if missing := _missing_modules(python, own.modules):
+    if missing := _missing_modules(python, [*_packages(described), *_training_side(described)]):
         raise VelodromeError(f"engine {described.name!r} was installed into {home}, but {', '.join(missing)} cannot be "
                              f"imported there: {python} -c 'import {missing[0]}' shows why")
     write_text(home / environment_record.FILE, json.dumps(dict(record), indent=1) + "\n")
