@@ -18,10 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
-from velodrome.api.engines import install_engine, list_engines, remove_engine
+from velodrome.api.engines import _installation, install_engine, list_engines, remove_engine
 from velodrome.cluster import engine_install, environment_record, environments, install_steps
 from velodrome.cluster.training_wheel import requirements, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.files import FileLock
 from velodrome.offers import registry
 from velodrome.variables import TOKEN
 
@@ -200,6 +201,44 @@ def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_envi
     finally:
         left.kill()
         left.wait()
+
+
+@pytest.mark.unit
+def test_the_second_of_two_removers_says_that_it_waits_and_finds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    (tmp_path / "mxnet").mkdir()
+    first, said = FileLock(tmp_path / ".mxnet.lock"), []
+    assert first.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(remove_engine, "mxnet", said.append)
+        try:
+            eventually(lambda: said)
+            shutil.rmtree(tmp_path / "mxnet")
+        finally:
+            first.release()
+        assert second.result(30) is False
+    assert said == ["waiting for another command that installs or removes it"]
+
+
+@pytest.mark.unit
+def test_an_environment_counts_as_installed_if_it_is_current_and_has_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    python = tmp_path / "mxnet" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+
+    def installed() -> bool:
+        return bool(_installation(registry.engine("mxnet"))["installed"])
+
+    write_record(tmp_path / "mxnet")
+    assert not installed()
+    python.symlink_to(sys.executable)
+    assert installed()
+    write_record(tmp_path / "mxnet", training_side="another")
+    assert not installed()
 
 
 @pytest.mark.slow

@@ -65,14 +65,19 @@ def install(
     return Installed(name, environments.interpreter_of(described.key), changed, time.monotonic() - began)
 
 
-def remove(name: str, *, framework: str | None = None) -> bool:
+def remove(
+    name: str, progress: Progress = lambda phrase: None, *, framework: str | None = None
+) -> bool:
     """Remove the environment of an engine, or those of all its frameworks; whether there was any."""
     removed = False
     for described in forms(name) if framework is None else (engine(name, framework),):
         home = environments.folder() / _described(name, described.framework).key
         if not home.exists():
             continue
-        with _locked(described, lambda phrase: None):
+        with _locked(described, progress):
+            if not home.exists():  # another command was faster
+                continue
+            progress("removing the environment")
             # Without its interpreter it is no environment, even if what follows is interrupted.
             (home / "bin" / "python").unlink(missing_ok=True)
             shutil.rmtree(home)
@@ -97,10 +102,10 @@ def _described(name: str, framework: str | None) -> Engine:
 def _locked(described: Engine, progress: Progress) -> Iterator[None]:
     lock = FileLock(environments.folder() / f".{described.key}.lock", poll_seconds=0.2)
     if not lock.acquire(0.0):
-        progress("waiting for another command that installs it")
+        progress("waiting for another command that installs or removes it")
         if not lock.acquire(WAIT_SECONDS):
-            raise VelodromeError(f"another command has been installing engine {described.name!r} for "
-                                 f"{WAIT_SECONDS / 3600:g} hours: end it, then run {described.install_command} again")
+            raise VelodromeError(f"another command has been installing or removing engine {described.name!r} for "
+                                 f"{WAIT_SECONDS / 3600:g} hours: end it, then run this one again")
     try:
         end_leftovers(environments.folder() / described.key)
         yield

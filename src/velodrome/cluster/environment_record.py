@@ -45,6 +45,11 @@ def read(home: Path) -> dict[str, str] | None:
     return found if isinstance(found, dict) else None
 
 
+def is_current(engine: Engine, home: Path) -> bool:
+    """Whether an environment of this engine and this version of Velodrome is there, with its interpreter."""
+    return (home / "bin" / "python").exists() and read(home) == wanted(engine)
+
+
 def outdated(engine: Engine, home: Path) -> str | None:
     """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
     if engine.own_environment is None or (found := read(home)) is None or found == wanted(engine):
