@@ -6,6 +6,7 @@ The record is written when an environment is complete, so one without it was int
 from __future__ import annotations
 
 import hashlib
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def read(home: Path) -> dict[str, str] | None:
     try:
         found = read_json(home / FILE, _LARGEST)
     except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def parsed(text: str) -> dict[str, str] | None:
+    """The record that another host sent; None if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
