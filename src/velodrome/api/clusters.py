@@ -22,6 +22,7 @@ from velodrome.cluster.registry import (
 from velodrome.cluster.remote import environment
 from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.errors import BadRequest
+from velodrome.offers.registry import all_forms
 from velodrome.offers.registry import engines as known_engines
 
 
@@ -87,23 +88,29 @@ def prepare(
 ) -> dict[str, Any]:
     """Make a Python environment on every host of a cluster, with the versions that are installed here.
 
+    Engines that need an environment of their own are left out: ``to_install`` has the commands that install them, to be
+    run on each host.
+
     Args:
         name: a cluster whose hosts have agents, such as those of ``ssh``.
         engines: engines to install, by default all that are installed here; ``["none"]`` for none.
         wheelhouse: folder with wheels of all packages, for hosts that reach no package index.
     """
     known = [engine.name for engine in known_engines()]
-    chosen = [engine for engine in engines if engine != "none"] if engines is not None else [
-        engine.name for engine in known_engines() if not environments.missing(engine, engine.strategies[0])
-    ]
-    if unknown := [engine for engine in chosen if engine not in known]:
+    if unknown := [engine for engine in engines or () if engine not in (*known, "none")]:
         raise BadRequest(f"--engine {unknown[0]!r} is unknown; choose from {', '.join(known)}")
+    asked = [
+        engine for engine in all_forms()
+        if (engine.name in engines if engines is not None else not environments.missing(engine, engine.strategies[0]))
+    ]
+    chosen = [engine.name for engine in asked if engine.own_environment is None]
+    to_install = [engine.install_command for engine in asked if engine.own_environment is not None]
     with open_launcher(name) as launcher:
         if not isinstance(launcher, RemoteLauncher):
             raise BadRequest(f"cluster {name!r} needs no environment: its processes use this machine's")
         links = launcher.connect(launcher.hosts())
         made = environment.prepare_all([*links.values()], chosen, Path(wheelhouse) if wheelhouse else None)
-    return {"name": name, "hosts": made, "pins": environment.pins(chosen)}
+    return {"name": name, "hosts": made, "pins": environment.pins(chosen), "to_install": to_install}
 
 
 def clean() -> dict[str, Any]:

@@ -50,13 +50,13 @@ def _engine(engine: Engine) -> dict[str, Any]:
 
 
 def _installation(engine: Engine) -> dict[str, Any] | None:
-    """What the engine's own environment takes, and whether it is there; None if it needs none."""
+    """What the engine's own environment takes, and whether it is there for this version; None if it needs none."""
     own = engine.own_environment
     if own is None:
         return None
     return {
         "command": engine.install_command,
-        "installed": environment_record.read(environments.folder() / engine.key) is not None,
+        "installed": environment_record.is_current(engine, environments.folder() / engine.key),
         "download_mb": own.download_mb, "disk_mb": own.disk_mb, "minutes": own.minutes,
     }
 
@@ -70,6 +70,9 @@ def install_engine(
             "changed": installed.changed, "seconds": round(installed.seconds, 1)}
 
 
-def remove_engine(name: str, *, framework: str | None = None) -> bool:
-    """Remove the environment of an engine, by default of all its frameworks; whether there was one."""
-    return engine_install.remove(name, framework=framework)
+def remove_engine(
+    name: str, progress: Callable[[str], None] = lambda phrase: None, *, framework: str | None = None
+) -> bool:
+    """Remove the environment of an engine, by default of all its frameworks; `progress` gets phrases. Whether there was
+    one."""
+    return engine_install.remove(name, progress, framework=framework)

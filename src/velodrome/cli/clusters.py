@@ -133,7 +133,7 @@ def prepare(
     """Make a Python environment on every host of a cluster, with the versions of this machine and Velodrome itself.
 
     An environment that is there with the same versions and unchanged files is left as it is. `velodrome doctor`
-    compares its files with what was installed.
+    compares its files with what was installed. Engines that need an environment of their own are not installed there.
 
     Example: `velodrome clusters prepare lab --wheelhouse wheels`
     """
@@ -147,6 +147,9 @@ def prepare(
         say(f"{host['host']}: {host['python']} {'is new' if host['changed'] else 'is unchanged'}")
     for package, version in found["pins"].items():
         say(f"  {package} {version}")
+    if found["to_install"]:
+        commands = ", ".join(f"`{command}`" for command in found["to_install"])
+        say(f"not prepared, because they need an environment of their own: run {commands} on each host")
 
 
 @app.command("clean")

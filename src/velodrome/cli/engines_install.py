@@ -50,8 +50,10 @@ def remove(name: EngineName, framework: RemovedFramework = None, json: Json = Fa
     Example: `velodrome engines remove mxnet`
     """
     from velodrome.api.engines import remove_engine
+    from velodrome.cli.engines_progress import progress_of
 
-    removed = remove_engine(name, framework=framework)
+    with progress_of(name, quiet=json) as progress:
+        removed = remove_engine(name, progress, framework=framework)
     if json:
         say_json({"engine": name, "removed": removed})
         return

@@ -1,4 +1,4 @@
-"""Shows what an installation is doing: one line that changes on a terminal, a line for each step elsewhere."""
+"""Shows the progress of an installation or a removal: one line that changes on a terminal, a line a step elsewhere."""
 
 from __future__ import annotations
 

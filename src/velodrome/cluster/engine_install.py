@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.cluster import environment_record, environments
-from velodrome.cluster.training_wheel import training_wheel
+from velodrome.cluster.install_steps import STEP_SECONDS, Progress, Steps, end_leftovers, guarded, inherited_variables
+from velodrome.cluster.training_wheel import REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.offers.base import Engine, OwnEnvironment, SourceBuild
 from velodrome.offers.registry import engine, engines, forms
 
-#: Receives what is being done, as a short phrase; called when a step begins and as it proceeds.
-Progress = Callable[[str], None]
-#: A download on a slow line and a build on one core fit.
-STEP_SECONDS = 3600.0
 #: How long a second command waits for the first one that makes the same environment.
 WAIT_SECONDS = 2 * STEP_SECONDS
-_SHOWN_LINES = 15
+#: How long importing all that a training process imports may take.
+_IMPORT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,19 @@ def install(
     return Installed(name, environments.interpreter_of(described.key), changed, time.monotonic() - began)
 
 
-def remove(name: str, *, framework: str | None = None) -> bool:
+def remove(
+    name: str, progress: Progress = lambda phrase: None, *, framework: str | None = None
+) -> bool:
     """Remove the environment of an engine, or those of all its frameworks; whether there was any."""
     removed = False
     for described in forms(name) if framework is None else (engine(name, framework),):
         home = environments.folder() / _described(name, described.framework).key
         if not home.exists():
             continue
-        with _locked(described, lambda phrase: None):
+        with _locked(described, progress):
+            if not home.exists():  # another command was faster
+                continue
+            progress("removing the environment")
             # Without its interpreter it is no environment, even if what follows is interrupted.
             (home / "bin" / "python").unlink(missing_ok=True)
             shutil.rmtree(home)
@@ -100,33 +102,51 @@ def _described(name: str, framework: str | None) -> Engine:
 def _locked(described: Engine, progress: Progress) -> Iterator[None]:
     lock = FileLock(environments.folder() / f".{described.key}.lock", poll_seconds=0.2)
     if not lock.acquire(0.0):
-        progress("waiting for another command that installs it")
+        progress("waiting for another command that installs or removes it")
         if not lock.acquire(WAIT_SECONDS):
-            raise VelodromeError(f"another command has been installing engine {described.name!r} for "
-                                 f"{WAIT_SECONDS / 3600:g} hours: end it, then run {described.install_command} again")
+            raise VelodromeError(f"another command has been installing or removing engine {described.name!r} for "
+                                 f"{WAIT_SECONDS / 3600:g} hours: end it, then run this one again")
     try:
+        end_leftovers(environments.folder() / described.key)
         yield
     finally:
         lock.release()
 
 
 def _is_complete(home: Path, described: Engine, record: Mapping[str, str]) -> bool:
-    """Whether an environment is what it should be, and its interpreter still starts and finds its packages."""
+    """Whether an environment is what it should be, and its interpreter still starts and imports what it has."""
+    ours = next(home.glob("lib/python3*/site-packages/velodrome"), home)
+    return (
+        environment_record.read(home) == record
+        and training_side_digest(ours) == record["training_side"]
+        and not _missing_modules(home / "bin" / "python", [*_packages(described), *_training_side(described)])
+    )
+
+
+def _packages(described: Engine) -> list[str]:
+    """The modules of the packages in an engine's environment: the framework, and what the training side requires."""
     assert described.own_environment is not None
-    if environment_record.read(home) != record:
-        return False
-    return _missing_modules(home / "bin" / "python", described.own_environment.modules) == []
+    return [*REQUIREMENTS.values(), *described.own_environment.modules]
+
+
+def _training_side(described: Engine) -> list[str]:
+    """The modules of Velodrome that a training process imports."""
+    return ["velodrome.worker.main", described.worker]
 
 
 def _missing_modules(python: Path, modules: Sequence[str]) -> list[str]:
     """Those of the modules that an interpreter cannot import, by importing them; all if it does not start."""
-    program = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    print(name)"
+    program = (
+        "import importlib, sys\nfor name in sys.argv[1:]:\n    try:\n        importlib.import_module(name)\n"
+        "    except Exception:\n        continue\n    print('imported', name, flush=True)"
+    )
     try:
-        done = subprocess.run([str(python), "-c", program, "velodrome.worker.probe", *modules], cwd="/",
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([str(python), "-c", program, *modules], cwd="/", env=inherited_variables(), text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=_IMPORT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return list(modules)
-    return [name for name in modules if name not in done.stdout.split()]
+    lines = done.stdout.splitlines()
+    return [name for name in modules if f"imported {name}" not in lines]
 
 
 def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Progress) -> None:
@@ -135,28 +155,28 @@ def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Pr
     base = _interpreter(described.name, own)
     before = environment_record.read(home)
     python = home / "bin" / "python"
-    with tempfile.TemporaryDirectory(prefix="velodrome-install-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="velodrome-install-") as scratch, guarded(home, progress) as steps:
         wheel = training_wheel(Path(scratch))
         if before is not None and before.get("requirements") == record["requirements"] and not _missing_modules(
-            python, own.modules
+            python, _packages(described)
         ):
             progress("updating the training side of Velodrome")
             (home / environment_record.FILE).unlink()
-            _pip(python, ["--no-deps", "--force-reinstall", str(wheel)], progress)
+            _pip(python, ["--no-deps", "--force-reinstall", str(wheel)], steps)
         else:
             progress("creating the environment")
             shutil.rmtree(home, ignore_errors=True)
-            _run([str(base), "-m", "venv", str(home)], progress)
+            steps.run([str(base), "-m", "venv", str(home)])
             wanted = Path(scratch) / "requirements.txt"
             wanted.write_text("\n".join(environment_record.requirements(own)) + "\n")
             progress("downloading and installing packages")
-            _pip(python, ["--requirement", str(wanted)], progress)
+            _pip(python, ["--requirement", str(wanted)], steps)
             for build in own.builds:
                 progress(f"building {build.requirement}, which takes about {own.minutes:g} minutes on two cores")
-                _build(python, build, Path(scratch), progress)
-            _pip(python, ["--no-deps", str(wheel)], progress)
+                _build(python, build, Path(scratch), steps)
+            _pip(python, ["--no-deps", str(wheel)], steps)
     progress("checking that it can be imported")
-    if missing := _missing_modules(python, own.modules):
+    if missing := _missing_modules(python, [*_packages(described), *_training_side(described)]):
         raise VelodromeError(f"engine {described.name!r} was installed into {home}, but {', '.join(missing)} cannot be "
                              f"imported there: {python} -c 'import {missing[0]}' shows why")
     write_text(home / environment_record.FILE, json.dumps(dict(record), indent=1) + "\n")
@@ -174,16 +194,16 @@ def _interpreter(name: str, own: OwnEnvironment) -> Path:
                      f"one (on Debian: apt install python{own.pythons[0]}-venv)")
 
 
-def _pip(python: Path, words: Sequence[str], progress: Progress, variables: Mapping[str, str] | None = None) -> None:
+def _pip(python: Path, words: Sequence[str], steps: Steps, variables: Mapping[str, str] | None = None) -> None:
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *words]
-    _run(command, progress, variables)
+    steps.run(command, variables)
 
 
-def _build(python: Path, build: SourceBuild, scratch: Path, progress: Progress) -> None:
+def _build(python: Path, build: SourceBuild, scratch: Path, steps: Steps) -> None:
     variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", **build.variables}
     if build.compiler_options:
         variables["CXX"] = str(_compiler(scratch, build.compiler_options))
-    _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], progress, variables)
+    _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], steps, variables)
 
 
 def _compiler(scratch: Path, replaced: Mapping[str, str]) -> Path:
@@ -197,42 +217,3 @@ def _compiler(scratch: Path, replaced: Mapping[str, str]) -> Path:
                     f'exec {real} "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
-
-
-def _run(words: Sequence[str], progress: Progress, variables: Mapping[str, str] | None = None) -> None:
-    """Run a step; its output becomes progress, and its last lines the reason if it fails."""
-    # Packages of the controller's environment must not be seen by another one.
-    inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    process = subprocess.Popen(
-        words, env={**inherited, **(variables or {})}, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-    )
-    assert process.stdout is not None
-    lines: list[str] = []
-    deadline = time.monotonic() + STEP_SECONDS
-    try:
-        for line in process.stdout:
-            lines = [*lines[-_SHOWN_LINES:], line.rstrip()]
-            if phrase := _phrase(line):
-                progress(phrase)
-            if time.monotonic() > deadline:
-                raise VelodromeError(f"a step took more than {STEP_SECONDS / 60:g} minutes: {' '.join(words[:5])} …")
-        code = process.wait(60)
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
-        raise
-    if code:
-        shown = "\n".join(lines)
-        raise VelodromeError(f"'{' '.join(words[:5])} …' ended with code {code}:\n{shown}")
-
-
-def _phrase(line: str) -> str:
-    """What a line of pip's output says about its progress; empty if nothing."""
-    found = re.match(r"\s*(Downloading|Building wheel for|Installing collected packages)[: ]*(.*)", line)
-    if found is None:
-        return ""
-    what = found[2].split("/")[-1].split(" (")[0]
-    shown = what if len(what) < 60 else what[:57] + "…"
-    return f"{found[1].lower()} {shown}".replace("installing collected", "installing")

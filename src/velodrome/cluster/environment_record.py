@@ -6,6 +6,7 @@ The record is written when an environment is complete, so one without it was int
 from __future__ import annotations
 
 import hashlib
+import json
 from importlib import resources
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def read(home: Path) -> dict[str, str] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def parsed(text: str) -> dict[str, str] | None:
+    """The record that another host sent; None if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def is_current(engine: Engine, home: Path) -> bool:
+    """Whether an environment of this engine and this version of Velodrome is there, with its interpreter."""
+    return (home / "bin" / "python").exists() and read(home) == wanted(engine)
 
 
 def outdated(engine: Engine, home: Path) -> str | None:

@@ -21,13 +21,17 @@ TRAINING_SIDE = (
     "callbacks", "data", "engines", "errors", "events", "figures", "files", "machine", "models", "offers", "printable",
     "spec", "tasks", "transport", "variables", "worker",
 )
-#: What the training side imports besides frameworks. The versions are those that the controller requires, except:
-REQUIREMENTS = ("filelock", "fsspec", "google-crc32c", "numpy", "pillow", "protobuf", "psutil", "pydantic",
-                "safetensors")
+#: What the training side imports besides frameworks: packages, each with its module. The versions are those that the
+#: controller requires, except:
+REQUIREMENTS = {
+    "filelock": "filelock", "fsspec": "fsspec", "google-crc32c": "google_crc32c", "numpy": "numpy", "pillow": "PIL",
+    "protobuf": "google.protobuf", "psutil": "psutil", "pydantic": "pydantic", "safetensors": "safetensors",
+}
 #: The controller requires numpy 2; frameworks that are no longer developed need numpy 1.
 WIDER = {"numpy": "numpy>=1.23"}
 #: Extras that make sense on the training side.
 EXTRAS = ("hdfs", "mpi", "s3")
+_ROOT = Path(__file__).parents[1]
 _WHEEL = "Wheel-Version: 1.0\nGenerator: velodrome\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
@@ -53,10 +57,11 @@ def training_wheel(folder: Path) -> Path:
     return path
 
 
-def training_side_digest() -> str:
-    """A checksum of everything that the wheel holds: an environment with another one has another version of it."""
+def training_side_digest(root: Path = _ROOT) -> str:
+    """A checksum of everything that the wheel holds: an environment with another one has another version of it. `root`
+    is the folder of an installed `velodrome`, by default the running one."""
     digest = hashlib.sha256()
-    for name, source in _files():
+    for name, source in _files(root):
         digest.update(f"{name}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()
 
@@ -87,9 +92,8 @@ def _metadata(version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _files() -> Iterator[tuple[str, Path]]:
+def _files(root: Path = _ROOT) -> Iterator[tuple[str, Path]]:
     """Every file of the training side, package data included, with its name in the wheel."""
-    root = Path(__file__).parents[1]
     for name in ("__init__", *TRAINING_SIDE):
         module = root / f"{name}.py"
         found = [module] if module.exists() else sorted((root / name).rglob("*"))

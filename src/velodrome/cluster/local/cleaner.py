@@ -54,14 +54,15 @@ def end_marked(token: str, limit: float = 5.0) -> list[int]:
     return left
 
 
-def start_guardian(token: str, shared: str) -> subprocess.Popen[bytes]:
-    """Start the guardian of a run; `shared` is the pattern of its segments in /dev/shm. It holds only its input."""
+def start_guardian(token: str, shared: str | None = None) -> subprocess.Popen[bytes]:
+    """Start the guardian of a run; `shared` is the pattern of its segments in /dev/shm, if it may have some. It holds
+    only its input."""
     # It starts with these blocked, so that they cannot end it before it ignores them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
     try:
-        since = time.time() - _FILE_CLOCK_SECONDS
+        segments = [] if shared is None else [shared, str(time.time() - _FILE_CLOCK_SECONDS)]
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, token, shared, str(since)], stdin=subprocess.PIPE,
+            [sys.executable, "-I", "-S", __file__, token, *segments], stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
         )
     finally:
@@ -79,10 +80,12 @@ def dismiss(guardian: subprocess.Popen[bytes]) -> None:
         guardian.wait()
 
 
-def guard(token: str, shared: str, started: str) -> None:
+def guard(token: str, shared: str | None = None, started: str = "") -> None:
     """Wait until the controller's end of our standard input closes, however it ends, then end the run."""
     sys.stdin.buffer.read()
     end_marked(token)
+    if shared is None:
+        return
     # A process that is killed while MPI starts leaves its segment behind.
     for path in Path("/dev/shm").glob(shared):
         path.unlink(missing_ok=True)

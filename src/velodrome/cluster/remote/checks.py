@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from velodrome.cluster.findings import Finding
+from velodrome.cluster.remote.interpreters import Interpreter
 from velodrome.cluster.remote.link import HostError, Link
 from velodrome.errors import headline
+from velodrome.offers.base import Engine
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job
@@ -22,17 +24,17 @@ PROBE_SECONDS = 60.0
 _PROBE = "velodrome.worker.probe"
 _OURS = ("velodrome", "velodrome-worker")
 
-Python = Callable[[Link, str], str]
+Choose = Callable[[Link, Engine], Interpreter]
 
 
 def cheap(
-    links: Sequence[Link], job: Job, python: Python, placed: Mapping[str, int], needed_memory: int
+    links: Sequence[Link], job: Job, choose: Choose, placed: Mapping[str, int], needed_memory: int
 ) -> list[Finding]:
     """The findings that refuse a job: packages, clocks, disk and memory; `placed` has the processes of each host."""
     found = [*clocks(links), *disks(links)]
     for link in links:
         found += memory(link, needed_memory * placed.get(link.host, 1))
-    return found + versions(links, job, python)
+    return found + versions(links, job, choose)
 
 
 def clocks(links: Iterable[Link]) -> list[Finding]:
@@ -63,7 +65,7 @@ def memory(link: Link, needed: int) -> list[Finding]:
                     f"{bytes_text(free)} are free", "place fewer processes there")]
 
 
-def versions(links: Sequence[Link], job: Job, python: Python) -> list[Finding]:
+def versions(links: Sequence[Link], job: Job, choose: Choose) -> list[Finding]:
     """Interpreters that cannot train the job, and packages that differ between hosts."""
     engine, strategy = engine_of(job), strategy_of(job)
     modules = sorted({need.module for need in (*engine.needs, *strategy.needs)})
@@ -71,15 +73,18 @@ def versions(links: Sequence[Link], job: Job, python: Python) -> list[Finding]:
     words = ["-m", _PROBE, *(f"--module={name}" for name in modules), *(f"--package={name}" for name in packages)]
 
     def ask(link: Link) -> Finding | dict[str, Any]:
-        program = python(link, engine.key)
         try:
-            answer, output = link.run([program, *words], limit=PROBE_SECONDS)
+            chosen = choose(link, engine)
+            if chosen.outdated is not None:
+                return Finding("error", "versions", link.host, f"its environment {chosen.outdated!r} was made by "
+                               "another version of Velodrome", _way_out(engine))
+            answer, output = link.run([chosen.path, *words], limit=PROBE_SECONDS)
         except HostError as error:
             return Finding("error", "reachable", link.host, str(error), "see whether the host is up")
         if answer["code"] != 0:
             reason = headline(answer["errors"].strip().rpartition("\n")[2] or f"it ended with code {answer['code']}")
-            return Finding("error", "versions", link.host, f"interpreter {program!r} cannot train: {reason}",
-                           "install velodrome there with `velodrome clusters prepare`, or set python in clusters.yaml")
+            return Finding("error", "versions", link.host, f"interpreter {chosen.path!r} cannot train: {reason}",
+                           _way_out(engine))
         fields: dict[str, Any] = json.loads(output.strip().rpartition("\n")[2])
         return fields
 
@@ -90,8 +95,19 @@ def versions(links: Sequence[Link], job: Job, python: Python) -> list[Finding]:
     for host, probe in probes.items():
         lacking = [name for name in modules if name not in probe["modules"]]
         found += [Finding("error", "versions", host, f"{probe['interpreter']} has no package {name!r}, which "
-                          f"{job.engine}/{job.strategy} needs", "install it there") for name in lacking]
+                          f"{job.engine}/{job.strategy} needs", _way_out(engine, "install it there"))
+                  for name in lacking]
     return found + _differences(probes)
+
+
+def _way_out(
+    engine: Engine,
+    shared: str = "install velodrome there with `velodrome clusters prepare`, or set python in clusters.yaml",
+) -> str:
+    """How a host gets an interpreter that trains with an engine; `shared` for one that shares Velodrome's own."""
+    if engine.own_environment is None:
+        return shared
+    return f"run `{engine.install_command}` on that host, or set interpreters: {{{engine.key}: PATH}} in clusters.yaml"
 
 
 def _differences(probes: Mapping[str, Mapping[str, Any]]) -> list[Finding]:

@@ -11,19 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster import preflight
+from velodrome.cluster import environments, preflight
 from velodrome.cluster.findings import Finding, refuse
 from velodrome.cluster.interrupts import deferred
 from velodrome.cluster.launcher import Allocation, Launcher
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
-from velodrome.cluster.remote import bootstrap, checks, environment, starting, thorough
+from velodrome.cluster.remote import bootstrap, checks, environment, interpreters, starting, thorough
 from velodrome.cluster.remote.code import code_of
 from velodrome.cluster.remote.group import RemoteGroup, in_parallel
+from velodrome.cluster.remote.interpreters import Interpreter
 from velodrome.cluster.remote.link import READY_SECONDS, Channel, HostError, Link
 from velodrome.cluster.remote.options import RemoteOptions
 from velodrome.errors import VelodromeError
+from velodrome.offers.base import Engine
 from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
@@ -66,10 +68,20 @@ class RemoteLauncher(ABC):
         """The address at which other hosts reach a host."""
         return self.options.addresses.get(link.host, link.host)
 
-    def python(self, link: Link, engine: str) -> str:
-        """The interpreter on a host that trains with an engine."""
-        chosen = self.options.interpreters.get(engine) or self.options.python
-        return _at_home(chosen, link) if chosen else str(link.facts["interpreter"])
+    def interpreter(self, link: Link, engine: Engine) -> Interpreter:
+        """The interpreter on a host that trains with an engine: the one that is configured for it, that of the engine's
+        own environment there, or the host's."""
+        options = self.options
+        if chosen := options.interpreters.get(engine.key):
+            return Interpreter(_at_home(chosen, link))
+        folder = options.environment.get(environments.FOLDER) or str(link.facts["environments"])
+        if own := interpreters.own(link, engine, _at_home(folder, link)):
+            return own
+        return Interpreter(_at_home(options.python, link) if options.python else str(link.facts["interpreter"]))
+
+    def pythons(self, links: Sequence[Link], engine: Engine) -> dict[str, str]:
+        """The paths of these interpreters on several hosts."""
+        return in_parallel(links, lambda link: self.interpreter(link, engine).path)
 
     def connect(self, hosts: Sequence[str]) -> dict[str, Link]:
         """The links to these hosts, opened at the same time; `HostError` with a sentence for each that fails."""
@@ -114,7 +126,7 @@ class RemoteLauncher(ABC):
         if key not in self._checked:
             placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
             each = preflight.needed_memory(job) // len(roles_of(job))
-            self._checked[key] = checks.cheap([*links.values()], job, self.python, placed, each)
+            self._checked[key] = checks.cheap([*links.values()], job, self.interpreter, placed, each)
         refuse(self._checked[key])
 
     def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
@@ -136,16 +148,20 @@ class RemoteLauncher(ABC):
         each = preflight.needed_memory(job) // len(roles_of(job))
         addresses = {link.host: self.address(link) for link in links}
         code = code_of(job, self.options.code, self.options.code_limit)
-        request = starting.Request(
-            Plan("doctor", job, ()), Path(), secrets.token_hex(12), code, self.options,
-            {link.host: self.python(link, engine_of(job).key) for link in links}, False,
-        )
+
+        def code_and_data() -> list[Finding]:
+            pythons = self.pythons(links, engine_of(job))
+            plan, token = Plan("doctor", job, ()), secrets.token_hex(12)
+            return thorough.code_and_data(
+                links, starting.Request(plan, Path(), token, code, self.options, pythons, False)
+            )
+
         groups, pairs = thorough.examine(
             {
-                "versions": lambda: checks.cheap(links, job, self.python, placed, each),
+                "versions": lambda: checks.cheap(links, job, self.interpreter, placed, each),
                 "names": lambda: thorough.names(links, addresses),
                 "network": lambda: thorough.ports(links, addresses),
-                "job": lambda: thorough.code_and_data(links, request),
+                "job": code_and_data,
                 "environment": lambda: environment.verify(links),
             },
             (lambda: thorough.measure(links, addresses)) if measure else None,
@@ -198,7 +214,7 @@ class RemoteLauncher(ABC):
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
         code = code_of(plan.job, self.options.code, self.options.code_limit)
-        pythons = {link.host: self.python(link, engine_of(plan.job).key) for link in links}
+        pythons = self.pythons(links, engine_of(plan.job))
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
         shared = self.options.shared_dir is not None

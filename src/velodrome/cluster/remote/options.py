@@ -19,7 +19,8 @@ class RemoteOptions(ClusterOptions):
     )
     interpreters: dict[str, str] = Field(
         default_factory=dict, description="interpreters of engines that have one of their own, by the engine's name, "
-        "with the framework if it has several: `horovod-torch`"
+        "with the framework if it has several: `horovod-torch`; by default that of the environment which `velodrome "
+        "engines install` made on the host"
     )
     environment: dict[str, str] = Field(
         default_factory=dict, description="environment variables of all processes, such as VELODROME_CACHE or "

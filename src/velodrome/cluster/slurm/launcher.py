@@ -115,7 +115,7 @@ class SlurmLauncher(RemoteLauncher):
         links = self.connect(used)
         placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
         each = preflight.needed_memory(job) // len(roles_of(job))
-        refuse(checks.cheap([*links.values()], job, self.python, placed, each))
+        refuse(checks.cheap([*links.values()], job, self.interpreter, placed, each))
         found = super().allocate(job)
         return replace(found, facts={**found.facts, "job": self._job.number, "nodes": list(self._job.nodes)})
 
@@ -133,7 +133,7 @@ class SlurmLauncher(RemoteLauncher):
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
         code = code_of(plan.job, self.options.code, self.options.code_limit)
-        pythons = {link.host: self.python(link, engine_of(plan.job).key) for link in links}
+        pythons = self.pythons(links, engine_of(plan.job))
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
         group = SlurmGroup(token, folder, hosts, shared=True, job=self._job)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from velodrome.cluster.remote.agent.frames import Header
 
+#: Where engine environments are installed on this host: as `environments.folder` has it.
+_ENVIRONMENTS, _USUAL_ENVIRONMENTS = "VELODROME_ENVIRONMENTS", "~/.local/share/velodrome/environments"
 _ACCEPT_SECONDS = 20.0
 _CONNECT_SECONDS = 5.0
 
@@ -32,6 +34,7 @@ def facts(root: Path) -> Header:
         "interpreter": sys.executable, "home": str(Path.home()), "cores": cores,
         "memory": memory, "disk": shutil.disk_usage(place).free,
         "connection": os.environ.get("SSH_CONNECTION", ""), "root": str(root),
+        "environments": str(Path(os.environ.get(_ENVIRONMENTS) or _USUAL_ENVIRONMENTS).expanduser()),
     }
 
 
