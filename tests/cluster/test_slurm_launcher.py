@@ -202,6 +202,7 @@ def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_
     class Job:
         nodes: ClassVar[list[str]] = ["n1", "n2"]
         state = commands.JobState(ending)
+        unanswered = None
 
         def raise_if_interrupted(self, *, now: bool) -> None:
             assert now
@@ -232,6 +233,7 @@ def test_ends_of_processes_wait_until_slurm_has_said_why_it_ends_the_job(
     class Job:
         nodes: ClassVar[list[str]] = ["n1"]
         state = commands.JobState("COMPLETING")
+        unanswered = None
 
         def raise_if_interrupted(self, *, now: bool) -> None:
             if self.state.was_interrupted and now:

@@ -14,7 +14,7 @@ from typing import Any
 from velodrome.cluster import preflight
 from velodrome.cluster.findings import Finding, refuse
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation, Launcher
+from velodrome.cluster.launcher import Allocation, Launcher, Notice
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
@@ -122,7 +122,13 @@ class RemoteLauncher(ABC):
             Finding("error", "reachable", None, f"host {sentence}") for sentence in self.try_to_connect(hosts).values()
         ]
 
-    def examine(self, job: Job, *, measure: bool = False) -> tuple[list[Finding], list[dict[str, Any]]]:
+    def lasting_hosts(self) -> list[str]:
+        """The hosts that an environment can be made on; `BadRequest` if none is there for more than one job."""
+        return self.hosts()
+
+    def examine(
+        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
+    ) -> tuple[list[Finding], list[dict[str, Any]]]:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
             hosts = self.hosts()
@@ -137,7 +143,7 @@ class RemoteLauncher(ABC):
         addresses = {link.host: self.address(link) for link in links}
         code = code_of(job, self.options.code, self.options.code_limit)
         request = starting.Request(
-            Plan("doctor", job, ()), Path(), secrets.token_hex(12), code, self.options,
+            Plan("doctor", job, ()), Path(self.options.shared_dir or "."), secrets.token_hex(12), code, self.options,
             {link.host: self.python(link, engine_of(job).key) for link in links}, False,
         )
         groups, pairs = thorough.examine(
