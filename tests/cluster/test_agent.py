@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -225,9 +225,9 @@ class Mailbox:
         self._files, self._decoder = Files(outbox, inbox), Decoder(greeting=True)
         self.frames: list[tuple[Header, bytes]] = []
 
-    def start(self) -> None:
-        """Start a process that lasts, and say nothing any more."""
-        request = {"do": "start", "n": 1, "id": "worker-0", "token": "1", "words": ["sleep", "300"], "environment": {},
+    def start(self, words: Sequence[str] = ("sleep", "300")) -> None:
+        """Start a process, by default one that lasts, and say nothing any more."""
+        request = {"do": "start", "n": 1, "id": "worker-0", "token": "1", "words": words, "environment": {},
                    "cwd": "/", "log": str(self.mail.parent / "log")}
         self._files.write(encode(request))
         eventually(lambda: self.frames.extend(self._decoder.feed(self._files.read())) or len(self.frames) >= 2)
@@ -267,6 +267,27 @@ def test_a_heartbeat_keeps_an_agent_without_a_controller_until_it_stops(mailbox:
         assert served.popen.poll() is None
     assert served.popen.wait(30) == 0
     eventually(lambda: not marked(served.name))
+
+
+def test_a_heartbeat_alone_does_not_keep_an_agent_without_a_run(mailbox: Callable[[float], Mailbox]) -> None:
+    served = mailbox(3.0)
+    for beat in range(30):
+        served.heartbeat.write_text(str(beat))
+        time.sleep(0.5)
+        if served.popen.poll() is not None:
+            break
+    assert served.popen.returncode == 0
+    assert not marked(served.name)
+
+
+def test_a_heartbeat_keeps_an_agent_whose_results_nobody_has_read(mailbox: Callable[[float], Mailbox]) -> None:
+    served = mailbox(3.0)
+    served.start(["sleep", "2"])
+    for beat in range(8):
+        served.heartbeat.write_text(str(beat))
+        time.sleep(1.0)
+        assert served.popen.poll() is None
+    assert served.popen.wait(30) == 0
 
 
 def test_time_in_which_an_agent_is_suspended_is_not_counted(mailbox: Callable[[float], Mailbox]) -> None:

@@ -33,6 +33,7 @@ def test_a_cluster_is_read(text: str, expected: EmulatedCluster) -> None:
         ("nodes=²", "nodes='²'"),
         ("nodes=" + "9" * 5000, "is no number from 1 to 200"),
         ("nodes=2,nodes=3", "given twice"),
+        ("bandwidth=", "'bandwidth=' has no value"),
         ("speed=1gbit", "'speed=1gbit' is none of nodes, bandwidth"),
         ("nodes", "'nodes' is none of"),
         ("bandwidth=1", "write it as bandwidth=1gbit"),

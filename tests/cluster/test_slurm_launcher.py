@@ -48,7 +48,8 @@ def test_options_are_read_from_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [("slurm:partion=x", "'partion=x' is none of partition, account"), ("slurm:main", "'main' is none of"),
-     ("slurm:nodes=0", "nodes"), ("slurm:nodes=many", "nodes 'many'")],
+     ("slurm:nodes=0", "nodes"), ("slurm:nodes=many", "nodes 'many'"),
+     ("slurm:cpus=2,cpus=3", "'cpus' is given twice"), ("slurm:time=", "'time=' has no value")],
 )
 def test_options_that_are_none_are_refused(text: str, part: str) -> None:
     with pytest.raises(BadRequest) as refused:
@@ -56,9 +57,17 @@ def test_options_that_are_none_are_refused(text: str, part: str) -> None:
     assert part in str(refused.value)
 
 
-def test_a_time_that_yaml_reads_as_seconds_is_a_time() -> None:
-    assert options(time=30).time == "30"
-    assert options(time=7200).time == "0-2:0:0"
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [(30, "30"), (4320, "4320"), ("30", "30"), ("30:00", "30:00"), ("2:00:00", "2:00:00"), ("1-12", "1-12"),
+     ("1-12:30", "1-12:30"), ("1-12:30:15", "1-12:30:15"), ("UNLIMITED", "UNLIMITED")],
+)
+def test_a_number_is_a_time_in_minutes_and_a_text_is_what_sbatch_takes(given: int | str, text: str) -> None:
+    assert options(time=given).time == text
+    assert f"--time={text}" in sbatch_options(options(time=given), 1, "x", Path("/l"))
+
+
+def test_a_number_of_gpus_is_text_for_sbatch() -> None:
     assert options(gpus=2).gpus == "2"
 
 
@@ -193,6 +202,7 @@ def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_
     class Job:
         nodes: ClassVar[list[str]] = ["n1", "n2"]
         state = commands.JobState(ending)
+        unanswered = None
 
         def raise_if_interrupted(self, *, now: bool) -> None:
             assert now
@@ -223,6 +233,7 @@ def test_ends_of_processes_wait_until_slurm_has_said_why_it_ends_the_job(
     class Job:
         nodes: ClassVar[list[str]] = ["n1"]
         state = commands.JobState("COMPLETING")
+        unanswered = None
 
         def raise_if_interrupted(self, *, now: bool) -> None:
             if self.state.was_interrupted and now:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load_file
 from scene import LONG, Scene, training
 from slurm_scene import MARKS, server
@@ -73,9 +74,15 @@ def test_a_killed_command_is_replaced_by_attach_and_nothing_is_lost(
     words = scene.words(*TORCH, "--batch-size", 8, "--epochs", 20, "--no-checkpoints", "--on", on)
     controller = scene.start(*words)
     scene.until(training)
+    refused = velodrome("attach", scene.name, "--runs", scene.runs)
+    assert refused.code == 2
+    assert "is running" in refused.err
     os.kill(controller.pid, signal.SIGKILL)
     controller.wait()
     assert len(slurm.jobs()) == 1
+    refused = velodrome("resume", scene.name, "--runs", scene.runs, "--on", on)
+    assert refused.code == 2
+    assert f"is still running as Slurm job {slurm.jobs()[0]}: `velodrome attach {scene.name}" in refused.err
     time.sleep(3)
     done = velodrome("attach", scene.name, "--runs", scene.runs, "--json")
     assert done.code == 0, done.text
@@ -88,6 +95,42 @@ def test_a_killed_command_is_replaced_by_attach_and_nothing_is_lost(
     again = velodrome("attach", scene.name, "--runs", scene.runs)
     assert again.code == 2
     assert "is not running any more" in again.err
+
+
+def test_a_command_that_is_killed_in_the_queue_leaves_a_job_that_attach_takes_over(
+    velodrome: Any, scene: Scene, slurm: server.Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = {"launcher": "slurm", "nodes": 2, "time": 20, "shared_dir": str(tmp_path), "sbatch": ["--begin=now+15"]}
+    (tmp_path / "clusters.yaml").write_text(yaml.safe_dump({"lab": about}))
+    monkeypatch.setenv("VELODROME_CLUSTERS", str(tmp_path / "clusters.yaml"))
+    controller = scene.start(*scene.words(*TORCH, "--epochs", 2, "--on", "lab"))
+    deadline = time.monotonic() + 120
+    while not (scene.path / "slurm.json").exists():
+        assert time.monotonic() < deadline, "the job was not recorded"
+        time.sleep(0.1)
+    time.sleep(4)
+    os.kill(controller.pid, signal.SIGKILL)
+    output, _ = controller.communicate(timeout=60)
+    (job,) = slurm.jobs()
+    assert f"waiting for Slurm job {job}: PENDING (BeginTime)" in output
+    done = velodrome("attach", scene.name, "--runs", scene.runs, "--json")
+    assert done.code == 0, done.text
+    assert done.json()["status"] == "finished"
+    assert done.json()["cluster"]["job"] == int(job)
+
+
+def test_doctor_examines_nodes_in_a_short_job(velodrome: Any, slurm: server.Slurm, on: str) -> None:
+    words = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
+    done = velodrome("doctor", *words, "--on", on, "--measure", "--json")
+    assert done.code == 0, done.text
+    found = done.json()
+    assert found["findings"] == []
+    assert {(pair["from"], pair["to"]) for pair in found["pairs"]} == {("n1", "n2"), ("n2", "n1")}
+    broken = velodrome("doctor", *words, "--on", f"{on},python=/no/such/python", "--json")
+    assert broken.code == 1, broken.text
+    refused = velodrome("clusters", "check", "slurm:partition=nope")
+    assert refused.code == 1
+    assert "error: --on slurm: sbatch refuses the job: invalid partition specified: nope" in refused.out
 
 
 def preempt(slurm: server.Slurm) -> None:

@@ -108,7 +108,7 @@ def prepare(
     with open_launcher(name) as launcher:
         if not isinstance(launcher, RemoteLauncher):
             raise BadRequest(f"cluster {name!r} needs no environment: its processes use this machine's")
-        links = launcher.connect(launcher.hosts())
+        links = launcher.connect(launcher.lasting_hosts())
         made = environment.prepare_all([*links.values()], chosen, Path(wheelhouse) if wheelhouse else None)
     return {"name": name, "hosts": made, "pins": environment.pins(chosen), "to_install": to_install}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from velodrome.spec.resolve import resolve
 
 
 def doctor(
-    job: Job | None = None, *, on: Where = DEFAULT, measure: bool = False, mirror: str | None = None
+    job: Job | None = None, *, on: Where = DEFAULT, measure: bool = False, mirror: str | None = None,
+    on_wait: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Examine where a job would run; the object that ``velodrome doctor --json`` prints.
 
@@ -33,13 +35,14 @@ def doctor(
         on: a launcher or cluster, as for ``train``.
         measure: whether round-trip time and bandwidth between hosts are measured.
         mirror: folder or URL with the publisher's files of a data set.
+        on_wait: called with a sentence while hosts are waited for, as in a queue.
     """
     job = resolve(job or Job.model_validate({}), environments.default_engine())
     with using_mirror(mirror), open_launcher(on) as launcher:
         preflight.check_job(job)
         pairs: list[dict[str, Any]] = []
         if isinstance(launcher, RemoteLauncher):
-            findings, pairs = launcher.examine(job, measure=measure)
+            findings, pairs = launcher.examine(job, measure=measure, notice=on_wait)
         else:
             findings = _examine_here(launcher, job)
     wrong = [finding for finding in findings if finding.level == "error"]

@@ -19,7 +19,7 @@ from velodrome.analysis.progress import Dropped
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
-from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WarningEvent
+from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_observer import RaceObserver
 from velodrome.run.until_sure import Ending
@@ -125,7 +125,7 @@ class Board(RaceObserver):
             line.rate = event.examples / event.seconds if known else None
         elif isinstance(event, EpochEvent):
             line.quality = line.task.measured(event.validation.as_json()).get(line.metric.name)
-        elif isinstance(event, WarningEvent | LostEvent):
+        elif isinstance(event, WarningEvent | LostEvent | WaitEvent):
             self._console.print(f"{line.entry.name}: {event.message}", highlight=False, soft_wrap=True, markup=False)
 
     def end(self, entry: Entry, result: Mapping[str, Any], error: JobFailed | None = None) -> None:

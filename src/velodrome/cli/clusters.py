@@ -9,7 +9,7 @@ import typer
 
 from velodrome.cli import completion
 from velodrome.cli.options import Json
-from velodrome.cli.output import say, say_json
+from velodrome.cli.output import say, say_json, say_on_stderr
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, add, check, prepare and clean up clusters: the places where jobs can run.",
@@ -112,7 +112,7 @@ def check(
     from velodrome.api.doctor import doctor
     from velodrome.cli.doctor import report
 
-    report(doctor(on=name, measure=measure), as_json=json)
+    report(doctor(on=name, measure=measure, on_wait=say_on_stderr), as_json=json)
 
 
 @app.command("prepare")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,18 @@ from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
 from velodrome.cluster.plan import LOOPBACK, Plan
 from velodrome.cluster.preflight import crowded
-from velodrome.cluster.registry import Where, launcher_named
+from velodrome.cluster.registry import Where, launcher_named, living
+from velodrome.errors import VelodromeError
 from velodrome.events.lines import to_event
-from velodrome.events.models import EpochEvent, FaultEvent, LostEvent, PhaseEvent, ProgressEvent, WarningEvent
+from velodrome.events.models import (
+    EpochEvent,
+    FaultEvent,
+    LostEvent,
+    PhaseEvent,
+    ProgressEvent,
+    WaitEvent,
+    WarningEvent,
+)
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
 from velodrome.printable import shown
@@ -123,6 +132,8 @@ class JobProgress:
             self._take_epoch(event)
         elif isinstance(event, WarningEvent | LostEvent):
             error_console.print(f"{event.kind}: {event.message}", soft_wrap=True, markup=False)
+        elif isinstance(event, WaitEvent):
+            error_console.print(event.message, soft_wrap=True, markup=False)
         elif isinstance(event, FaultEvent):
             over = " is over" if event.state == "end" else ""
             error_console.print(f"fault: {shown(event.fault)}{over} ({event.host})", soft_wrap=True, markup=False)
@@ -217,16 +228,20 @@ def show_failure(error: JobFailed) -> None:
 
 
 def mention_interrupted(store: Store) -> None:
-    """Print how to resume runs whose controller was killed."""
+    """Print how to resume runs whose controller was killed, or to attach to those that run on without it."""
     # Whether the file exists is enough for the many that ended; only the others are opened.
     without = [run for run in store.runs() if not (run.path / "result.json").exists()]
     names = [run.name for run in without if run.status() == "interrupted"]
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        error_console.print(
-            f"run {names[-1]}{more} was interrupted: `{command_on('resume', store.path / names[-1])}` resumes it",
-            soft_wrap=True, markup=False,
-        )
+    if not names:
+        return
+    newest, more = store.path / names[-1], f" and {len(names) - 1} more" if len(names) > 1 else ""
+    alive = None
+    with suppress(VelodromeError):  # not now: the command that resumes it says what is wrong
+        alive = living(newest)
+    way_out = f"`{command_on('resume', newest)}` resumes it"
+    if alive is not None:
+        way_out = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
+    error_console.print(f"run {names[-1]}{more} was interrupted: {way_out}", soft_wrap=True, markup=False)
 
 
 def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:

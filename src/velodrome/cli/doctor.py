@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, Place, job_from, where, with_job_options
-from velodrome.cli.output import say, say_json
+from velodrome.cli.output import say, say_json, say_on_stderr
 
 CLASS = JobCommand
 Measure = Annotated[
@@ -32,7 +32,7 @@ def command(
     """
     from velodrome.api.doctor import doctor
 
-    found = doctor(job_from(file, fields), on=where(on, place), measure=measure, mirror=mirror)
+    found = doctor(job_from(file, fields), on=where(on, place), measure=measure, mirror=mirror, on_wait=say_on_stderr)
     report(found, as_json=json)
 
 
@@ -49,6 +49,7 @@ def report(found: dict[str, Any], *, as_json: bool) -> None:
             else:
                 say(f"{pair['from']} to {pair['to']}: round trip {1e3 * pair['round_trip']:.2f} ms, "
                     f"{pair['bandwidth'] / 1e6:,.0f} Mbit/s")
-        say(f"{found['cluster']}: " + ("nothing is wrong" if found["ok"] else "jobs cannot run as they should"))
+        fine = "no error was found, but see the warnings" if found["findings"] else "nothing is wrong"
+        say(f"{found['cluster']}: " + (fine if found["ok"] else "jobs cannot run as they should"))
     if not found["ok"]:
         raise typer.Exit(1)

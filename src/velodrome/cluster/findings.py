@@ -14,7 +14,7 @@ class Finding:
     """Something that is wrong, doubtful or in order with a host, or with all of them."""
 
     level: Literal["error", "warning", "ok"]
-    #: What was examined: reachable, names, ports, network, versions, clock, disk, memory, data, code.
+    #: What was examined: tools, job, reachable, names, ports, network, versions, clock, disk, memory, data, code.
     check: str
     host: str | None
     #: The cause, without the host.

@@ -18,6 +18,8 @@ from velodrome.spec.job import Job
 
 #: Receives an output line, without its end, and the process that wrote it.
 Deliver = Callable[[Process, str], None]
+#: Receives a sentence about what takes long.
+Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,14 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Release what was prepared and allocated."""
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """A launcher that may wait long for hosts, and whose hosts live on when their controller is killed."""
+
+    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
+        """As `allocate`; what finds the hosts again is stored in the run's folder before anything is waited for."""
 
 
 @runtime_checkable

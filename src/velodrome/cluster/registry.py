@@ -5,6 +5,7 @@ The one place that reads it. A launcher is imported when it is used.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -177,7 +178,10 @@ def open_launcher(where: Where = DEFAULT) -> Iterator[Launcher]:
 
 @contextmanager
 def open_attached(folder: Path) -> Iterator[AttachedLauncher]:
-    """The launcher of a run whose processes live on without a controller; `BadRequest` if there are none."""
+    """The launcher of a run whose hosts live on without a controller; `BadRequest` if there are none.
+
+    They are not touched before the launcher is asked for them, or for their processes.
+    """
     from velodrome.cluster.slurm.launcher import AttachedLauncher
 
     launcher = AttachedLauncher(folder)
@@ -185,6 +189,21 @@ def open_attached(folder: Path) -> Iterator[AttachedLauncher]:
         yield launcher
     finally:
         launcher.close()
+
+
+def living(folder: Path) -> str | None:
+    """What still runs of a run although its controller may be gone, such as `Slurm job 7`; None if nothing does."""
+    from velodrome.cluster.slurm.record import living_job
+
+    return living_job(folder)
+
+
+def refuse_living(folder: Path) -> None:
+    """Refuse to start a run again whose processes may still write to its folder."""
+    if (found := living(folder)) is not None:
+        runs = "" if folder.parent == Path("runs") else f" --runs {shlex.quote(str(folder.parent))}"
+        raise BadRequest(f"run {folder.name!r} is still running as {found}: `velodrome attach {folder.name}{runs}` "
+                         "takes it over")
 
 
 def where_of(job: Job, where: Where) -> Where:

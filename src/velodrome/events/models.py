@@ -287,6 +287,13 @@ class LostEvent(EventBase):
     message: str = Field(description="one sentence")
 
 
+class WaitEvent(EventBase):
+    """What the controller waits for before it can start processes, such as the nodes of a queue."""
+
+    kind: Literal["wait"]
+    message: str = Field(description="one sentence")
+
+
 class FaultEvent(EventBase):
     """Something is broken on purpose (`--fault`), or is whole again."""
 
@@ -310,12 +317,12 @@ class TrafficEvent(EventBase):
 Event = Annotated[
     HelloEvent | PhaseEvent | ProgressEvent | EpochEvent | ResourcesEvent | StalenessEvent | SharesEvent
     | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | InspectionEvent | ResultEvent | LostEvent
-    | FaultEvent | TrafficEvent,
+    | FaultEvent | TrafficEvent | WaitEvent,
     Field(discriminator="kind"),
 ]
 Kind = Literal[
     "hello", "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error",
-    "pace", "inspection", "result", "lost", "fault", "traffic",
+    "pace", "inspection", "result", "lost", "fault", "traffic", "wait",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 #: The model of each kind.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,9 @@ from velodrome import files
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.faults import check_faults
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import AllocationEnded, Launcher
+from velodrome.cluster.launcher import AllocationEnded, Launcher, Queues
 from velodrome.cluster.plan import Plan, make_plan, plan_from_json
-from velodrome.cluster.registry import open_attached, open_launcher
+from velodrome.cluster.registry import open_attached, open_launcher, refuse_living
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
@@ -24,7 +24,7 @@ from velodrome.events.endings import BEATEN
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import OpenRun, Status, Store
+from velodrome.run.store import OpenRun, RunFolder, Status, Store
 from velodrome.run.supervisor import EventKey, Listener, Supervisor, event_key
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.spec.job import Job
@@ -32,6 +32,7 @@ from velodrome.spec.names import check_name, default_name
 from velodrome.spec.resolve import resolve
 from velodrome.tasks.registry import task_of
 
+_LARGEST_PLAN = 64 << 20
 #: How often a job is tried whose ports were taken between planning and start.
 PORT_TRIES = 5
 
@@ -97,6 +98,7 @@ def resume(
     if launcher is None:
         with open_launcher() as launcher:
             return resume(name, store=store, launcher=launcher, listener=listener, on_start=on_start)
+    refuse_living(store.get(name).path)
     job = resolve(store.get(name).job())
     preflight.check_job(job)
     launcher.check(job)
@@ -109,12 +111,22 @@ def attach(
 ) -> dict[str, Any]:
     """Supervise a run whose processes live on although their controller is gone; its result, or `JobFailed`."""
     folder = store.get(name)
+    job = resolve(folder.job())
     with open_attached(folder.path) as launcher:
-        job = resolve(folder.job())
-        known = frozenset(map(event_key, folder.events()))
-        plan = plan_from_json(job, json.loads((folder.path / "plan.json").read_text()), launcher.record["facts"])
-        attached = Attached(plan, float(launcher.record["started"]), known)
+        attached = None  # the earlier controller was gone before it started a process
+        if launcher.started is not None:
+            known = frozenset(map(event_key, folder.events()))
+            attached = Attached(_stored_plan(folder, job, launcher.facts), launcher.started, known)
         return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True, attached=attached)
+
+
+def _stored_plan(folder: RunFolder, job: Job, facts: Mapping[str, Any]) -> Plan:
+    path = folder.path / "plan.json"
+    try:
+        return plan_from_json(job, files.read_json(path, _LARGEST_PLAN), facts)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise VelodromeError(f"run {folder.name!r} cannot be taken over: {str(path)!r} cannot be read "
+                             f"({type(error).__name__}: {error}); its processes are left as they are") from error
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,7 @@ def _carry_out(
                 if failure is not None:
                     take(_retry(run, failure))
                 if attached is None:
-                    plan = _plan(run, job, launcher)
+                    plan = _plan(run, job, launcher, take)
                     files.write_text(run.path / "plan.json", json.dumps(plan.as_json(), indent=2) + "\n")
                 else:
                     plan = attached.plan
@@ -185,8 +197,16 @@ def _carry_out(
     return result
 
 
-def _plan(run: OpenRun, job: Job, launcher: Launcher) -> Plan:
-    allocation = launcher.allocate(job)
+def _plan(run: OpenRun, job: Job, launcher: Launcher, listener: Listener) -> Plan:
+    def notice(text: str) -> None:
+        event = make_event("wait", message=text)
+        run.add_event(event)
+        listener(event)
+
+    if isinstance(launcher, Queues):
+        allocation = launcher.allocate_for(job, run.path, notice)
+    else:
+        allocation = launcher.allocate(job)
     return make_plan(
         run.name, job, allocation.hosts, allocation.port, placement=allocation.placement,
         addresses=allocation.addresses, capacity=allocation.capacity, facts=allocation.facts,

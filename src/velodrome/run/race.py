@@ -13,6 +13,7 @@ import yaml
 
 from velodrome import files
 from velodrome.cluster import environments
+from velodrome.cluster.registry import refuse_living
 from velodrome.errors import BadRequest
 from velodrome.events.problems import result_problems
 from velodrome.offers.registry import DEFAULT_ENGINE
@@ -93,6 +94,7 @@ class RaceFolder:
         for entry in entries:
             if RunFolder(self.path / entry.name).is_locked():
                 raise BadRequest(f"--name {self.path.name!r}: run {entry.name!r} is running; wait for it to finish")
+            refuse_living(self.path / entry.name)
 
     def _running(self) -> str:
         return (f"--name {self.path.name!r}: this race is running in {self.path}; wait for it to finish, or "

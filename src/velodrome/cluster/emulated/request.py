@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from velodrome.cluster.inline import inline_fields
 from velodrome.errors import BadRequest
 
 MOST_NODES = 200
@@ -32,16 +33,7 @@ class EmulatedCluster:
 
 def split(text: str) -> dict[str, str]:
     """The options behind `emulated:` by name, each as a text; `BadRequest` for those that are unknown."""
-    fields: dict[str, str] = {}
-    for word in filter(None, (each.strip() for each in text.split(","))):
-        name, equals, value = (part.strip() for part in word.partition("="))
-        if not equals or name not in _READERS:
-            known = ", ".join(_READERS)
-            raise BadRequest(f"--on emulated: {word!r} is none of {known}; write {_EXAMPLE}")
-        if name in fields:
-            raise BadRequest(f"--on emulated: {name!r} is given twice")
-        fields[name] = value
-    return fields
+    return inline_fields(text, "emulated", _READERS, _EXAMPLE)
 
 
 def parse(text: str) -> EmulatedCluster:

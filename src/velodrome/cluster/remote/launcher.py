@@ -14,7 +14,7 @@ from typing import Any
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.findings import Finding, refuse
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation, Launcher
+from velodrome.cluster.launcher import Allocation, Launcher, Notice
 from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
@@ -134,7 +134,13 @@ class RemoteLauncher(ABC):
             Finding("error", "reachable", None, f"host {sentence}") for sentence in self.try_to_connect(hosts).values()
         ]
 
-    def examine(self, job: Job, *, measure: bool = False) -> tuple[list[Finding], list[dict[str, Any]]]:
+    def lasting_hosts(self) -> list[str]:
+        """The hosts that an environment can be made on; `BadRequest` if none is there for more than one job."""
+        return self.hosts()
+
+    def examine(
+        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
+    ) -> tuple[list[Finding], list[dict[str, Any]]]:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
             hosts = self.hosts()
@@ -151,9 +157,9 @@ class RemoteLauncher(ABC):
 
         def code_and_data() -> list[Finding]:
             pythons = self.pythons(links, engine_of(job))
-            plan, token = Plan("doctor", job, ()), secrets.token_hex(12)
+            plan, folder = Plan("doctor", job, ()), Path(self.options.shared_dir or ".")
             return thorough.code_and_data(
-                links, starting.Request(plan, Path(), token, code, self.options, pythons, False)
+                links, starting.Request(plan, folder, secrets.token_hex(12), code, self.options, pythons, False)
             )
 
         groups, pairs = thorough.examine(

@@ -8,15 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from velodrome import files
-from velodrome.cluster.launcher import AllocationEnded
+from velodrome.cluster.launcher import AllocationEnded, Notice
 from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.slurm import commands
 from velodrome.cluster.slurm.options import SlurmOptions
+from velodrome.cluster.slurm.record import JobRecord
 from velodrome.cluster.slurm.script import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import VelodromeError
 
@@ -24,27 +23,25 @@ from velodrome.errors import VelodromeError
 MAIL = ".velodrome-slurm"
 _STATE_SECONDS = 2.0
 _CANCEL_SECONDS = 30.0
+#: A job that gets its nodes sooner is not worth a notice.
+_NOTICE_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class JobRecord:
-    """What another command needs to find a job again; stored with the run."""
-
-    job: int
-    mail: str
-    session: str
-    nodes: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "nodes": list(self.nodes)}
+class StillQueued(VelodromeError):
+    """Slurm has not given a job its nodes in time."""
 
 
 class SlurmJob:
     """A job that was submitted."""
 
-    def __init__(self, number: int, mail: Path, session: str, nodes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, number: int, mail: Path, session: str, options: SlurmOptions, nodes: Sequence[str] = ()
+    ) -> None:
         self.number, self.mail, self.session, self.nodes = number, mail, session, list(nodes)
+        self._options = options
         self._state = commands.JobState("PENDING")
+        #: Since when Slurm has not answered, and why.
+        self._unanswered: tuple[float, str] | None = None
         self._released = threading.Event()
         self._asking = threading.Lock()
         self._watcher = threading.Thread(target=self._watch, name=f"velodrome-slurm-{number}", daemon=True)
@@ -52,7 +49,8 @@ class SlurmJob:
 
     @property
     def record(self) -> JobRecord:
-        return JobRecord(self.number, str(self.mail), self.session, tuple(self.nodes))
+        return JobRecord(job=self.number, mail=str(self.mail), session=self.session, nodes=self.nodes,
+                         options=self._options)
 
     def _watch(self) -> None:
         while not self._released.is_set():
@@ -60,10 +58,21 @@ class SlurmJob:
             self._released.wait(_STATE_SECONDS)
 
     def refresh(self) -> commands.JobState:
-        """Ask Slurm now."""
+        """Ask Slurm now; the last known state if it does not answer."""
         with self._asking:
-            self._state = commands.state_of(self.number)
+            try:
+                self._state, self._unanswered = commands.state_of(self.number), None
+            except commands.NoAnswer as error:
+                since = time.monotonic() if self._unanswered is None else self._unanswered[0]
+                self._unanswered = since, error.reason
         return self._state
+
+    @property
+    def unanswered(self) -> str | None:
+        """That Slurm has not answered for longer than `silence`, as the end of a sentence; None otherwise."""
+        if (found := self._unanswered) is None or (quiet := time.monotonic() - found[0]) < self._options.silence:
+            return None
+        return f"slurmctld has not answered for {quiet:.0f} s ({found[1]})"
 
     @property
     def state(self) -> commands.JobState:
@@ -83,9 +92,10 @@ class SlurmJob:
                 "submits the run again, from its newest checkpoint"
             )
 
-    def wait_until_running(self, seconds: float, log: Path) -> None:
-        """Return when Slurm has given the job its nodes."""
-        deadline = time.monotonic() + seconds
+    def wait_until_running(self, seconds: float, notice: Notice) -> None:
+        """Return when Slurm has given the job its nodes; `StillQueued` if it has not within so many seconds."""
+        began = time.monotonic()
+        told = ""
         while True:
             state = self.refresh()
             if state.name == "RUNNING" and state.nodes:
@@ -93,12 +103,22 @@ class SlurmJob:
                 return
             if state.is_over:
                 self.raise_if_interrupted()
-                raise VelodromeError(f"Slurm job {self.number} ended before it ran: {state}{_last_line(log)}")
-            if time.monotonic() > deadline:
+                log = _last_line(self.mail / "job.log")
+                raise VelodromeError(f"Slurm job {self.number} ended before it ran: {state}{log}")
+            if (silent := self.unanswered) is not None:
                 raise VelodromeError(
+                    f"Slurm job {self.number}: {silent}; try again when `scontrol ping` shows that it is up"
+                )
+            waited = time.monotonic() - began
+            if waited > seconds:
+                raise StillQueued(
                     f"Slurm job {self.number} has waited in the queue for {seconds:g} s ({state.reason}); raise "
                     "queue_timeout, or ask for less"
                 )
+            waits_for = f"waiting for Slurm job {self.number}: {state.name} ({state.reason})"
+            if waits_for != told and waited > _NOTICE_SECONDS:
+                told = waits_for
+                notice(waits_for)
             time.sleep(0.5)
 
     def release(self) -> None:
@@ -106,9 +126,11 @@ class SlurmJob:
         if self._released.is_set():
             return
         self._released.set()
-        commands.cancel(self.number)
-        deadline = time.monotonic() + _CANCEL_SECONDS
-        while not self.refresh().is_over and time.monotonic() < deadline:
+        deadline, cancelled = time.monotonic() + _CANCEL_SECONDS, False
+        while True:
+            cancelled = cancelled or commands.cancel(self.number)
+            if self.refresh().is_over or time.monotonic() > deadline:
+                break
             time.sleep(0.2)
         shutil.rmtree(self.mail, ignore_errors=True)
         with_others = self.mail.parent
@@ -125,6 +147,7 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
     session = secrets.token_hex(8)
     mail = Path(options.shared_dir or ".").resolve() / MAIL / session
     mail.mkdir(parents=True)
+    options = options.model_copy(update={"shared_dir": str(mail.parents[1])})  # as other commands find it
     python = options.python or sys.executable
     files.write_text(mail / "agent", bootstrap.source().decode())
     files.write_text(mail / "agent.sh", agent_script(options, mail, python, session))
@@ -134,7 +157,7 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
     except BaseException:
         shutil.rmtree(mail, ignore_errors=True)
         raise
-    return SlurmJob(number, mail, session)
+    return SlurmJob(number, mail, session, options)
 
 
 def _last_line(log: Path) -> str:

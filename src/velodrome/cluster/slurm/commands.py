@@ -25,6 +25,20 @@ _FAILED = {
 }
 
 
+#: What Slurm says about a job that it has forgotten; every other error says nothing about the job.
+_FORGOTTEN = "Invalid job id specified"
+#: With what Slurm's commands begin their lines.
+_SPEAKER = re.compile(r"^((sbatch|scontrol|scancel): (error: )?|slurm_load_jobs error: )")
+
+
+class NoAnswer(VelodromeError):
+    """Slurm's controller could not be asked."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"slurmctld does not answer: {reason}; try again when `scontrol ping` shows that it is up")
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class JobState:
     """What Slurm says about a job."""
@@ -84,16 +98,18 @@ def submit(options: Sequence[str], script: str) -> int:
     return int(number)
 
 
-def cancel(job: int) -> None:
-    """Cancel a job, whatever its state."""
-    _run(["scancel", "--full", "--quiet", str(job)])
+def cancel(job: int) -> bool:
+    """Cancel a job, whatever its state; whether Slurm took the request."""
+    return _run(["scancel", "--full", "--quiet", str(job)]).returncode == 0
 
 
 def state_of(job: int) -> JobState:
-    """The state of a job; UNKNOWN if Slurm has forgotten it."""
+    """The state of a job; UNKNOWN if Slurm has forgotten it, `NoAnswer` if Slurm cannot be asked."""
     done = _run(["scontrol", "--oneliner", "show", "job", str(job)])
-    if done.returncode == 0:
+    if done.returncode == 0 and "JobState=" in done.stdout:
         return parse_state(done.stdout)
+    if _FORGOTTEN not in done.stderr:
+        raise NoAnswer(_reason(done.stderr))
     if shutil.which("sacct") is not None:
         done = _run(["sacct", "-n", "-X", "-P", "-j", str(job), "-o", "State,NodeList"])
         if done.returncode == 0 and (line := done.stdout.strip().partition("\n")[0]):
@@ -144,9 +160,11 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
                               start_new_session=True)
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(words, 1, "", f"{words[0]} did not answer within {_SECONDS:g} s")
+    except OSError as error:
+        return subprocess.CompletedProcess(words, 127, "", f"{words[0]} cannot be started: {error.strerror}")
 
 
 def _reason(errors: str) -> str:
     lines = [line for line in errors.splitlines() if line.strip()]
-    words = (re.sub(r"^(sbatch|scontrol|scancel): (error: )?", "", line.strip()) for line in lines)
+    words = (_SPEAKER.sub("", line.strip()) for line in lines)
     return headline("; ".join(dict.fromkeys(words))) or "it gives no reason"

@@ -33,6 +33,10 @@ class SlurmGroup(RemoteGroup):
         super().wait(seconds, deliver)
         if self.job is None or self._explained:
             return
+        if (silent := self.job.unanswered) is not None:
+            for process in self._exits.keys() - before:
+                if (end := self._exits[process]).is_lost:
+                    self._exits[process] = replace(end, cause=f"{end.cause}, and {silent}")
         # Processes end before Slurm reports why: it ends those of all nodes when one of them fails.
         new = any(not self._exits[process].is_success for process in self._exits if process not in before)
         self.job.raise_if_interrupted(now=new or self._ending_since is not None)

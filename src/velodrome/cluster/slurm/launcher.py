@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import secrets
 import time
 from collections import Counter
@@ -13,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from velodrome import files
 from velodrome.cluster import preflight
-from velodrome.cluster.findings import refuse
+from velodrome.cluster.findings import Finding, refuse
 from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import Allocation, Launcher
+from velodrome.cluster.launcher import Allocation, Launcher, Notice
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan
 from velodrome.cluster.remote import checks, starting
@@ -26,19 +24,20 @@ from velodrome.cluster.remote.group import HostRun, in_parallel
 from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.cluster.remote.link import Channel, HostError, Link
 from velodrome.cluster.slurm import commands
-from velodrome.cluster.slurm.allocation import SlurmJob, submit
+from velodrome.cluster.slurm.allocation import SlurmJob, StillQueued, submit
 from velodrome.cluster.slurm.group import SlurmGroup
 from velodrome.cluster.slurm.mail import FileChannel
 from velodrome.cluster.slurm.options import SlurmOptions
-from velodrome.cluster.slurm.script import nodes_of, sbatch_options, steps_of
-from velodrome.errors import BadRequest
+from velodrome.cluster.slurm.record import HostRecord, read_record
+from velodrome.cluster.slurm.script import Step, nodes_of, sbatch_options, steps_of
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 
-#: In the run's folder: where its job can be found again.
-RECORD = "slurm.json"
 _READY_SECONDS = 120.0
+#: The job in which nodes are examined: its time limit, and how long it may wait in the queue.
+_EXAMINE_MINUTES, _EXAMINE_QUEUE_SECONDS = 15, 120.0
 
 
 class SlurmLauncher(RemoteLauncher):
@@ -74,6 +73,52 @@ class SlurmLauncher(RemoteLauncher):
     def prepare(self, engines: Sequence[str]) -> None:
         """Nothing: every job has nodes of its own."""
 
+    def lasting_hosts(self) -> list[str]:
+        raise BadRequest(
+            "--on slurm: every job may get other nodes, so none can be prepared; install velodrome and its engines in "
+            "an environment on the shared file system, and set python to its interpreter in clusters.yaml"
+        )
+
+    def examine(
+        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
+    ) -> tuple[list[Finding], list[dict[str, Any]]]:
+        """What Slurm would refuse, and what is wrong with nodes that a short job gets for the examination."""
+        try:
+            self.check(job)
+        except Unavailable as error:
+            return [Finding("error", "tools", None, str(error))], []
+        except VelodromeError as error:
+            return [Finding("error", "job", None, str(error))], []
+        try:
+            self._allocate_to_examine(job, notice)
+            return super().examine(job, measure=measure)
+        except StillQueued:
+            assert self._job is not None
+            state = self._job.state
+            return [Finding(
+                "warning", "reachable", None, f"the nodes were not checked: Slurm gave none within "
+                f"{self._examine_queue_seconds:g} s ({state.name}, {state.reason})", "try again when nodes are idle"
+            )], []
+        except VelodromeError as error:
+            return [Finding("error", "reachable", None, str(error))], []
+        finally:
+            self._release()
+
+    @property
+    def _examine_queue_seconds(self) -> float:
+        return min(_EXAMINE_QUEUE_SECONDS, self.options.queue_timeout)
+
+    def _allocate_to_examine(self, job: Job, notice: Notice) -> None:
+        """Nodes as a job gets them, all with agents, for a few minutes."""
+        nodes, limit = nodes_of(job, self.options), self.options.time
+        if limit is None or not limit.isdecimal() or int(limit) > _EXAMINE_MINUTES:
+            limit = str(_EXAMINE_MINUTES)
+        short = self.options.model_copy(update={"time": limit})
+        with deferred():
+            self._job = submit(short, nodes, [Step("doctor", 0, nodes)], "velodrome-doctor")
+        self._job.wait_until_running(self._examine_queue_seconds, notice)
+        self.connect(self.hosts())
+
     def open_channel(self, host: str, session: str) -> Channel:
         assert self._job is not None, "a job was submitted"
         return FileChannel(self._job.mail / host, self._job.end)
@@ -105,12 +150,26 @@ class SlurmLauncher(RemoteLauncher):
 
     def allocate(self, job: Job) -> Allocation:
         """Submit a job, wait for its nodes, and for their agents."""
+        self._submit(job)
+        return self._nodes_for(job, lambda text: None)
+
+    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
+        self._submit(job, folder)
+        return self._nodes_for(job, notice)
+
+    def _submit(self, job: Job, folder: Path | None = None) -> None:
         self._release()
         nodes = nodes_of(job, self.options)
         steps = steps_of(job, nodes, self._placement)
         with deferred():
             self._job = submit(self.options, nodes, steps, f"velodrome-{job.engine}-{job.strategy}")
-        self._job.wait_until_running(self.options.queue_timeout, self._job.mail / "job.log")
+            if folder is not None:  # at once: whoever kills this command leaves a job that `attach` finds
+                self._job.record.write(folder)
+
+    def _nodes_for(self, job: Job, notice: Notice) -> Allocation:
+        """The nodes of the job that was submitted, when it has them."""
+        assert self._job is not None
+        self._job.wait_until_running(self.options.queue_timeout, notice)
         used = self.used_hosts(job)
         links = self.connect(used)
         placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
@@ -140,10 +199,9 @@ class SlurmLauncher(RemoteLauncher):
         try:
             for process in plan.processes:
                 group.add(process)
-            about = {host: {"code": run.code, "python": run.python} for host, run in hosts.items()}
-            record = {**self._job.record.as_json(), "token": token, "started": time.time(), "hosts": about,
-                      "facts": dict(plan.facts)}
-            files.write_text(folder / RECORD, json.dumps(record, indent=2) + "\n")
+            about = {host: HostRecord(code=run.code, python=run.python) for host, run in hosts.items()}
+            begun = {"token": token, "started": time.time(), "hosts": about, "facts": dict(plan.facts)}
+            self._job.record.model_copy(update=begun).write(folder)
             starting.start_all(request, group)
         except BaseException:
             with deferred():
@@ -163,44 +221,61 @@ class SlurmLauncher(RemoteLauncher):
 
 
 class AttachedLauncher(SlurmLauncher):
-    """A launcher whose processes were started by a controller that is gone."""
+    """A launcher whose job was submitted by a controller that is gone. The job is not touched before it is used."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
-        commands.require_tools()
-        self.record = read_record(folder)
-        state = commands.state_of(self.record["job"])
-        if state.is_over or not Path(self.record["mail"]).is_dir():
+        self.record = record = read_record(folder)
+        super().__init__(record.options)
+        if record.state() is None:
             raise BadRequest(
-                f"run {folder.name!r}: Slurm job {self.record['job']} is not running any more ({state.name}); "
+                f"run {folder.name!r}: Slurm job {record.job} is not running any more; "
                 f"`velodrome resume {folder.name} --on slurm` submits it again"
             )
-        self._job = SlurmJob(self.record["job"], Path(self.record["mail"]), self.record["session"],
-                             self.record["nodes"])
+        self._job = SlurmJob(record.job, Path(record.mail), record.session, record.options, record.nodes)
+        #: Whether the job has not been taken over yet.
+        self._untouched = True
+
+    @property
+    def started(self) -> float | None:
+        """When the processes were started; None if the controller was gone before."""
+        return self.record.started
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the earlier controller knew about the hosts."""
+        return self.record.facts
+
+    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
+        """The nodes of the job that is there, and those of a new one when it has been used."""
+        if not self._untouched:
+            return super().allocate_for(job, folder, notice)
+        self._untouched = False
+        return self._nodes_for(job, notice)
+
+    def close(self) -> None:
+        """End the job if it was taken over; otherwise it goes on."""
+        if self._untouched and self._job is not None:
+            self._job.abandon()
+            self._job = None
+        super().close()
 
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> SlurmGroup:
-        """The group of the processes as they are."""
+        """The group of the processes as they are, or as they are started now if there are none yet."""
+        if self.record.token is None:
+            return super().start(plan, folder, resume=resume)
+        self._untouched = False
         names = list(dict.fromkeys(process.host for process in plan.processes))
         # Its reports begin with the first one: whoever takes them must be there before they come.
-        group = SlurmGroup(self.record["token"], folder, {}, shared=True, job=self._job)
+        group = SlurmGroup(self.record.token, folder, {}, shared=True, job=self._job)
         links = {name: Link(name, self.open_channel(name, ""), self.options.silence, first=secrets.randbits(40),
                             take=group.take_over) for name in names}
         self.links |= links
-        about = self.record["hosts"]
-        group.hosts = {name: HostRun(link, str(folder.resolve()), about[name]["code"], about[name]["python"])
+        about = self.record.hosts
+        group.hosts = {name: HostRun(link, str(folder.resolve()), about[name].code, about[name].python)
                        for name, link in links.items()}
         for process in plan.processes:
             group.add(process)
         return group
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """What is stored about the job of a run; `BadRequest` if it has none."""
-    try:
-        found: dict[str, Any] = json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
-        raise BadRequest(f"run {folder.name!r} has no job of Slurm to attach to") from None
-    return found
 
 
 def _reaches_others(address: str) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from velodrome.cluster.inline import inline_fields
 from velodrome.cluster.remote.options import RemoteOptions
-from velodrome.errors import BadRequest
 
 _INLINE = ("partition", "account", "qos", "time", "nodes", "cpus", "gpus", "container", "python", "shared_dir")
 
@@ -41,18 +41,11 @@ class SlurmOptions(RemoteOptions):
         "ends everything that was started on it; file systems may show new lines late"
     )
 
-    @field_validator("gpus", mode="before")
+    @field_validator("gpus", "time", mode="before")
     @classmethod
-    def _gpus_are_text(cls, value: Any) -> Any:
+    def _numbers_are_text(cls, value: Any) -> Any:
+        """A number of GPUs, or of minutes, as sbatch takes it."""
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @field_validator("time", mode="before")
-    @classmethod
-    def _time_is_text(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            # YAML reads 2:00:00 as a number of seconds in base sixty.
-            return str(value) if value < 3600 else f"0-{value // 3600}:{value // 60 % 60}:{value % 60}"
-        return value
 
     @field_validator("sbatch", "srun")
     @classmethod
@@ -64,12 +57,6 @@ class SlurmOptions(RemoteOptions):
 
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for word in filter(None, (each.strip() for each in text.split(","))):
-            name, equals, value = (part.strip() for part in word.partition("="))
-            if not equals or name not in _INLINE:
-                raise BadRequest(
-                    f"--on slurm: {word!r} is none of {', '.join(_INLINE)}; write --on slurm:partition=NAME,time=30"
-                )
-            found[name] = int(value) if name in ("nodes", "cpus") and value.isdigit() else value
-        return found
+        given = inline_fields(text, "slurm", _INLINE, "--on slurm:partition=NAME,time=30")
+        return {name: int(value) if name in ("nodes", "cpus") and value.isdecimal() else value
+                for name, value in given.items()}

@@ -54,6 +54,8 @@ class Agent:
         self._guardian.note(folder=str(self._folder))
         self._segments: set[str] = set()
         self._children: dict[tuple[str, str], Child] = {}
+        #: The runs with processes here, or with results that nobody may have read yet.
+        self._runs: set[str] = set()
         self._received = 0
         self._sending, self._ending = threading.Lock(), threading.Lock()
         self._requests: collections.deque[tuple[Header, bytes]] = collections.deque()
@@ -126,13 +128,14 @@ class Agent:
             self.send({"is": "answer", "n": header.get("n"), "error": f"the agent knows no request {do!r}"})
 
     def _watch_lease(self) -> None:
-        """End when nothing was heard for as long as the lease. Time in which this process was suspended is not counted:
-        whoever suspends a job suspends its heartbeat too."""
+        """End when nothing was heard for as long as the lease. Only a run is worth waiting for: without one, it is the
+        controller that must be heard. Time in which this process was suspended is not counted: whoever suspends a job
+        suspends its heartbeat too."""
         interval = min(1.0, self._lease / 4)
         silent, heard = 0.0, (0, 0)
         while self._lease:
             time.sleep(interval)
-            now = self._received, self._stream.beats
+            now = self._received, self._stream.beats if self._runs else 0
             silent, heard = (silent + interval if now == heard else 0.0), now
             if silent > self._lease:
                 self.end()
@@ -190,6 +193,7 @@ class Agent:
 
     def _start(self, header: Header, body: bytes) -> Header:
         """Start a process of a run with these words, environment, working folder and log."""
+        self._runs.add(header["token"])
         if segments := header.get("segments"):
             self._segments.add(segments)
             self._guardian.note(segments=segments)
@@ -212,7 +216,9 @@ class Agent:
         for child in [child for child in self._children.values() if child.token == token]:
             kill_group(child.popen.pid)
         segments = [header["segments"]] if header.get("segments") else []
-        return {"left": len(clean(self._mark(token), segments, header["folder"]))}
+        left = len(clean(self._mark(token), segments, header["folder"]))
+        self._runs.discard(token)
+        return {"left": left}
 
     def _mark(self, token: str) -> str:
         """What the processes of a run on this host carry."""
