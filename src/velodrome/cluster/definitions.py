@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from velodrome import files
+from velodrome.cluster.yaml_text import parse_yaml
 from velodrome.errors import BadRequest
 
 #: Variable with the only file to be read.
@@ -23,22 +24,6 @@ FILE = "clusters.yaml"
 _LARGEST = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXAMPLE = "'lab: {launcher: ssh, hosts: [a, b]}'"
-
-
-#: What PyYAML raises for texts that are no YAML, or that are and say an impossible value: `2022-13-45`, `!!bool x`.
-_BROKEN = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a name that is given twice, of which PyYAML would take the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in found:
-                raise ValueError(f"{key.value!r} is defined twice, again in line {key.start_mark.line + 1}")
-            found.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -84,9 +69,9 @@ def _read(file: Path) -> dict[str, Definition]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"cannot read {str(file)!r}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        content = yaml.load(text, Loader=_Loader)
-    except _BROKEN as error:
-        raise BadRequest(f"{str(file)!r} is not YAML: {' '.join(str(error).split())}") from None
+        content = parse_yaml(text)
+    except ValueError as error:
+        raise BadRequest(f"{str(file)!r} is not YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
