@@ -9,7 +9,7 @@ from typing import Any
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import DEFAULT, Where, open_launcher
+from velodrome.cluster.registry import Where, open_launcher, where_of
 from velodrome.cluster.remote.checks import DISK_BYTES
 from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.data import catalogue
@@ -21,7 +21,7 @@ from velodrome.spec.resolve import resolve
 
 
 def doctor(
-    job: Job | None = None, *, on: Where = DEFAULT, measure: bool = False, mirror: str | None = None
+    job: Job | None = None, *, on: Where | None = None, measure: bool = False, mirror: str | None = None
 ) -> dict[str, Any]:
     """Examine where a job would run; the object that ``velodrome doctor --json`` prints.
 
@@ -35,7 +35,8 @@ def doctor(
         mirror: folder or URL with the publisher's files of a data set.
     """
     job = resolve(job or Job.model_validate({}), environments.default_engine())
-    with using_mirror(mirror), open_launcher(on) as launcher:
+    where = where_of(job, on)
+    with using_mirror(mirror), open_launcher(where) as launcher:
         preflight.check_job(job)
         pairs: list[dict[str, Any]] = []
         if isinstance(launcher, RemoteLauncher):
@@ -44,7 +45,7 @@ def doctor(
             findings = _examine_here(launcher, job)
     wrong = [finding for finding in findings if finding.level == "error"]
     return {
-        "cluster": str(on), "launcher": launcher.name, "ok": not wrong,
+        "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
         "findings": [finding.as_json() for finding in findings], "pairs": pairs,
     }
 

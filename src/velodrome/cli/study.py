@@ -101,7 +101,7 @@ def run(
                      autocompletion=completion.one_of("plain", "published")),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
-    on: On = "local",
+    on: On = None,
     place: Place = None,
     mirror: Mirror = None,
     json: Json = False,

@@ -187,9 +187,9 @@ def open_attached(folder: Path) -> Iterator[AttachedLauncher]:
         launcher.close()
 
 
-def where_of(job: Job, where: Where) -> Where:
-    """Where a job runs: where the command says, or else the job."""
-    return job.on if job.on is not None and str(where) == DEFAULT else where
+def where_of(job: Job, where: Where | None) -> Where:
+    """Where a job runs: where the command says, else where the job says, else on this machine."""
+    return where if where is not None else job.on if job.on is not None else DEFAULT
 
 
 @contextmanager
