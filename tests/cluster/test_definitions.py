@@ -106,3 +106,35 @@ def test_a_cluster_that_is_added_is_listed_and_shown(elsewhere: Path) -> None:
         clusters.add("lab", "ssh:c")
     with pytest.raises(BadRequest, match="cluster 'debug': that is the name of a launcher"):
         clusters.add("debug", "ssh:c")
+
+
+@pytest.mark.parametrize("text", [
+    "{lab: {launcher: local}}\n",
+    "lab: {launcher: local}\n...\n",
+    "---\nlab:\n  launcher: local\n...",
+    "",
+    "# nothing yet\n",
+    "lab: {launcher: local}",
+])
+def test_a_cluster_is_added_to_a_file_of_any_style(elsewhere: Path, text: str) -> None:
+    file = elsewhere / "clusters.yaml"
+    file.write_text(text)
+    clusters.add("four", "emulated:nodes=4")
+    names = [one["name"] for one in clusters.list() if one["file"]]
+    assert names == (["lab", "four"] if "lab" in text else ["four"])
+
+
+def test_comments_stay_where_a_cluster_can_be_appended(elsewhere: Path) -> None:
+    file = elsewhere / "clusters.yaml"
+    file.write_text(f"# ours\n{LAB}")
+    clusters.add("four", "emulated:nodes=4")
+    assert file.read_text().startswith(f"# ours\n{LAB}\nfour:")
+
+
+def test_a_cluster_that_cannot_be_added_leaves_the_file_as_it_is(elsewhere: Path) -> None:
+    file = elsewhere / "clusters.yaml"
+    for text in ("lab: [", "- lab", "lab: {launcher: local}\n---\nother: {launcher: local}\n"):
+        file.write_text(text)
+        with pytest.raises(BadRequest, match=r"clusters\.yaml"):
+            clusters.add("four", "emulated:nodes=4")
+        assert file.read_text() == text

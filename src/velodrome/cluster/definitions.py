@@ -99,8 +99,23 @@ def add(name: str, launcher: str, fields: Mapping[str, Any], file: Path) -> Defi
     existing = _read(file) if file.exists() else {}
     if name in existing:
         raise BadRequest(f"cluster {name!r} is in {file} already: choose another name, or edit the file")
-    block = yaml.safe_dump({name: {"launcher": launcher, **fields}}, sort_keys=False, default_flow_style=None)
     before = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = _with_definition(before, name, {"launcher": launcher, **fields})
     file.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(file, f"{before.rstrip()}\n\n{block}".lstrip("\n"), shared=True)
+    files.write_text(file, text, shared=True)
     return _read(file)[name]
+
+
+def _with_definition(before: str, name: str, fields: Mapping[str, Any]) -> str:
+    """The text of a file with one cluster more. What it has stays as it is written, comments included; where nothing
+    can be appended, because it is in braces or ends with `...`, all of it is written anew."""
+    known = parse_yaml(before) or {}
+    wanted = {**known, name: dict(fields)}
+    block = yaml.safe_dump({name: dict(fields)}, sort_keys=False, default_flow_style=None)
+    appended = f"{before.rstrip()}\n\n{block}".lstrip("\n")
+    try:
+        if parse_yaml(appended) == wanted:
+            return appended
+    except ValueError:
+        pass
+    return yaml.safe_dump(wanted, sort_keys=False, default_flow_style=None)
