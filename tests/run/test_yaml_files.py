@@ -46,7 +46,8 @@ def test_numbers_to_the_base_of_60_stay_texts():
 
 
 @pytest.mark.parametrize("value", [
-    "on", "yes", "No", "true", "30:00", "1:30.5", "1e-3", "0x1f", "010", "1_000", ".5", "null", "~", "", "=", "<<", "a: b",
+    "on", "yes", "No", "true", "30:00", "1:30.5", "1e-3",
+    "0x1f", "010", "1_000", ".5", "null", "~", "", "=", "<<", "a: b",
     "2022-01-02", True, False, None, 12, -7, 0, 2.5, 1e-30, 1e300, float("inf"), ["on", True], {"on": {"off": "y"}},
 ])
 @pytest.mark.parametrize("style", [None, False, True])

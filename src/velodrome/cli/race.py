@@ -168,8 +168,8 @@ def command(
     target = where(on or (shared if isinstance(shared, str) else None), place)
     with using_mirror(mirror), data_progress() as progress:
         planned = plan_race(
-            asked, name or default_name(file, asked), runs, on=target if on is not None or place else None, warm=warm, complete=file is None,
-            on_download=progress.data,
+            asked, name or default_name(file, asked), runs, on=target if on is not None or place else None, warm=warm,
+            complete=file is None, on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
         )
     error_console.print(plan_text(planned), soft_wrap=True)

@@ -109,7 +109,8 @@ def run(
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
     What is not installed is reported with the command that adds it, and the rest runs. Jobs that do not fit this
-    machine get fewer workers, and that is reported, too; with --on, hosts elsewhere take jobs as they are or not. The same command again runs only what is missing.
+    machine get fewer workers, and that is reported, too; on hosts elsewhere they run as they are or not at all. The
+    same command again runs only what is missing.
 
     Examples:
 

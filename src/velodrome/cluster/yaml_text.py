@@ -7,7 +7,7 @@ for 1800. Whatever PyYAML writes is read back as it was: it quotes texts that YA
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -29,7 +29,7 @@ _RESOLVERS = (
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Reads booleans and numbers of YAML 1.2, and refuses a name that is given twice: PyYAML would take the last."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
         first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _FLOAT)]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
