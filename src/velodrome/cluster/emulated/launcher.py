@@ -50,10 +50,21 @@ class EmulatedGroup(LocalGroup):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._before = self._counters()
+        #: The nodes outlive a run, and so do their counts.
+        self._kills_before = self._kills()
 
     def _counters(self) -> dict[str, dict[str, int]]:
         nodes = self.network.nodes if self.network is not None else []
         return {node.name: node.traffic() for node in nodes}
+
+    def _kills(self) -> dict[str, int]:
+        if self.network is None or self.limits is None:
+            return {}
+        return {node.name: self.limits.memory_kills(node.name) for node in self.network.nodes}
+
+    def _ran_out_of_memory(self, host: str) -> bool:
+        """Whether the kernel ended a process of a node because of its memory limit since the processes were started."""
+        return self.limits is not None and self.limits.memory_kills(host) > self._kills_before.get(host, 0)
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """What each node exchanged since the processes were started, by its own counters."""
@@ -97,8 +108,7 @@ class EmulatedGroup(LocalGroup):
 
     def exit_of(self, process: Process) -> Exit | None:
         found = super().exit_of(process)
-        killed = found is not None and found.signal == "SIGKILL"
-        if found is None or not killed or self.limits is None or not self.limits.memory_exceeded(process.host):
+        if found is None or found.signal != "SIGKILL" or not self._ran_out_of_memory(process.host):
             return found
         return replace(found, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
 
