@@ -89,8 +89,9 @@ def test_inline_forms_have_typed_options() -> None:
     assert isinstance(ssh, SshOptions)
     assert ssh.hosts == ["host1", "me@host2"]
     assert target_of("emulated:nodes=3,bandwidth=1gbit").options.model_dump()["nodes"] == 3
-    with pytest.raises(BadRequest, match="--on 'ssh': name its hosts or options, as --on ssh:HOST,HOST"):
-        target_of("ssh")
+    for nobody in ("ssh", "ssh:", "ssh: ", "ssh: , ,"):
+        with pytest.raises(BadRequest, match=f"--on '{nobody}': name its hosts or options, as --on ssh:HOST,HOST"):
+            target_of(nobody)
 
 
 def test_a_cluster_that_is_added_is_listed_and_shown(elsewhere: Path) -> None:

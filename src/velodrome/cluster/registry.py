@@ -113,7 +113,7 @@ def target_of(where: Where, pins: Mapping[str, str] | None = None) -> Target:
     offer = known[0]
     if colon and not offer.options:
         raise BadRequest(f"--on {where!r}: {base!r} takes no options; write --on {base}")
-    if offer.needs_options and not text:
+    if offer.needs_options and not text.strip(" ,"):
         raise BadRequest(f"--on {where!r}: name its hosts or options, as --on {base}:{offer.options}")
     fields = offer.kind.inline(text) if offer.options else {}
     return Target(where, offer, validated(offer.kind, fields, f"--on {where!r}"), pins or {})
