@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.emulation import emulation_lines
 from velodrome.cluster import environments, preflight
+from velodrome.cluster.emulated.launcher import EmulatedLauncher
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.registry import Where, open_launcher, where_of
@@ -43,11 +45,32 @@ def doctor(
             findings, pairs = launcher.examine(job, measure=measure)
         else:
             findings = _examine_here(launcher, job)
+            if measure and all(finding.level != "error" for finding in findings):
+                more, pairs = _measure_here(launcher)
+                findings += more
     wrong = [finding for finding in findings if finding.level == "error"]
     return {
         "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
         "findings": [finding.as_json() for finding in findings], "pairs": pairs,
     }
+
+
+def _measure_here(launcher: Launcher) -> tuple[list[Finding], list[dict[str, Any]]]:
+    """What emulated hosts measure between two of them, next to what was asked for; other hosts here are one."""
+    if not isinstance(launcher, EmulatedLauncher):
+        return [Finding("ok", "network", None, f"--on {launcher.name} has one host, so there is nothing to measure")], []
+    try:
+        facts = launcher.measured()
+    except VelodromeError as error:
+        return [Finding("error", "network", None, str(error))], []
+    measured: Any = facts["measured"]
+    if measured is None:
+        return [Finding("warning", "network", None, "nothing was measured: that takes two hosts, and a machine that is "
+                        "not too busy")], []
+    first, second = launcher.host_names[:2]
+    lines = emulation_lines({"launcher": launcher.name, "cluster": facts})
+    pair = {"from": second, "to": first, "round_trip": measured["round_trip"], "bandwidth": measured["bandwidth"]}
+    return [Finding("ok", "network", None, line) for line in lines], [pair]
 
 
 def _examine_here(launcher: Launcher, job: Job) -> list[Finding]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from velodrome.cluster import preflight
+from velodrome.cluster.emulated.ability import lacking
 from velodrome.cluster.emulated.gateway import check_storage, storage_of
 from velodrome.cluster.emulated.leftovers import clean
 from velodrome.cluster.emulated.limits import Limits
@@ -127,6 +128,8 @@ class EmulatedLauncher:
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
+        #: Whether this machine was found able to emulate it without, or with, nodes that are slowed down.
+        self._able: set[bool] = set()
         self._warm = LocalLauncher()
 
     @property
@@ -152,6 +155,11 @@ class EmulatedLauncher:
                 f"--on emulated: memory={memory // 2**20}m is less than the {needed // 2**20} MiB that {per_node} "
                 f"process(es) of this job need on a node; give more memory or more nodes"
             )
+        slows = any(parse_fault(fault).action == "slow" for fault in job.faults)
+        if self._network is None and slows not in self._able:
+            if lacks := lacking(self._cluster, slows=slows):
+                raise Unavailable("; ".join(lacks), lacks)
+            self._able.add(slows)
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Import the engines once: processes are forked from that and then move onto their nodes.
@@ -171,6 +179,11 @@ class EmulatedLauncher:
         return Allocation(
             hosts, lambda host: next(ports), placement=self._placement, capacity=self._capacity(), facts=self._facts
         )
+
+    def measured(self) -> Mapping[str, object]:
+        """What was asked for, and what two nodes measure (`emulated/measure.py`)."""
+        self._created()
+        return self._facts
 
     def _capacity(self) -> dict[str, int]:
         """How many processes `pack` puts on a node: one per core that it may use."""
