@@ -206,6 +206,6 @@ def test_an_agent_that_does_not_start_is_reported_with_its_node(monkeypatch: pyt
         return {"failed": "'10.0.0.1' did not start"}
 
     monkeypatch.setattr(driver, "ask", answer)
-    with pytest.raises(HostError, match="^'10.0.0.1' did not start$"):
+    with pytest.raises(HostError, match=r"^'10\.0\.0\.1' did not start$"):
         driver.open("10.0.0.1#0", [], {}, 600.0)
     assert waited[0] > 600

@@ -58,7 +58,8 @@ def doctor(
 def _measure_here(launcher: Launcher) -> tuple[list[Finding], list[dict[str, Any]]]:
     """What emulated hosts measure between two of them, next to what was asked for; other hosts here are one."""
     if not isinstance(launcher, EmulatedLauncher):
-        return [Finding("ok", "network", None, f"--on {launcher.name} has one host, so there is nothing to measure")], []
+        nothing = f"--on {launcher.name} has one host, so there is nothing to measure"
+        return [Finding("ok", "network", None, nothing)], []
     try:
         facts = launcher.measured()
     except VelodromeError as error:
