@@ -60,6 +60,48 @@ def test_a_race_can_vary_where_it_runs() -> None:
 
 def test_the_command_wins_over_the_job() -> None:
     job = Job.model_validate({"on": "lab"})
-    assert where_of(job, "local") == "lab"
+    assert where_of(job, None) == "lab"
+    assert where_of(job, "local") == "local"
     assert where_of(job, "debug") == "debug"
-    assert where_of(Job.model_validate({}), "local") == "local"
+    assert where_of(Job.model_validate({}), None) == "local"
+
+
+def test_a_place_that_is_named_wins_over_that_of_the_job(velodrome: Any, tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("engine: torch\nstrategy: single\nworkers: 1\nfaults: ['partition node1 1s..2s']\non: emulated\n")
+    done = velodrome("train", file, "--on", "local", "--runs", runs)
+    assert (done.code, "--on local cannot partition" in done.text) == (2, True), done.text
+    done = velodrome("doctor", file, "--on", "debug")
+    assert done.text.splitlines()[-1].startswith("debug: ")
+    file.write_text("engine: torch\nstrategy: single\non: debug\n")
+    assert velodrome("doctor", file).text.splitlines()[-1].startswith("debug: ")
+    done = velodrome("train", file, "--place", "worker=a", "--runs", runs)
+    assert "--place: --on debug has one host" in done.text
+
+
+def test_a_run_can_be_resumed_elsewhere(
+    velodrome: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs / "lost"
+    run.mkdir(parents=True)
+    (run / "job.yaml").write_text("engine: torch\nstrategy: single\n'on': gone\n")
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "velodrome.api.train.execute.resume", lambda name, **words: asked.append(words["launcher"].name) or {})
+    monkeypatch.setattr("velodrome.cli.console.print_summary", lambda result: None)
+    done = velodrome("resume", "lost", "--runs", runs)
+    assert (done.code, "--on 'gone': no such launcher" in done.text) == (2, True)
+    done = velodrome("resume", "lost", "--runs", runs, "--on", "local")
+    assert (done.code, asked) == (0, ["local"]), done.text
+
+
+def test_a_race_checks_its_faults_where_its_jobs_run(velodrome: Any, tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "race.yaml"
+    file.write_text("job: {engine: torch, strategy: single, on: debug, faults: ['kill worker0 at 1s']}\n"
+                    "vary: {batch_size: [32, 64]}\n")
+    done = velodrome("race", file, "--dry-run", "--runs", runs)
+    assert (done.code, "--on debug cannot kill" in done.text) == (2, True), done.text
+    done = velodrome("race", file, "--dry-run", "--runs", runs, "--on", "local")
+    assert done.code == 0, done.text
+    done = velodrome("race", file, "--dry-run", "--runs", runs, "--vary", "on=local,debug", "--on", "local")
+    assert (done.code, "--on 'local': the race varies where its jobs run" in done.text) == (2, True)

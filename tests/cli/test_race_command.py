@@ -187,3 +187,26 @@ def test_a_race_file_that_varies_over_nothing_is_refused(velodrome, tmp_path: Pa
 def test_an_argument_of_a_model_that_yaml_cannot_say_is_refused(velodrome, runs: Path) -> None:
     done = velodrome("race", "--model", "own:net", "--model-arg", "born=2022-13-45", "--runs", runs)
     assert (done.code, "--model-arg 'born=2022-13-45'" in done.err) == (2, True)
+
+
+@pytest.mark.unit
+def test_the_place_of_jobs_is_a_field_of_files(velodrome, tmp_path: Path, runs: Path) -> None:
+    job, race = tmp_path / "job.yaml", tmp_path / "race.yaml"
+    job.write_text("engine: torch\nstrategy: single\non: moon\n")
+    done = velodrome("train", job, "--runs", runs)
+    assert (done.code, "--on 'moon': no such launcher" in done.err) == (2, True)
+    race.write_text("job: {engine: torch, strategy: single, threads: 1}\nvary: {on: [local, debug]}\n")
+    done = velodrome("race", race, "--dry-run", "--json", "--runs", runs)
+    assert done.code == 0, done.err
+    assert sorted(entry["run"] for entry in done.json()["jobs"]) == [
+        "torch-single-1w-128b-on-debug-1", "torch-single-1w-128b-on-local-1"]
+    # As earlier versions stored a race that was given with --vary on=local,debug.
+    folder = RaceFolder(runs, "old")
+    folder.path.mkdir(parents=True)
+    (folder.path / "race.yaml").write_text(
+        "job: {engine: torch, strategy: single, threads: 1, checkpoints: false}\nvary:\n  'on': [local, debug]\n"
+        "named_by: ['on']\n")
+    written = folder.written()
+    assert written is not None
+    assert (written.vary, written.job["checkpoints"]) == ({"on": ["local", "debug"]}, False)
+    assert folder.refuse_other(written)

@@ -9,10 +9,12 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -189,12 +191,21 @@ def test_a_full_disk_is_reported_with_the_file(session: Session) -> None:
         session.link.put(b"x", "/proc/no-such-place/file")
 
 
+def _has_ipv6_loopback() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as trial:
+        trial.bind(("::1", 0))
+        return True
+    return False
+
+
 def test_ports_names_and_connections(session: Session) -> None:
     port = session.link.ask("listen")[0]["port"]
     assert port not in session.link.ask("ports", ports=[port], count=1)[0]["ports"]
     answer, _ = session.link.ask("connect", address="127.0.0.1", port=port, measure=0.2)
     assert 0 < answer["round_trip"] < 5
     assert answer["bandwidth"] > 1e6
+    if socket.has_dualstack_ipv6() and _has_ipv6_loopback():
+        assert session.link.ask("connect", address="::1", port=port)[0]["round_trip"] > 0
     assert session.link.ask("resolve", names=["localhost"])[0]["addresses"]["localhost"]
     with pytest.raises(HostError, match="refused"):
         session.link.ask("connect", address="127.0.0.1", port=1)

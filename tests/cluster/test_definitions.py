@@ -89,8 +89,9 @@ def test_inline_forms_have_typed_options() -> None:
     assert isinstance(ssh, SshOptions)
     assert ssh.hosts == ["host1", "me@host2"]
     assert target_of("emulated:nodes=3,bandwidth=1gbit").options.model_dump()["nodes"] == 3
-    with pytest.raises(BadRequest, match="--on 'ssh': name its hosts or options, as --on ssh:HOST,HOST"):
-        target_of("ssh")
+    for nobody in ("ssh", "ssh:", "ssh: ", "ssh: , ,"):
+        with pytest.raises(BadRequest, match=f"--on '{nobody}': name its hosts or options, as --on ssh:HOST,HOST"):
+            target_of(nobody)
 
 
 def test_a_cluster_that_is_added_is_listed_and_shown(elsewhere: Path) -> None:
@@ -106,3 +107,35 @@ def test_a_cluster_that_is_added_is_listed_and_shown(elsewhere: Path) -> None:
         clusters.add("lab", "ssh:c")
     with pytest.raises(BadRequest, match="cluster 'debug': that is the name of a launcher"):
         clusters.add("debug", "ssh:c")
+
+
+@pytest.mark.parametrize("text", [
+    "{lab: {launcher: local}}\n",
+    "lab: {launcher: local}\n...\n",
+    "---\nlab:\n  launcher: local\n...",
+    "",
+    "# nothing yet\n",
+    "lab: {launcher: local}",
+])
+def test_a_cluster_is_added_to_a_file_of_any_style(elsewhere: Path, text: str) -> None:
+    file = elsewhere / "clusters.yaml"
+    file.write_text(text)
+    clusters.add("four", "emulated:nodes=4")
+    names = [one["name"] for one in clusters.list() if one["file"]]
+    assert names == (["lab", "four"] if "lab" in text else ["four"])
+
+
+def test_comments_stay_where_a_cluster_can_be_appended(elsewhere: Path) -> None:
+    file = elsewhere / "clusters.yaml"
+    file.write_text(f"# ours\n{LAB}")
+    clusters.add("four", "emulated:nodes=4")
+    assert file.read_text().startswith(f"# ours\n{LAB}\nfour:")
+
+
+def test_a_cluster_that_cannot_be_added_leaves_the_file_as_it_is(elsewhere: Path) -> None:
+    file = elsewhere / "clusters.yaml"
+    for text in ("lab: [", "- lab", "lab: {launcher: local}\n---\nother: {launcher: local}\n"):
+        file.write_text(text)
+        with pytest.raises(BadRequest, match=r"clusters\.yaml"):
+            clusters.add("four", "emulated:nodes=4")
+        assert file.read_text() == text

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from velodrome.analysis.emulation import emulation_lines
-from velodrome.cluster.emulated import leftovers, switch
+from velodrome.cluster.emulated import leftovers, node, switch
+from velodrome.cluster.emulated.launcher import EmulatedGroup
 from velodrome.cluster.emulated.limits import Limits
 from velodrome.cluster.emulated.links import queues
 from velodrome.cluster.emulated.request import EmulatedCluster
-from velodrome.errors import BadRequest
+from velodrome.cluster.launcher import Exit
+from velodrome.cluster.local.group import LocalGroup
+from velodrome.errors import BadRequest, VelodromeError
 
 pytestmark = pytest.mark.unit
 
@@ -137,3 +142,41 @@ def test_accuracy_is_reported_in_words() -> None:
     older = {"asked": {"bandwidth": None}, "measured": {"bandwidth": 4e9, "round_trip": 2e-5}}
     assert emulation_lines({"launcher": "emulated", "cluster": older})[0] == \
         "bandwidth 4 Gbit/s measured, without a limit"
+
+
+def test_a_process_that_is_killed_later_is_not_blamed_on_the_memory_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / leftovers.group_name("node1")
+    made.mkdir()
+    (tmp_path / "cgroup.controllers").write_text("cpu memory")
+    (made / "memory.max").write_text("")
+    counts = made / "memory.events"
+    counts.write_text("oom 1\noom_kill 2\n")
+    monkeypatch.setattr("velodrome.cluster.emulated.limits.remove_group", lambda folder: None)
+    limits = Limits(EmulatedCluster(memory=2**30), ["node1"], tmp_path)
+    network = SimpleNamespace(nodes=[SimpleNamespace(name="node1", traffic=dict)])
+    monkeypatch.setattr(LocalGroup, "__post_init__", lambda self: None)
+    monkeypatch.setattr(LocalGroup, "exit_of", lambda self, process: Exit.from_returncode(-9))
+    group = EmulatedGroup("token", limits=limits, network=network)  # type: ignore[arg-type]
+    process = SimpleNamespace(host="node1")
+    assert "killed from outside" in group.exit_of(process).cause  # type: ignore[arg-type, union-attr]
+    counts.write_text("oom 2\noom_kill 3\n")
+    assert "node1 ran out of the memory" in group.exit_of(process).cause  # type: ignore[arg-type, union-attr]
+
+
+def test_a_machine_that_is_too_busy_to_emulate_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(words: list[str], timeout: float, **options: object) -> None:
+        raise subprocess.TimeoutExpired(words, timeout)
+
+    monkeypatch.setattr(subprocess, "run", never)
+    with pytest.raises(VelodromeError, match=r"ip link set lo up: it did not end within 30 s; is this machine busy\?"):
+        node._run(["nsenter", "--", "ip", "link", "set", "lo", "up"])
+    monkeypatch.setattr(node, "_START_SECONDS", 0.1)
+    slow = object.__new__(node.Node)
+    slow.name = "node1"
+    output, silent = os.pipe()
+    with os.fdopen(output, "rb") as stream, os.fdopen(silent, "wb"):
+        slow._holder = SimpleNamespace(stdout=stream, stderr=stream)  # type: ignore[assignment]
+        with pytest.raises(VelodromeError, match=r"node1 cannot be emulated: .* did not start within 0\.1 s"):
+            slow.wait_until_ready()

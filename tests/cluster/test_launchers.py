@@ -56,7 +56,8 @@ def test_emulated_refuses_a_host_that_it_will_not_have_before_it_creates_any() -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_emulated_counts_the_memory_of_the_processes_that_share_a_node() -> None:
+def test_emulated_counts_the_memory_of_the_processes_that_share_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velodrome.cluster.emulated.launcher.lacking", lambda cluster, slows: [])
     job = resolve(Job(engine="torch", strategy="ddp", workers=2))
     options = EmulatedOptions.model_validate({"nodes": 2, "memory": "400m"})
     EmulatedLauncher(options).check(job)

@@ -87,3 +87,30 @@ def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
 def test_a_role_can_be_placed() -> None:
     made = plan(JOB, ["a", "b", "c"], place={"server": "c"})
     assert [one["host"] for one in made["processes"] if one["role"] == "server"] == ["c"]
+
+
+def test_a_host_that_is_named_twice_is_refused() -> None:
+    for format in (None, "slurm"):
+        with pytest.raises(BadRequest, match="--hosts: 'a' is named twice; name each host once"):
+            plan(JOB, ["a", "b", "a"], format=format)
+
+
+def test_a_pin_is_refused_with_the_names_that_were_given() -> None:
+    with pytest.raises(BadRequest, match="--place worker:1='zz': no host 'zz'; choose from a, b"):
+        plan(JOB, ["a", "b"], format="slurm", place={"worker:1": "zz"})
+
+
+@pytest.mark.parametrize(("fields", "commands"), [
+    ({"engine": "tensorflow"}, ["pip install 'velodrome[tensorflow]'"]),
+    ({"engine": "mxnet"}, ["pip install velodrome", "velodrome engines install mxnet"]),
+    ({"engine": "horovod", "framework": "torch"},
+     ["pip install velodrome", "velodrome engines install horovod --framework torch"]),
+])
+def test_a_task_of_skypilot_installs_what_the_engine_needs(fields: dict[str, str], commands: list[str]) -> None:
+    job = Job.model_validate({"dataset": "fashion-mnist", "strategy": "single", "model": "lenet5", **fields})
+    file = yaml.safe_load(plan(job, ["a"], format="skypilot")["file"])
+    assert file["setup"].splitlines() == commands
+
+
+def test_a_host_that_finishes_first_does_not_end_the_others() -> None:
+    assert "--abort-on-container-failure" in plan(JOB, ["a", "b"], format="compose")["file"]

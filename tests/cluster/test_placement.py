@@ -45,6 +45,25 @@ def test_the_small_compositions_have_servers_apart_from_workers(workers: int, se
     assert len(set(found["worker"])) == workers
 
 
+@pytest.mark.parametrize(("pins", "workers", "servers"), [
+    (["worker=c"], ["c", "c"], ["b"]),
+    (["worker=b,c"], ["b", "c"], ["a"]),
+    (["worker:1=c"], ["a", "c"], ["b"]),
+    (["server=a"], ["b", "c"], ["a"]),
+    (["server=a", "worker:0=a"], ["a", "b"], ["a"]),
+])
+def test_servers_stay_apart_from_pinned_workers(pins: list[str], workers: list[str], servers: list[str]) -> None:
+    processes = [("worker", 0), ("worker", 1), ("server", 0)]
+    placement = Placement("spread", "apart", parse_pins(pins))
+    assert by_role(place(processes, ["a", "b", "c"], placement), processes) == {"worker": workers, "server": servers}
+
+
+def test_servers_that_cannot_be_apart_are_refused() -> None:
+    processes = [("worker", 0), ("worker", 1), ("server", 0)]
+    with pytest.raises(BadRequest, match="need a host without a worker besides a, b, and there are 2;"):
+        place(processes, ["a", "b"], Placement("spread", "apart", {"worker": "a,b"}))
+
+
 def test_servers_beside_workers_take_no_host_of_their_own() -> None:
     processes = roles(2, 2)
     found = by_role(place(processes, NINE, Placement("spread", "beside")), processes)

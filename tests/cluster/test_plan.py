@@ -46,6 +46,12 @@ def test_a_parameter_server_plan_has_every_role_in_every_tf_config() -> None:
         assert config["task"]["index"] == process.rank
 
 
+def test_an_ipv6_address_stands_in_brackets_before_a_port() -> None:
+    plan = make_plan("run", job(engine="tensorflow", strategy="multi-worker-mirrored", workers=2), ["fd00::1", "h"])
+    addresses = json.loads(plan.processes[0].environment["TF_CONFIG"])["cluster"]["worker"]
+    assert addresses == ["[fd00::1]:29400", "h:29401"]
+
+
 def test_devices_of_one_process_are_one_process() -> None:
     assert roles_of(job("mirrored", 3)) == [("worker", 0)]
 

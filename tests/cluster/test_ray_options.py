@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any, ClassVar
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from velodrome.cluster.options import validated
 from velodrome.cluster.plan import make_plan
 from velodrome.cluster.ray import launcher as module
+from velodrome.cluster.ray.client import RayDriver
 from velodrome.cluster.ray.launcher import RayLauncher
 from velodrome.cluster.ray.options import RayOptions
+from velodrome.cluster.ray.reasons import reason_of
 from velodrome.cluster.registry import target_of
 from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.cluster.remote.link import HostError
@@ -138,3 +142,70 @@ def test_each_process_has_a_bundle_and_an_agent_of_its_own(monkeypatch: pytest.M
     assert [do for do, _ in driver.asked[2:]] == ["release", "reserve"]
     made.allocate(fewer)
     assert len(driver.asked) == 4
+
+
+class RayActorError(Exception):
+    pass
+
+
+class ActorUnavailableError(RayActorError):
+    pass
+
+
+class ActorDiedError(RayActorError):
+    pass
+
+
+class GetTimeoutError(TimeoutError):
+    pass
+
+
+class RuntimeEnvSetupError(Exception):
+    pass
+
+
+class OutOfMemoryError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("error", "sentence"), [
+    (ActorUnavailableError("x"), "cannot be reached through Ray: the connection to its actor broke"),
+    (ActorDiedError("x"), "ended its agent: Ray's actor there died"),
+    (GetTimeoutError("x"), "did not start Ray's actor within 90 s: .*; raise start_timeout of the cluster"),
+    (RuntimeEnvSetupError("Failed to set up.\nERROR: No matching distribution for velodrom\nexit 1"),
+     "cannot prepare the runtime_env: ERROR: No matching distribution for velodrom$"),
+    (OutOfMemoryError("x"), "the node ran out of memory"),
+    (RayActorError("first\nlast"), r"cannot be reached through Ray: last \(RayActorError\)"),
+    (ValueError(), "Ray gave no reason"),
+])
+def test_exceptions_of_ray_are_sentences(error: Exception, sentence: str) -> None:
+    assert re.search(sentence, reason_of(error, 90.0))
+
+
+@pytest.mark.parametrize(("options", "limit"), [
+    ({}, 60.0), ({"runtime_env": {"pip": ["velodrome"]}}, 600.0),
+    ({"runtime_env": {"pip": ["velodrome"]}, "start_timeout": 1200}, 1200.0),
+])
+def test_an_actor_has_time_to_install_its_packages(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], limit: float
+) -> None:
+    driver = Answers(connect={"nodes": NODES})
+    asked: list[float] = []
+    driver.open = lambda place, words, runtime_env, limit: asked.append(limit)  # type: ignore[attr-defined]
+    _launcher(monkeypatch, driver, **options).open_channel("10.0.0.1", "session")
+    assert asked == [limit]
+
+
+def test_an_agent_that_does_not_start_is_reported_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = object.__new__(RayDriver)
+    driver._numbers, driver._streams = itertools.count(), {}
+    waited: list[float] = []
+
+    def answer(do: str, seconds: float, **fields: Any) -> dict[str, Any]:
+        waited.append(seconds)
+        return {"failed": "'10.0.0.1' did not start"}
+
+    monkeypatch.setattr(driver, "ask", answer)
+    with pytest.raises(HostError, match=r"^'10\.0\.0\.1' did not start$"):
+        driver.open("10.0.0.1#0", [], {}, 600.0)
+    assert waited[0] > 600

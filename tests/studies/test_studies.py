@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -154,6 +156,50 @@ def test_fifty_workers_become_what_fits_and_that_is_told(monkeypatch: pytest.Mon
     assert len(names) == len(set(names)) == len(plan.jobs)
 
 
+class Elsewhere:
+    """A launcher of other machines, which takes jobs of up to 25 workers."""
+
+    name = "elsewhere"
+
+    def __init__(self) -> None:
+        self.checked: list[int] = []
+
+    def check(self, job: Job) -> None:
+        self.checked.append(job.workers)
+        if job.workers > 25:
+            raise BadRequest("the hosts have room for 25 workers")
+
+
+def test_a_study_on_other_machines_is_not_fitted_to_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "cores", lambda: 1)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(environments, "missing", lambda engine, strategy: ["nothing is installed here"])
+    launcher = Elsewhere()
+    plan = plan_study(study_named("jaeger-2018"), "full", Choice(), look=whatever,
+                      elsewhere=launcher)  # type: ignore[arg-type]
+    mine = [s for s in plan.settings if s.published["engine"] == "tensorflow" and s.published["model"] == "lenet5"]
+    assert {s.published["workers"]: s.ours and s.ours["workers"] for s in mine} == {
+        **{s.published["workers"]: s.published["workers"] for s in mine}, 50: None}
+    assert not plan.reductions
+    assert "the hosts have room for 25 workers" in plan.missing
+    assert 50 in launcher.checked
+
+
+def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) -> None:
+    from velodrome.api import study as api
+    from velodrome.cluster.ssh.launcher import SshLauncher
+    from velodrome.cluster.ssh.options import SshOptions
+
+    words = ["study", "run", "zipperle-2018", "--dry-run", "--json", "--runs", runs]
+    told = velodrome(*words, "--on", "emulated:nodes=9").json()
+    assert told["machines"]["ours"].startswith("9 emulated hosts on one machine with ")
+    assert velodrome(*words).json()["machines"]["ours"].startswith("one machine with ")
+    launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
+    launcher.links = {host: SimpleNamespace(facts={"cores": 4}) for host in "ab"}  # type: ignore[dict-item]
+    assert api._site(launcher, "lab") == planning.Site("2 hosts of --on lab with 8 cores", 8)
+    assert api._cores_of([{"cluster": {"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}}}, {"cluster": None}]) == 6
+
+
 def test_a_study_goes_on_when_missing_data_or_memory_has_come(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, folder = study_named("jaeger-2018"), RaceFolder(runs, "again")
     monkeypatch.setattr(planning, "cores", lambda: 8)
@@ -283,7 +329,7 @@ def test_claims_beyond_our_cores_or_engines_cannot_be_checked_and_our_numbers_ar
 
 
 def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     plan, _ = _jaeger(monkeypatch, IDEAL, 2)
 
     def rows(advantage: float) -> list[Row]:
@@ -297,7 +343,7 @@ def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.Mon
 
 
 def test_runs_that_other_programs_disturbed_decide_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     plan, _ = _jaeger(monkeypatch, IDEAL, 2)
     claim = "MXNet has the higher throughput"
     for used, verdict in ((0.0, "does not hold"), (1.5, INCONCLUSIVE)):
@@ -330,7 +376,7 @@ def test_repetitions_decide_only_beyond_chance_and_single_runs_are_named(monkeyp
 
 
 def test_a_curve_is_flatter_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     claim = "at batch 128 both are flatter beyond 25 workers"
     for curve, noise, verdict in (
         (BENT, (1.0,), "holds"), (BENT, QUIET, "holds"), (IDEAL, QUIET, "does not hold"),
@@ -341,7 +387,7 @@ def test_a_curve_is_flatter_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_engine_beats_another_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "available", lambda fields, look: None)
+    monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     plan, _ = _jaeger(monkeypatch, IDEAL, 2)
 
     def judged(claim: str, mxnet: dict[int, float], noise: Sequence[float]) -> tuple[str, str]:

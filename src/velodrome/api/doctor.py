@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.emulation import emulation_lines
 from velodrome.cluster import environments, preflight
+from velodrome.cluster.emulated.launcher import EmulatedLauncher
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import DEFAULT, Where, open_launcher
+from velodrome.cluster.registry import Where, open_launcher, where_of
 from velodrome.cluster.remote.checks import DISK_BYTES
 from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.data import catalogue
@@ -22,7 +24,7 @@ from velodrome.spec.resolve import resolve
 
 
 def doctor(
-    job: Job | None = None, *, on: Where = DEFAULT, measure: bool = False, mirror: str | None = None,
+    job: Job | None = None, *, on: Where | None = None, measure: bool = False, mirror: str | None = None,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Examine where a job would run; the object that ``velodrome doctor --json`` prints.
@@ -38,18 +40,41 @@ def doctor(
         on_wait: called with a sentence while hosts are waited for, as in a queue.
     """
     job = resolve(job or Job.model_validate({}), environments.default_engine())
-    with using_mirror(mirror), open_launcher(on) as launcher:
+    where = where_of(job, on)
+    with using_mirror(mirror), open_launcher(where) as launcher:
         preflight.check_job(job)
         pairs: list[dict[str, Any]] = []
         if isinstance(launcher, RemoteLauncher):
             findings, pairs = launcher.examine(job, measure=measure, notice=on_wait)
         else:
             findings = _examine_here(launcher, job)
+            if measure and all(finding.level != "error" for finding in findings):
+                more, pairs = _measure_here(launcher)
+                findings += more
     wrong = [finding for finding in findings if finding.level == "error"]
     return {
-        "cluster": str(on), "launcher": launcher.name, "ok": not wrong,
+        "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
         "findings": [finding.as_json() for finding in findings], "pairs": pairs,
     }
+
+
+def _measure_here(launcher: Launcher) -> tuple[list[Finding], list[dict[str, Any]]]:
+    """What emulated hosts measure between two of them, next to what was asked for; other hosts here are one."""
+    if not isinstance(launcher, EmulatedLauncher):
+        nothing = f"--on {launcher.name} has one host, so there is nothing to measure"
+        return [Finding("ok", "network", None, nothing)], []
+    try:
+        facts = launcher.measured()
+    except VelodromeError as error:
+        return [Finding("error", "network", None, str(error))], []
+    measured: Any = facts["measured"]
+    if measured is None:
+        return [Finding("warning", "network", None, "nothing was measured: that takes two hosts, and a machine that is "
+                        "not too busy")], []
+    first, second = launcher.host_names[:2]
+    lines = emulation_lines({"launcher": launcher.name, "cluster": facts})
+    pair = {"from": second, "to": first, "round_trip": measured["round_trip"], "bandwidth": measured["bandwidth"]}
+    return [Finding("ok", "network", None, line) for line in lines], [pair]
 
 
 def _examine_here(launcher: Launcher, job: Job) -> list[Finding]:

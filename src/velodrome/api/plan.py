@@ -9,12 +9,13 @@ from typing import Any
 from velodrome.cluster.environments import default_engine
 from velodrome.cluster.manifests import FORMATS, host_names
 from velodrome.cluster.placement import Placement
+from velodrome.cluster.placement import place as placed
 from velodrome.cluster.plan import consecutive_ports, make_plan, manual_command
 from velodrome.cluster.preflight import check_job
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name, default_name
-from velodrome.spec.resolve import resolve
+from velodrome.spec.resolve import resolve, roles_of
 
 
 def plan(
@@ -49,6 +50,10 @@ def plan(
         raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")
     if not 1 <= port <= 65000:
         raise BadRequest(f"--port {port}: choose one from 1 to 65000")
+    if twice := [host for host in hosts if list(hosts).count(host) > 1]:
+        raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once, and processes that are more than "
+                         "hosts share them")
+    placed(roles_of(job), hosts, Placement(pins=place or {}))  # refuses pins with the names that were given
     named = host_names(len(hosts)) if format is not None else list(hosts)
     own = dict(zip(hosts, named, strict=True))
     pins = {who: ",".join(own.get(one.strip(), one.strip()) for one in where.split(",")) for who, where in

@@ -11,7 +11,7 @@ from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.progress import Saving, saving
 from velodrome.analysis.recommend import verdict
 from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
-from velodrome.cluster.registry import DEFAULT, Where
+from velodrome.cluster.registry import Where
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
@@ -41,7 +41,7 @@ def race(
     naming: str | None = None,
     name: str | None = None,
     runs: str | Path = "runs",
-    on: Where = DEFAULT,
+    on: Where | None = None,
     warm: bool = True,
     parallel: int | None = None,
     dry_run: bool = False,
@@ -76,7 +76,7 @@ def race(
         naming: how runs are named, ``plain`` or ``published``.
         name: name of the race's folder; by default the file's name, or one that follows from the fields.
         runs: folder that holds the race.
-        on: the launcher: ``local``, or ``debug`` to train jobs of one process inside this program.
+        on: where jobs run, as for ``train``; those that name their own in ``vary`` run there.
         warm: whether processes are forked from one that has imported the engine.
         parallel: how many jobs may run at the same time, each on hosts of its own; by default as many as the cluster
             has room for, which on one machine is one.

@@ -116,26 +116,33 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
 
 
 def plan_race(
-    race: Race, name: str, runs: str | Path, *, on: Where = DEFAULT, warm: bool, complete: bool = False,
+    race: Race, name: str, runs: str | Path, *, on: Where | None = None, warm: bool, complete: bool = False,
     leave_out: Callable[[CheckedRace], bool] = lambda checked: False, on_download: Progress | None = None,
 ) -> PlannedRace:
     """Check every job of a race and estimate how long it will take; starts nothing and writes nothing to `runs`.
 
     With `complete` a race that varies nothing stands for all strategies. If some of the jobs cannot run here,
-    `leave_out` is asked whether the others run without them. `on_download` is called while data is read.
+    `leave_out` is asked whether the others run without them. `on_download` is called while data is read. `on` wins
+    over the field of that name that all jobs share, and the stored race keeps the field.
     """
+    if on is not None and "on" in race.vary:
+        raise BadRequest(f"--on {str(on)!r}: the race varies where its jobs run; leave out --on, or what varies")
     folder = RaceFolder(Path(runs), name)
     notes: tuple[str, ...] = ()
     if complete and not race.vary:
-        race, notes = complete_race(race, name, Path(runs), on)
+        race, notes = complete_race(race, name, Path(runs), on or race.job.get("on") or DEFAULT)
     if race.baseline is None and folder.written() is None and has_baselines(race.vary, race.job):
         race = race.model_copy(update={"baseline": True})
     race = folder.stamped(race)
-    with open_launcher(on) as launcher, open_launchers() as others:
-        checked = check_race(race, launcher, folder.finished(), on_download, others)
+    raced = race
+    if on is not None:
+        raced = race.model_copy(update={"job": {key: value for key, value in race.job.items() if key != "on"}})
+    where = on or DEFAULT
+    with open_launcher(where) as launcher, open_launchers() as others:
+        checked = check_race(raced, launcher, folder.finished(), on_download, others)
     if checked.unavailable and not (checked.entries and leave_out(checked)):
         checked.refuse_unavailable()
-    planned = plan_entries(folder, race, checked.entries, on=on, warm=warm)
+    planned = plan_entries(folder, race, checked.entries, on=where, warm=warm)
     return replace(
         planned, skipped=checked.skipped, reasons=tuple(checked.reasons),
         notes=(*notes, *checked.notes, *planned.notes),
@@ -161,7 +168,7 @@ def plan_entries(
     measured = all(guess.measured for guess in guesses.values())
     stored = frozenset(entry.name for entry in entries if entry.name in finished)
     ahead = [entry.job for entry in entries if entry.name not in stored]
-    warning = crowded(ahead) if launcher_named(on).here else None
+    warning = crowded(job for job in ahead if launcher_named(job.on or on).here)
     return PlannedRace(
         folder, race, tuple(entries), seconds, stored, measured, may_grow, on, notes=(warning,) if warning else ()
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 from velodrome.analysis.compare import compare
 from velodrome.api.race import run_missing
 from velodrome.api.race_plan import PlannedRace, plan_entries
-from velodrome.cluster.registry import DEFAULT, Where, launcher_named
+from velodrome.cluster.launcher import Launcher
+from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher
+from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.data.base import BadData, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
@@ -23,7 +25,7 @@ from velodrome.run.race_observer import RaceObserver
 from velodrome.spec.race_names import expand
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
-from velodrome.studies.plan import Choice, StudyPlan, check_data, fetch_data, plan_study
+from velodrome.studies.plan import Choice, Site, StudyPlan, check_data, fetch_data, plan_study, this_machine
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -134,14 +136,18 @@ def prepare(
     `on_plan` is called with what can run and what is missing, also when that is everything; `on_download` while data
     is fetched and read.
     """
-    launcher_named(on)  # refused before data is fetched
+    offer = launcher_named(on)  # refused before data is fetched
     study, size = study_named(name), scale_named(scale)
     if choice.data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
     folder = RaceFolder(Path(runs), race_name or f"{study.name}-{size}")
     written = folder.written()
-    plan = plan_study(study, size, choice, look=partial(check_data if dry_run else fetch_data, choice, on_download),
-                      kept=written.fitted if written else None)
+    with open_launcher(on) as launcher:
+        if not offer.here:
+            launcher.prepare([])  # hosts that are out of reach are reported once, not for every job
+        plan = plan_study(study, size, choice, look=partial(check_data if dry_run else fetch_data, choice, on_download),
+                          kept=written.fitted if written else None, elsewhere=None if offer.here else launcher)
+        plan = replace(plan, site=_site(launcher, on))
     if on_plan is not None:
         on_plan(plan)
     if plan.race is None:
@@ -156,18 +162,41 @@ def conclude(planned: PlannedStudy, failed: Iterable[str] | None) -> FinishedStu
     """Our figures beside the published ones, from what is on disk; `failed` is None if nothing ran."""
     path = planned.race.folder.path
     ran = failed is not None
-    rows = compare(load_race(path.parent, path.name).results) if ran else []
+    results = load_race(path.parent, path.name).results if ran else []
+    rows = compare(results)
+    available = _cores_of(results) or planned.plan.site.cores
     return FinishedStudy(
-        planned.plan, path, [*(failed or ())], compare_figures(planned.plan, rows, cores()),
-        findings(planned.plan, rows, cores()) if ran else [],
+        planned.plan, path, [*(failed or ())], compare_figures(planned.plan, rows, available),
+        findings(planned.plan, rows, available) if ran else [],
     )
+
+
+def _cores_of(results: Iterable[Mapping[str, Any]]) -> int:
+    """Cores of all hosts elsewhere that runs recorded; 0 if they ran on this machine."""
+    recorded = [(result.get("cluster") or {}).get("hosts") for result in results]
+    hosts = {name: about["cores"] for found in recorded if isinstance(found, dict) for name, about in found.items()}
+    return sum(hosts.values())
+
+
+def _site(launcher: Launcher, on: Where) -> Site:
+    """The machines of a launcher: hosts that are known have so many cores together."""
+    here = this_machine()
+    if nodes := getattr(launcher, "host_names", ()):
+        return Site(f"{len(nodes)} emulated hosts on {here.machines}", here.cores)
+    if not isinstance(launcher, RemoteLauncher):
+        return here
+    counts = [int(link.facts["cores"]) for link in launcher.links.values()]
+    if not counts:  # of a cluster that names its hosts when a job begins
+        return Site(f"the nodes of --on {on}", here.cores)
+    hosts = "1 host" if len(counts) == 1 else f"{len(counts)} hosts"
+    return Site(f"{hosts} of --on {on} with {sum(counts)} cores", sum(counts))
 
 
 def describe(plan: StudyPlan) -> dict[str, Any]:
     """A study at a scale as plain data, without figures."""
     return {
         "study": plan.study.name, "scale": plan.scale, "source": plan.study.source,
-        "machines": {"published": plan.study.machines, "ours": f"one machine with {cores()} cores"},
+        "machines": {"published": plan.study.machines, "ours": plan.site.machines},
         "notes": plan.study.notes, "missing": [*plan.missing], "reductions": [*plan.reductions],
         "left_out": plan.left_out, "data": plan.data,
     }

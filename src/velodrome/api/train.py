@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.cluster.plan import Plan
-from velodrome.cluster.registry import DEFAULT, Where, open_launcher, where_of
+from velodrome.cluster.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.run import execute
@@ -31,7 +31,7 @@ def train(
     *,
     name: str | None = None,
     runs: str | Path = "runs",
-    on: Where = DEFAULT,
+    on: Where | None = None,
     mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
@@ -43,7 +43,9 @@ def train(
         job: what to train and how.
         name: name of the run's folder; by default made from the job and the time.
         runs: folder that holds the runs.
-        on: the launcher: ``local``, or ``debug`` to train a job of one process inside this program.
+        on: where processes run: ``local``, ``debug`` to train a job of one process inside this program,
+            ``emulated``, ``ssh``, ``ray`` or ``slurm`` with options behind a colon, as ``ssh:HOST,HOST``, or a cluster
+            of ``clusters.yaml``; by default where the job says, else ``local``.
         mirror: folder or URL with the publisher's files of a data set.
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
@@ -64,7 +66,7 @@ def resume(
     name: str,
     *,
     runs: str | Path = "runs",
-    on: Where = DEFAULT,
+    on: Where | None = None,
     mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,

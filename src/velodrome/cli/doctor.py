@@ -17,7 +17,7 @@ Measure = Annotated[
 
 @with_job_options
 def command(
-    file: JobFile = None, on: On = "local", place: Place = None, measure: Measure = False, mirror: JobMirror = None,
+    file: JobFile = None, on: On = None, place: Place = None, measure: Measure = False, mirror: JobMirror = None,
     json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Examine this machine or a cluster: everything that would keep a job from running, with the way out.
@@ -32,7 +32,8 @@ def command(
     """
     from velodrome.api.doctor import doctor
 
-    found = doctor(job_from(file, fields), on=where(on, place), measure=measure, mirror=mirror, on_wait=say_on_stderr)
+    job = job_from(file, fields)
+    found = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
     report(found, as_json=json)
 
 

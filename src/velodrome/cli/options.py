@@ -30,12 +30,14 @@ Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs."
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line, for scripts.")]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; by default made from the job and the time.")]
 On = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--on", metavar="NAME", autocompletion=completion.launchers, show_default=True, rich_help_panel="Distribution",
+        "--on", metavar="NAME", autocompletion=completion.launchers, show_default=False,
+        rich_help_panel="Distribution",
         help="Where processes run: local (this machine), debug (one process inside this command, for breakpoints), "
-        "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine), ssh:HOST,HOST, or a cluster of "
-        "clusters.yaml (`velodrome clusters list`).",
+        "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine), ssh:HOST,HOST, ray:ADDRESS, "
+        "slurm:partition=NAME, or a cluster of clusters.yaml (`velodrome clusters list`); by default where the job "
+        "says, else local.",
     ),
 ]
 Place = Annotated[
@@ -203,12 +205,12 @@ def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
     return make_job({**base, **fields})
 
 
-def where(on: str, place: list[str] | None) -> Target:
-    """What `--on` and `--place` ask for."""
+def where(on: str | None, place: list[str] | None = None, job: Job | None = None) -> Target:
+    """What `--on` and `--place` ask for, or else the job."""
     from velodrome.cluster.placement import parse_pins
-    from velodrome.cluster.registry import target_of
+    from velodrome.cluster.registry import DEFAULT, target_of, where_of
 
-    return target_of(on, parse_pins(place or []))
+    return target_of(where_of(job, on) if job is not None else on or DEFAULT, parse_pins(place or []))
 
 
 def command_on(name: str, path: Path) -> str:

@@ -121,7 +121,7 @@ def command(
     budget: Budget = None, max_repeat: MaxRepeat = None, objective: Objective = None, tolerance: Tolerance = None,
     accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
     runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
-    skip_unavailable: SkipUnavailable = False, on: On = "local", place: Place = None, warm: Warm = True,
+    skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None, warm: Warm = True,
     parallel: Parallel = "auto", mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
@@ -157,7 +157,6 @@ def command(
     from velodrome.spec.race import parse_vary
 
     at_once = parallel_of(parallel)
-    target = where(on, place)
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = merge(file, fields, parse_vary(vary or []), {
@@ -165,10 +164,12 @@ def command(
         "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
         "naming": naming,
     })
+    shared = asked.job.get("on")
+    target = where(on or (shared if isinstance(shared, str) else None), place)
     with using_mirror(mirror), data_progress() as progress:
         planned = plan_race(
-            asked, name or default_name(file, asked), runs, on=target, warm=warm, complete=file is None,
-            on_download=progress.data,
+            asked, name or default_name(file, asked), runs, on=target if on is not None or place else None, warm=warm,
+            complete=file is None, on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
         )
     error_console.print(plan_text(planned), soft_wrap=True)

@@ -18,7 +18,7 @@ def command(
                        autocompletion=completion.unfinished),
     ],
     runs: Runs = Path("runs"),
-    on: On = "local",
+    on: On = None,
     place: Place = None,
     mirror: Mirror = None,
     json: Json = False,
@@ -31,8 +31,9 @@ def command(
     """
     from velodrome.api.train import resume
     from velodrome.cli.console import run_visibly
+    from velodrome.run.store import Store
 
-    target = where(on, place)
+    target = where(on, place, Store(runs).get(run).job())
     run_visibly(lambda progress: resume(
         run, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin
     ), runs, on=target, as_json=json)

@@ -101,7 +101,7 @@ def run(
                      autocompletion=completion.one_of("plain", "published")),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
-    on: On = "local",
+    on: On = None,
     place: Place = None,
     mirror: Mirror = None,
     json: Json = False,
@@ -109,7 +109,8 @@ def run(
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
     What is not installed is reported with the command that adds it, and the rest runs. Jobs that do not fit this
-    machine get fewer workers, and that is reported, too. The same command again runs only what is missing.
+    machine get fewer workers, and that is reported, too; on hosts elsewhere they run as they are or not at all. The
+    same command again runs only what is missing.
 
     Examples:
 
@@ -162,11 +163,10 @@ def _show(finished: FinishedStudy, *, ran: bool) -> None:
     from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.study_tables import comparison, differences
     from velodrome.cli.tables import print_table
-    from velodrome.machine import cores
 
     console = SafeConsole()
     print_table(console, comparison(finished.plan, finished.configurations, ours=ran))
-    for line in differences(finished.plan, cores()):
+    for line in differences(finished.plan):
         console.print(line, soft_wrap=True, markup=False)
     for finding in finished.findings:
         console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)

@@ -27,9 +27,9 @@ def _counted(count: int) -> str:
     return f"{count} configuration{'' if count == 1 else 's'}"
 
 
-def differences(plan: StudyPlan, cores: int) -> list[str]:
+def differences(plan: StudyPlan) -> list[str]:
     """What differs from the published study, a sentence each."""
-    lines = [f"Machines: published {plan.study.machines}; ours one machine with {cores} cores."]
+    lines = [f"Machines: published {plan.study.machines}; ours {plan.site.machines}."]
     changes = Counter(change for setting in plan.settings for change in setting.changes)
     if changes:
         ran = sum(setting.ours is not None for setting in plan.settings)

@@ -24,7 +24,7 @@ CLASS = JobCommand
 
 @with_job_options
 def command(
-    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = "local", place: Place = None,
+    file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = None, place: Place = None,
     mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Train one model with one strategy, and measure it.
@@ -46,7 +46,8 @@ def command(
     from velodrome.api.train import train
     from velodrome.cli.console import run_visibly
 
-    job, target = job_from(file, fields), where(on, place)
+    job = job_from(file, fields)
+    target = where(on, place, job)
     run_visibly(lambda progress: train(
         job, name=name, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin,
         on_download=progress.data,

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from velodrome import files
+from velodrome.cluster.yaml_text import parse_yaml
 from velodrome.errors import BadRequest
 
 #: Variable with the only file to be read.
@@ -23,22 +24,6 @@ FILE = "clusters.yaml"
 _LARGEST = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _EXAMPLE = "'lab: {launcher: ssh, hosts: [a, b]}'"
-
-
-#: What PyYAML raises for texts that are no YAML, or that are and say an impossible value: `2022-13-45`, `!!bool x`.
-_BROKEN = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a name that is given twice, of which PyYAML would take the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in found:
-                raise ValueError(f"{key.value!r} is defined twice, again in line {key.start_mark.line + 1}")
-            found.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -84,9 +69,9 @@ def _read(file: Path) -> dict[str, Definition]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"cannot read {str(file)!r}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        content = yaml.load(text, Loader=_Loader)
-    except _BROKEN as error:
-        raise BadRequest(f"{str(file)!r} is not YAML: {' '.join(str(error).split())}") from None
+        content = parse_yaml(text)
+    except ValueError as error:
+        raise BadRequest(f"{str(file)!r} is not YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -114,8 +99,23 @@ def add(name: str, launcher: str, fields: Mapping[str, Any], file: Path) -> Defi
     existing = _read(file) if file.exists() else {}
     if name in existing:
         raise BadRequest(f"cluster {name!r} is in {file} already: choose another name, or edit the file")
-    block = yaml.safe_dump({name: {"launcher": launcher, **fields}}, sort_keys=False, default_flow_style=None)
     before = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = _with_definition(before, name, {"launcher": launcher, **fields})
     file.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(file, f"{before.rstrip()}\n\n{block}".lstrip("\n"), shared=True)
+    files.write_text(file, text, shared=True)
     return _read(file)[name]
+
+
+def _with_definition(before: str, name: str, fields: Mapping[str, Any]) -> str:
+    """The text of a file with one cluster more. What it has stays as it is written, comments included; where nothing
+    can be appended, because it is in braces or ends with `...`, all of it is written anew."""
+    known = parse_yaml(before) or {}
+    wanted = {**known, name: dict(fields)}
+    block = yaml.safe_dump({name: dict(fields)}, sort_keys=False, default_flow_style=None)
+    appended = f"{before.rstrip()}\n\n{block}".lstrip("\n")
+    try:
+        if parse_yaml(appended) == wanted:
+            return appended
+    except ValueError:
+        pass
+    return yaml.safe_dump(wanted, sort_keys=False, default_flow_style=None)

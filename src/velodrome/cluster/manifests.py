@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from velodrome.cluster.plan import Plan, Process, arguments, environment
+from velodrome.offers.registry import engine_of
 
 #: What stands in a plan for the address of the host with that number, until it is known.
 _HOST = "VELODROME-HOST-{}"
@@ -71,10 +72,18 @@ def skypilot(plan: Plan, runs: Path, python: str) -> str:
     )
     task = {
         "name": plan.run, "num_nodes": len(plan.hosts), "workdir": ".",
-        "setup": f"pip install 'velodrome[{plan.job.engine}]'",
+        "setup": _installation(plan),
         "run": f"{addresses}\n{_script(plan, runs, python, 'SKYPILOT_NODE_RANK')}\n",
     }
     return f"# Start it with `sky launch FILE`.\n{_yaml(task)}"
+
+
+def _installation(plan: Plan) -> str:
+    """The commands that install what a job needs: an extra of Velodrome, or an environment of the engine's own."""
+    engine = engine_of(plan.job)
+    if engine.own_environment is None:
+        return f"pip install 'velodrome[{engine.name}]'"
+    return f"pip install velodrome\n{engine.install_command}\n"
 
 
 def compose(plan: Plan, runs: Path, python: str, image: str = "velodrome") -> str:
@@ -91,7 +100,7 @@ def compose(plan: Plan, runs: Path, python: str, image: str = "velodrome") -> st
             "image": image, "hostname": _service(number), "working_dir": "/work", "volumes": [".:/work"],
             "shm_size": "1gb", "command": ["bash", "-c", "\n".join(lines)],
         }
-    start = "docker compose -f FILE up --abort-on-container-exit"
+    start = "docker compose -f FILE up --abort-on-container-failure"
     return (f"# Start it with `{start}`; the image {image!r} must have velodrome.\n"
             f"{_yaml({'name': plan.run.lower().replace('.', '-'), 'services': services})}")
 

@@ -59,7 +59,7 @@ def place(
     pins = _pinned(roles, hosts, placement.pins)
     free = [process for process in roles if process not in pins]
     servers = [process for process in free if process[0] == "server"]
-    if not servers or placement.servers == "spread":
+    if placement.servers == "spread" or not any(role == "server" for role, _ in roles):
         return _merged(roles, pins, _by_policy(free, hosts, placement, capacity, pins))
     others = [process for process in free if process[0] != "server"]
     if placement.servers == "apart":
@@ -140,16 +140,21 @@ def _apart(
     others: Sequence[tuple[str, int]], servers: Sequence[tuple[str, int]], hosts: Sequence[str],
     placement: Placement, capacity: Mapping[str, int] | None, pins: Places,
 ) -> Places:
-    """The servers on the last hosts, one each while there are enough, everyone else on the hosts before them."""
+    """The servers on the last hosts, one each while there are enough, everyone else on the hosts before them.
+
+    No server goes to the host of a worker that is pinned, and no worker to that of a server.
+    """
     taken = {host for (role, _), host in pins.items() if role == "server"}
-    most = max(0, min(len(servers), len(hosts) - len(taken) - 1))
-    available = [host for host in hosts if host not in taken]
+    pinned = {host for (role, _), host in pins.items() if role == "worker"} - taken
+    available = [host for host in hosts if host not in taken and host not in pinned]
+    most = max(0, min(len(servers), len(available) - (not pinned)))
     own = available[len(available) - most :] if most else []
     left = [host for host in hosts if host not in taken and host not in own]
-    if not own or not left:
+    if (servers and not own) or not left:
+        placed = ", ".join(host for host in hosts if host in pinned | taken)
+        need = f"a host without a worker besides {placed}" if placed else "at least two hosts"
         raise BadRequest(
-            f"servers apart from workers need at least two hosts, and there are {len(hosts)}; add hosts, or choose "
-            "servers: beside"
+            f"servers apart from workers need {need}, and there are {len(hosts)}; add hosts, or choose servers: beside"
         )
     found = _by_policy(others, left, placement, capacity, pins)
     return found | {one: own[number % len(own)] for number, one in enumerate(servers)}

@@ -114,7 +114,7 @@ def target_of(where: Where, pins: Mapping[str, str] | None = None) -> Target:
     offer = known[0]
     if colon and not offer.options:
         raise BadRequest(f"--on {where!r}: {base!r} takes no options; write --on {base}")
-    if offer.needs_options and not text:
+    if offer.needs_options and not text.strip(" ,"):
         raise BadRequest(f"--on {where!r}: name its hosts or options, as --on {base}:{offer.options}")
     fields = offer.kind.inline(text) if offer.options else {}
     return Target(where, offer, validated(offer.kind, fields, f"--on {where!r}"), pins or {})
@@ -206,9 +206,9 @@ def refuse_living(folder: Path) -> None:
                          "takes it over")
 
 
-def where_of(job: Job, where: Where) -> Where:
-    """Where a job runs: where the command says, or else the job."""
-    return job.on if job.on is not None and str(where) == DEFAULT else where
+def where_of(job: Job, where: Where | None) -> Where:
+    """Where a job runs: where the command says, else where the job says, else on this machine."""
+    return where if where is not None else job.on if job.on is not None else DEFAULT
 
 
 @contextmanager

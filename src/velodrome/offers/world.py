@@ -27,7 +27,8 @@ class Member:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        """Host and port; an IPv6 address stands in brackets, because it has colons of its own."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
         return f"{self.name} on {self.host}"

@@ -121,8 +121,9 @@ def _problem(job: Job, launcher: Launcher, others: Callable[[str], Launcher] | N
     """Why a job cannot run; repetitions differ in nothing that matters for that."""
     try:
         preflight.check_job(job)
-        (others(job.on) if job.on is not None and others is not None else launcher).check(job)
-        check_faults(job, launcher)
+        used = others(job.on) if job.on is not None and others is not None else launcher
+        used.check(job)
+        check_faults(job, used)
     except BadRequest as error:
         return error
     return None

@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from velodrome.cluster.yaml_text import parse_yaml
 from velodrome.errors import BadRequest
 
 ScaleName = Literal["smoke", "small", "full"]
@@ -90,7 +90,7 @@ class Study(_Part):
 def studies() -> dict[str, Study]:
     """Every study by its name, in the order of their names."""
     files = [file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml")]
-    found = [Study.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
+    found = [Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))) for file in files]
     return {study.name: study for study in sorted(found, key=lambda study: study.name)}
 
 

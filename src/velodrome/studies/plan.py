@@ -1,14 +1,15 @@
-"""A study fitted to this machine: every published configuration with the job that we run for it, what had to change,
-and what cannot run here and how to add it. Starts nothing and fetches nothing by itself."""
+"""A study fitted to where it runs: every published configuration with the job that we run for it, what had to change,
+and what cannot run there and how to add it. Starts nothing and fetches nothing by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from velodrome.cluster import environments, preflight
+from velodrome.cluster.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError
@@ -73,6 +74,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Site:
+    """The machines that a study runs on."""
+
+    #: In words, as the end of a sentence.
+    machines: str
+    cores: int
+
+
+def this_machine() -> Site:
+    return Site(f"one machine with {cores()} cores", cores())
+
+
+@dataclass(frozen=True)
 class StudyPlan:
     study: Study
     scale: ScaleName
@@ -83,6 +97,7 @@ class StudyPlan:
     reductions: tuple[str, ...]
     #: Where the data comes from, if that is part of the study.
     data: str | None = None
+    site: Site = field(default_factory=this_machine)
 
     @property
     def missing(self) -> dict[str, int]:
@@ -103,14 +118,19 @@ class StudyPlan:
         return found
 
 
-def available(fields: Mapping[str, Any], *, look: Callable[[str], str | None]) -> str | None:
-    """Why a job cannot run here, with the command that adds what is missing; None if it can."""
+def available(
+    fields: Mapping[str, Any], *, look: Callable[[str], str | None], elsewhere: bool = False
+) -> str | None:
+    """Why a job cannot run, with the command that adds what is missing; None if it can.
+
+    What is installed here does not matter to jobs whose processes run elsewhere.
+    """
     name = fields["engine"]
     if name not in registry.NAMES:
         return f"engine {name} is not part of this version, so what was published with it cannot run"
     try:
         job = make_job({key: fields[key] for key in ("engine", "strategy", "framework") if key in fields})
-        missing = environments.missing(registry.engine_of(job), registry.strategy_of(job))
+        missing = [] if elsewhere else environments.missing(registry.engine_of(job), registry.strategy_of(job))
         zoo_model(fields["model"])
     except BadRequest as error:
         return str(error)
@@ -156,9 +176,13 @@ def _changes(published: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str
 
 
 class _Fitter:
-    """Fits jobs to this machine's cores and memory, and records what was reduced."""
+    """Fits jobs to this machine's cores and memory, and records what was reduced.
 
-    def __init__(self, kept: Mapping[str, int]) -> None:
+    Jobs whose processes run elsewhere stay as they are, if the launcher there takes them.
+    """
+
+    def __init__(self, kept: Mapping[str, int], elsewhere: Launcher | None = None) -> None:
+        self._elsewhere = elsewhere
         #: Workers of jobs that the race on disk has already, by `label_of`.
         self._kept = kept
         self.fitted: dict[str, int] = {}
@@ -176,6 +200,9 @@ class _Fitter:
             job = self._smaller(job, self._kept[label])
             if job.workers != asked:
                 self._note(job, asked, "as it ran here before")
+        elif self._elsewhere is not None:
+            preflight.check_job(job)
+            self._elsewhere.check(job)
         else:
             job = self._fit(job, asked)
             preflight.check_job(job)
@@ -205,14 +232,15 @@ class _Fitter:
 
 def plan_study(
     study: Study, scale: ScaleName, choice: Choice, *, look: Callable[[str], str | None] | None = None,
-    kept: Mapping[str, int] | None = None,
+    kept: Mapping[str, int] | None = None, elsewhere: Launcher | None = None,
 ) -> StudyPlan:
     """Fit a study to this machine at a scale; `look` returns why a data set is not available.
 
-    `kept` are the numbers of workers of its jobs in a race that is resumed, as `Race.fitted`.
+    `kept` are the numbers of workers of its jobs in a race that is resumed, as `Race.fitted`. `elsewhere` is the
+    launcher if the processes do not run on this machine.
     """
     look = look or partial(glance_at_data, choice)
-    fitter = _Fitter(kept or {})
+    fitter = _Fitter(kept or {}, elsewhere)
     small = study.scales[scale]
     settings: list[Setting] = []
     looked: dict[str, str | None] = {}
@@ -235,7 +263,7 @@ def plan_study(
             if ours.get(name, 0) > cap:
                 ours[name] = cap
         asked.append(ours)
-        reason = available(ours, look=look_once)
+        reason = available(ours, look=look_once, elsewhere=elsewhere is not None)
         if reason is None:
             try:
                 ours = fitter.fit(ours)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from velodrome.cluster import preflight
+from velodrome.cluster.emulated.ability import lacking
 from velodrome.cluster.emulated.gateway import check_storage, storage_of
 from velodrome.cluster.emulated.leftovers import clean
 from velodrome.cluster.emulated.limits import Limits
@@ -50,10 +51,21 @@ class EmulatedGroup(LocalGroup):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._before = self._counters()
+        #: The nodes outlive a run, and so do their counts.
+        self._kills_before = self._kills()
 
     def _counters(self) -> dict[str, dict[str, int]]:
         nodes = self.network.nodes if self.network is not None else []
         return {node.name: node.traffic() for node in nodes}
+
+    def _kills(self) -> dict[str, int]:
+        if self.network is None or self.limits is None:
+            return {}
+        return {node.name: self.limits.memory_kills(node.name) for node in self.network.nodes}
+
+    def _ran_out_of_memory(self, host: str) -> bool:
+        """Whether the kernel ended a process of a node because of its memory limit since the processes were started."""
+        return self.limits is not None and self.limits.memory_kills(host) > self._kills_before.get(host, 0)
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """What each node exchanged since the processes were started, by its own counters."""
@@ -97,8 +109,7 @@ class EmulatedGroup(LocalGroup):
 
     def exit_of(self, process: Process) -> Exit | None:
         found = super().exit_of(process)
-        killed = found is not None and found.signal == "SIGKILL"
-        if found is None or not killed or self.limits is None or not self.limits.memory_exceeded(process.host):
+        if found is None or found.signal != "SIGKILL" or not self._ran_out_of_memory(process.host):
             return found
         return replace(found, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
 
@@ -117,6 +128,8 @@ class EmulatedLauncher:
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
+        #: Whether this machine was found able to emulate it without, or with, nodes that are slowed down.
+        self._able: set[bool] = set()
         self._warm = LocalLauncher()
 
     @property
@@ -142,6 +155,11 @@ class EmulatedLauncher:
                 f"--on emulated: memory={memory // 2**20}m is less than the {needed // 2**20} MiB that {per_node} "
                 f"process(es) of this job need on a node; give more memory or more nodes"
             )
+        slows = any(parse_fault(fault).action == "slow" for fault in job.faults)
+        if self._network is None and slows not in self._able:
+            if lacks := lacking(self._cluster, slows=slows):
+                raise Unavailable("; ".join(lacks), lacks)
+            self._able.add(slows)
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Import the engines once: processes are forked from that and then move onto their nodes.
@@ -161,6 +179,11 @@ class EmulatedLauncher:
         return Allocation(
             hosts, lambda host: next(ports), placement=self._placement, capacity=self._capacity(), facts=self._facts
         )
+
+    def measured(self) -> Mapping[str, object]:
+        """What was asked for, and what two nodes measure (`emulated/measure.py`)."""
+        self._created()
+        return self._facts
 
     def _capacity(self) -> dict[str, int]:
         """How many processes `pack` puts on a node: one per core that it may use."""

@@ -69,15 +69,15 @@ class Limits:
         script = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
         return ["sh", "-c", script, "sh", *groups, "--", *words]
 
-    def memory_exceeded(self, node: str) -> bool:
-        """Whether the kernel ended a process of a node because of its memory limit."""
+    def memory_kills(self, node: str) -> int:
+        """How many processes of a node the kernel has ended because of its memory limit, in all runs so far."""
+        found = 0
         for folder in self._folders[node]:
             for file in ("memory.oom_control", "memory.events"):
                 with suppress(OSError, ValueError):
                     fields = dict(line.split() for line in (folder / file).read_text().splitlines())
-                    if int(fields.get("oom_kill", 0)):
-                        return True
-        return False
+                    found = max(found, int(fields.get("oom_kill", 0)))
+        return found
 
     def close(self) -> None:
         for folder in (folder for folders in self._folders.values() for folder in folders):

@@ -3,6 +3,7 @@ kernel cannot do it (no `netem`). Either can cut a node off from the others."""
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
@@ -44,13 +45,21 @@ class Links(Protocol):
 
 def connect(cluster: EmulatedCluster, nodes: Sequence[Node]) -> Links:
     """Connect nodes as a cluster asks for it."""
-    if cluster.latency is not None and not has_netem(nodes[0]):
-        if not _TUN.exists():
-            raise BadRequest(
-                f"--on emulated: latency needs netem or {_TUN}, and this kernel has neither; leave latency out"
-            )
-        return UserSpace(cluster, nodes)
-    return Bridge(cluster, nodes)
+    return UserSpace(cluster, nodes) if delayed_by(cluster, nodes[0]) == "user space" else Bridge(cluster, nodes)
+
+
+def delayed_by(cluster: EmulatedCluster, node: Node) -> str | None:
+    """What can delay packets of a cluster, tried on one of its nodes; `BadRequest` if nothing can."""
+    if cluster.latency is None:
+        return None
+    if has_netem(node):
+        return "netem"
+    try:
+        os.close(os.open(_TUN, os.O_RDWR))
+    except OSError as error:
+        raise BadRequest(f"--on emulated: latency needs netem, which this kernel lacks, or {_TUN} "
+                         f"({error.strerror}); leave latency out") from None
+    return "user space"
 
 
 def has_netem(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from velodrome.errors import VelodromeError
 
-_START_SECONDS = 10.0
+#: Both take milliseconds on an idle machine.
+_START_SECONDS, _RUN_SECONDS = 30.0, 30.0
 #: What a holder does: it takes its name, sees its own table of hosts, reports that it is there, and waits for the end.
 _HOLD = 'hostname "$1" && { [ -z "$2" ] || mount --bind "$2" /etc/hosts; } && echo ready && exec cat > /dev/null'
 
@@ -25,8 +27,12 @@ class Node:
         )
 
     def wait_until_ready(self) -> None:
+        """Wait for the first process; `VelodromeError` if it fails or does not come in time."""
         assert self._holder.stdout is not None
         assert self._holder.stderr is not None
+        if not select.select([self._holder.stdout], [], [], _START_SECONDS)[0]:
+            raise VelodromeError(f"{self.name} cannot be emulated: its first process did not start within "
+                                 f"{_START_SECONDS:g} s; is this machine busy?")
         if self._holder.stdout.readline() != b"ready\n":
             reason = self._holder.stderr.read().decode(errors="replace").strip()
             raise VelodromeError(f"{self.name} cannot be emulated: {reason or 'its first process ended at once'}")
@@ -69,7 +75,11 @@ class Node:
 
 
 def _run(words: Sequence[str]) -> None:
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_START_SECONDS)
+    command = " ".join(words[words.index("--") + 1 :] if "--" in words else words)
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise VelodromeError(f"the emulated cluster cannot be changed: {command}: it did not end within "
+                             f"{_RUN_SECONDS:g} s; is this machine busy?") from None
     if done.returncode:
-        command = words[words.index("--") + 1 :] if "--" in words else words
-        raise VelodromeError(f"the emulated cluster cannot be created: {' '.join(command)}: {done.stderr.strip()}")
+        raise VelodromeError(f"the emulated cluster cannot be created: {command}: {done.stderr.strip()}")

@@ -13,12 +13,14 @@ from contextlib import suppress
 from typing import Any
 
 from velodrome.cluster.remote.agent.frames import Decoder, Header, encode
-from velodrome.cluster.remote.link import HostLost
+from velodrome.cluster.remote.link import HostError, HostLost
 from velodrome.errors import VelodromeError
 
 #: Starting Ray takes seconds on an idle machine.
 START_SECONDS = 120.0
 _END_SECONDS = 30.0
+#: For an answer, beyond the time that the driver itself allows.
+_MORE_SECONDS = 30.0
 #: For a driver that still waits for a cluster of others: it has nothing there to give back.
 _ABANDON_SECONDS = 1.0
 #: Ray gives up after 30 s by itself, which a busy machine may need; and it must not report to anybody.
@@ -70,11 +72,14 @@ class RayDriver:
         self._end_seconds = _END_SECONDS
         return nodes
 
-    def open(self, place: str, words: list[str], runtime_env: Mapping[str, Any]) -> RayChannel:
-        """Start an agent at a place that was reserved; the stream to it."""
+    def open(self, place: str, words: list[str], runtime_env: Mapping[str, Any], limit: float) -> RayChannel:
+        """Start an agent at a place that was reserved, within so many seconds; the stream to it."""
         name = f"{place} {next(self._numbers)}"  # an earlier stream to the same place may report its end late
         self._streams[name] = queue.Queue()
-        self.ask("open", START_SECONDS, stream=name, place=place, words=words, runtime_env=dict(runtime_env))
+        answer = self.ask("open", limit + _MORE_SECONDS, stream=name, place=place, words=words,
+                          runtime_env=dict(runtime_env), limit=limit)
+        if answer.get("failed"):
+            raise HostError(answer["failed"])
         return RayChannel(self, name)
 
     def read(self, stream: str) -> bytes:

@@ -21,6 +21,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from velodrome.cluster.ray.reach import token_refused, unanswered
+from velodrome.cluster.ray.reasons import reason_of
 from velodrome.cluster.remote.agent.frames import Decoder, Header, encode
 
 _CHUNK = 1 << 16
@@ -178,8 +179,10 @@ class Driver:
                 found.append(f"node {host} has {left:g} of {has:g} {name} free, and {amount:g} are asked for")
         return found or ["the nodes have the resources, and Ray did not reserve them"]
 
-    def _open(self, stream: str, place: str, words: list[str], runtime_env: Mapping[str, Any]) -> Header:
-        """Start an agent; its bytes follow as frames of their own."""
+    def _open(
+        self, stream: str, place: str, words: list[str], runtime_env: Mapping[str, Any], limit: float
+    ) -> Header:
+        """Start an agent; its bytes follow as frames of their own. A sentence if it did not start in time."""
         node, group, number = self._places[place]
         bundle = group.bundle_specs[number]
         actor = AgentActor.options(  # type: ignore[attr-defined]
@@ -188,7 +191,12 @@ class Driver:
             runtime_env=dict(runtime_env) or None,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         ).remote()
-        interpreter = ray.get(actor.start.remote(words), timeout=60)
+        try:
+            interpreter = ray.get(actor.start.remote(words), timeout=limit)
+        except Exception as error:
+            with suppress(Exception):
+                ray.kill(actor)
+            return {"failed": f"{node!r} {reason_of(error, limit)}"}
         self._actors[stream] = actor
         threading.Thread(target=self._pass_on, args=(stream, node, actor), daemon=True).start()
         return {"interpreter": interpreter}
@@ -203,7 +211,7 @@ class Driver:
             lost = self._nodes[node]["NodeID"] not in alive
             reason = "is lost: its Ray node died" if lost else "ended its agent: Ray's actor there died"
         except Exception as error:
-            reason = f"cannot be reached through Ray: {type(error).__name__}"
+            reason = reason_of(error)
         with suppress(OSError):
             self._send({"is": "end", "stream": stream, "reason": reason or "ended its agent"})
 

@@ -25,6 +25,8 @@ from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
 
 _RELEASE_SECONDS = 30.0
+#: What starting an actor may take, and what it may take with a runtime environment, whose packages are installed first.
+_START_SECONDS, _ENVIRONMENT_SECONDS = 60.0, 600.0
 #: Ray counts resources in units of 1/10,000.
 _FRACTIONS = 10_000
 
@@ -165,7 +167,8 @@ class RayLauncher(RemoteLauncher):
     def _open(self, host: str, number: int, session: str) -> RayChannel:
         options = self.options
         words = bootstrap.command("", session, options.silence, options.root)[1:]
-        return self._connected().open(_place(host, number), words, options.runtime_env)
+        limit = options.start_timeout or (_ENVIRONMENT_SECONDS if options.runtime_env else _START_SECONDS)
+        return self._connected().open(_place(host, number), words, options.runtime_env, limit)
 
     def _open_other(self, host: str, number: int) -> Link:
         return self.open_link(host, self._open(host, number, secrets.token_hex(12)))

@@ -28,6 +28,10 @@ class RayOptions(RemoteOptions):
     runtime_env: dict[str, Any] = Field(
         default_factory=dict, description="Ray's runtime environment of the processes, such as {pip: [velodrome]}"
     )
+    start_timeout: float | None = Field(
+        None, gt=0, description="seconds that starting an actor on a node may take; by default 60, or 600 with a "
+        "runtime_env, whose packages are installed first"
+    )
     reserve_timeout: float = Field(60.0, gt=0, description="seconds to wait until the resources are free")
 
     @field_validator("address")

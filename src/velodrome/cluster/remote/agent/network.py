@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -60,9 +61,20 @@ def resolve(header: Header, body: bytes) -> Header:
     return {"addresses": found}
 
 
+def _listener(port: int) -> socket.socket:
+    """A socket that listens at all addresses of this host, IPv6 included where it has some."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+    return socket.create_server(("", port))
+
+
 def listen(header: Header, body: bytes) -> Header:
     """Listen for a while; whoever connects gets the first bytes back, and the rest is thrown away."""
-    listener = socket.create_server(("", header.get("port", 0)))
+    listener = _listener(header.get("port", 0))
     listener.settimeout(header.get("limit", _ACCEPT_SECONDS))
 
     def accept() -> None:

@@ -1,0 +1,86 @@
+"""What a YAML text holds, with the booleans and numbers of YAML 1.2. For the controller only.
+
+The one loader of jobs, races and clusters. YAML 1.1, which PyYAML reads, takes the field `on` for a boolean and `30:00`
+for 1800. Whatever PyYAML writes is read back as it was: it quotes texts that YAML 1.1 takes for something else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+import yaml
+
+#: What PyYAML raises for texts that are no YAML, or that are and say an impossible value: `2022-13-45`, `!!bool x`.
+_BROKEN = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+#: Levels and values that a text may hold, with every alias in full: both grow far beyond the size of the text.
+_DEEPEST, _MOST_VALUES = 50, 1_000_000
+
+_BOOL, _INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float"))
+#: In place of PyYAML's: no `yes`, `no`, `on` and `off`, and no numbers to the base of 60.
+_RESOLVERS = (
+    (_BOOL, "true|True|TRUE|false|False|FALSE", "tTfF"),
+    (_INT, r"[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+", "-+0123456789"),
+    (_FLOAT, r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+0123456789."),
+)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads booleans and numbers of YAML 1.2, and refuses a name that is given twice: PyYAML would take the last."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _FLOAT)]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in found:
+                raise ValueError(f"{key.value!r} is defined twice, again in line {key.start_mark.line + 1}")
+            found.add(str(key.value))
+        return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
+
+
+for _tag, _pattern, _first in _RESOLVERS:
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first])
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text holds; `ValueError`, and no other, for whatever is wrong with it."""
+    try:
+        _check_depth(text)
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            _count_values(root, {}, 0)
+            return None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
+    except _BROKEN as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested too deeply: libyaml would fill the stack and end the process."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+
+
+def _count_values(node: yaml.Node | None, known: dict[int, int], depth: int) -> int:
+    """The values of a node, each alias counted in full; `known` are the counts of nodes that were counted before."""
+    if depth > _DEEPEST:
+        raise ValueError("it contains itself")
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        inner = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_count_values(one, known, depth + 1) for one in inner)
+    if known[id(node)] > _MOST_VALUES:
+        raise ValueError(f"its aliases stand for more than {_MOST_VALUES:,} values")
+    return known[id(node)]

@@ -1,0 +1,62 @@
+"""`velodrome doctor` for this machine: what cannot be emulated is found before a run begins, and measured on demand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.cluster.emulated import ability, links
+from velodrome.cluster.emulated.request import EmulatedCluster
+
+JOB = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@needs_root
+@pytest.mark.unit
+def test_what_cannot_be_emulated_is_a_finding_and_no_run_begins(
+    velodrome: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = ["--on emulated: latency needs netem", "--on emulated: this kernel cannot limit memory; leave it out"]
+    monkeypatch.setattr("velodrome.cluster.emulated.launcher.lacking", lambda cluster, slows: lacks)
+    found = velodrome("doctor", "--on", "emulated:latency=1ms", "--measure", *JOB, "--json")
+    assert found.code == 1
+    assert [finding["message"] for finding in found.json()["findings"]] == lacks
+    done = velodrome("train", "--on", "emulated:latency=1ms", *JOB, "--runs", runs)
+    assert (done.code, lacks[0] in done.err) == (2, True)
+    assert not runs.exists()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("launcher", ["local", "debug"])
+def test_one_host_has_nothing_to_measure(velodrome: Any, launcher: str) -> None:
+    done = velodrome("doctor", "--on", launcher, "--engine", "torch", "--strategy", "single", "--measure")
+    assert done.code == 0, done.text
+    assert f"ok: --on {launcher} has one host, so there is nothing to measure" in done.out
+
+
+@needs_root
+@pytest.mark.integration
+def test_what_the_kernel_lacks_is_found_by_trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if reasons := ability.lacking(EmulatedCluster(bandwidth=1e9)):
+        pytest.skip(reasons[0])
+    monkeypatch.setattr(links, "has_netem", lambda node: False)
+    monkeypatch.setattr(links, "_TUN", tmp_path / "tun")
+    (sentence,) = ability.lacking(EmulatedCluster(latency=0.001))
+    assert "latency needs netem, which this kernel lacks, or" in sentence
+    assert "leave latency out" in sentence
+
+
+@needs_root
+@pytest.mark.integration
+def test_emulated_hosts_are_measured(velodrome: Any) -> None:
+    if reasons := ability.lacking(EmulatedCluster(bandwidth=1e8)):
+        pytest.skip(reasons[0])
+    told = velodrome("doctor", "--on", "emulated:bandwidth=100mbit", "--measure", *JOB, "--json").json()
+    (pair,) = told["pairs"]
+    assert (pair["from"], pair["to"]) == ("node2", "node1")
+    assert 2e7 < pair["bandwidth"] < 2e8
+    assert told["findings"][0]["message"].startswith("bandwidth 100 Mbit/s asked for, ")
