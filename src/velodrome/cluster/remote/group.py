@@ -113,19 +113,30 @@ class RemoteGroup:
             self._exits[process] = Exit.from_returncode(header["code"])
 
     def _write(self, host: str, header: Header, body: bytes) -> None:
-        """Append to a file of the run's folder, which gets its name when it is complete."""
+        """Append to a file of the run's folder, which gets its name when every chunk of it has arrived in order."""
         name = str(header["name"])
         path = self.folder / name
         if name in _OWN or not path.resolve().is_relative_to(self.folder.resolve()):
             return
         partial = path.with_name(f"{path.name}.{list(self.hosts).index(host)}.part")
-        if header["at"] == 0 and partial not in self._files:
+        if header["at"] == 0:  # a file that is sent again begins anew
+            self._drop(partial)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[partial] = partial.open("wb")
-        self._files[partial].write(body)
+        stream = self._files.get(partial)
+        if stream is None or stream.tell() != header["at"]:  # a chunk is missing: what was stored before stays
+            self._drop(partial)
+            return
+        stream.write(body)
         if header["last"]:
             self._files.pop(partial).close()
             self._complete(path, partial)
+
+    def _drop(self, partial: Path) -> None:
+        """Forget a file that arrived in part."""
+        if (stream := self._files.pop(partial, None)) is not None:
+            stream.close()
+            partial.unlink(missing_ok=True)
 
     def _complete(self, path: Path, partial: Path) -> None:
         if path.parent.name == "logs" and path.exists():  # the controller writes there too

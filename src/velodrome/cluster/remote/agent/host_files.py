@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ class HostFiles:
         self._sent: dict[Path, tuple[int, int]] = {}
         #: Folder and patterns by the token of the run.
         self._watched: dict[str, tuple[Path, list[str]]] = {}
+        #: Held while files are sent, which the watching thread and a request may do: the chunks of a file stay together.
+        self._sending = threading.Lock()
 
     def has(self, header: Header, body: bytes) -> Header:
         """Where a path below the root lies, and whether it is there."""
@@ -75,13 +78,15 @@ class HostFiles:
 
     def send_watched(self) -> None:
         for token, (folder, patterns) in list(self._watched.items()):
-            with suppress(OSError):
-                self._send_new(token, folder, patterns)
+            with suppress(OSError), self._sending:
+                if token in self._watched:  # it may have been forgotten meanwhile
+                    self._send_new(token, folder, patterns)
 
     def collect(self, header: Header, body: bytes) -> Header:
         """Send all files of a run that the controller does not have."""
         self.forget(header["token"])
-        return {"files": self._send_new(header["token"], Path(header["folder"]), ["**/*"])}
+        with self._sending:
+            return {"files": self._send_new(header["token"], Path(header["folder"]), ["**/*"])}
 
     def _send_new(self, token: str, folder: Path, patterns: Iterable[str]) -> int:
         count = 0

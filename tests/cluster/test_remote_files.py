@@ -1,0 +1,80 @@
+"""Files that hosts send while a run lasts and at its end: each arrives whole, or what was stored before stays."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from velodrome.cluster.remote.agent.frames import CHUNK, Header
+from velodrome.cluster.remote.agent.host_files import HostFiles
+from velodrome.cluster.remote.group import RemoteGroup
+
+pytestmark = pytest.mark.unit
+NAME = "checkpoints/epoch-0001.safetensors"
+
+
+def group_of(folder: Path) -> RemoteGroup:
+    host: Any = SimpleNamespace(link=SimpleNamespace(host="h", lost=None, take=None))
+    return RemoteGroup("t", folder, {"h": host})
+
+
+def chunk(at: int, body: bytes, *, last: bool = False) -> tuple[Header, bytes]:
+    return {"is": "file", "run": "t", "name": NAME, "at": at, "last": last}, body
+
+
+def arrived(folder: Path, frames: list[tuple[Header, bytes]]) -> bytes | None:
+    group = group_of(folder)
+    for header, body in frames:
+        group._write("h", header, body)
+    path = folder / NAME
+    return path.read_bytes() if path.exists() else None
+
+
+def test_a_file_that_is_being_sent_when_all_are_collected_arrives_whole(tmp_path: Path) -> None:
+    source, stored = tmp_path / "host", tmp_path / "stored"
+    (source / "checkpoints").mkdir(parents=True)
+    content = bytes(range(256)) * (3 * CHUNK // 256)
+    (source / NAME).write_bytes(content)
+    frames: list[tuple[Header, bytes]] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def send(header: Header, body: bytes) -> None:
+        frames.append((header, body))
+        begun.set()
+        if threading.current_thread() is watcher:
+            go_on.wait(1.0)  # a slow link
+
+    files = HostFiles(source, send)
+    files.watch({"token": "t", "folder": str(source), "patterns": ["checkpoints/*.safetensors"]}, b"")
+    watcher = threading.Thread(target=files.send_watched)
+    watcher.start()
+    begun.wait(10)
+    collector = threading.Thread(target=files.collect, args=({"token": "t", "folder": str(source)}, b""))
+    collector.start()
+    collector.join(0.3)
+    go_on.set()
+    watcher.join()
+    collector.join()
+    assert [header["at"] for header, _ in frames] == [0, CHUNK, 2 * CHUNK, 3 * CHUNK]
+    assert arrived(stored, frames) == content
+
+
+def test_a_file_that_is_sent_again_begins_anew(tmp_path: Path) -> None:
+    assert arrived(tmp_path, [chunk(0, b"broken o"), chunk(0, b"whole"), chunk(5, b"", last=True)]) == b"whole"
+
+
+@pytest.mark.parametrize("frames", [
+    [chunk(5, b"", last=True)],
+    [chunk(0, b"whole"), chunk(10, b"other"), chunk(15, b"", last=True)],
+    [chunk(0, b"whole"), chunk(5, b"and"), chunk(5, b"", last=True)],
+], ids=["end only", "chunk missing", "chunk twice"])
+def test_a_file_that_arrives_incomplete_never_replaces_a_complete_one(
+    tmp_path: Path, frames: list[tuple[Header, bytes]]
+) -> None:
+    assert arrived(tmp_path, [chunk(0, b"first"), chunk(5, b"", last=True)]) == b"first"
+    assert arrived(tmp_path, frames) == b"first"
+    assert not [*tmp_path.glob("**/*.part")]
