@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,3 +79,29 @@ def test_a_file_that_arrives_incomplete_never_replaces_a_complete_one(
     assert arrived(tmp_path, [chunk(0, b"first"), chunk(5, b"", last=True)]) == b"first"
     assert arrived(tmp_path, frames) == b"first"
     assert not [*tmp_path.glob("**/*.part")]
+
+
+def packed(path: Path, *members: tarfile.TarInfo) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for member in members:
+            archive.addfile(member)
+
+
+def member(name: str, **fields: Any) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made
+
+
+@pytest.mark.parametrize("bad", [
+    member("../outside.py"), member("/outside.py"), member("link.py", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+    member("link.py", type=tarfile.LNKTYPE, linkname="a.py"), member("pipe", type=tarfile.FIFOTYPE),
+], ids=["parent", "absolute", "symbolic link", "hard link", "pipe"])
+def test_an_archive_with_anything_but_files_below_its_folder_is_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+    packed(tmp_path / "root" / "x.tar", member("a.py"), bad)
+    with pytest.raises(ValueError, match="which is no plain file below its folder"):
+        HostFiles(tmp_path / "root", lambda header, body: None).unpack({"to": "code/x", "path": "x.tar"}, b"")
+    assert not (tmp_path / "root" / "code" / "x").exists()
+    assert not [*tmp_path.glob("**/*.py")]

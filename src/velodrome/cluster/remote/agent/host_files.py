@@ -8,7 +8,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from velodrome.cluster.remote.agent.frames import CHUNK, Header
 
@@ -25,7 +25,7 @@ class HostFiles:
         self._sent: dict[Path, tuple[int, int]] = {}
         #: Folder and patterns by the token of the run.
         self._watched: dict[str, tuple[Path, list[str]]] = {}
-        #: Held while files are sent, which the watching thread and a request may do: the chunks of a file stay together.
+        #: Held while files are sent, by the watching thread or for a request: the chunks of a file stay together.
         self._sending = threading.Lock()
 
     def has(self, header: Header, body: bytes) -> Header:
@@ -56,9 +56,9 @@ class HostFiles:
             partial = target.with_name(f"{target.name}.part{os.getpid()}")
             try:
                 with tarfile.open(source) as archive:
-                    archive.extractall(partial, filter="data")
+                    _extract(archive, partial)
                 partial.rename(target)
-            except OSError:
+            except (OSError, ValueError, tarfile.TarError):
                 shutil.rmtree(partial, ignore_errors=True)
                 if not target.is_dir():  # another session may have been faster
                     raise
@@ -110,6 +110,24 @@ class HostFiles:
                 if not data:
                     return
                 at += len(data)
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Write the files of an archive below a folder; `ValueError` if it holds anything else, such as a link.
+
+    The extraction filters of `tarfile` do the same, and Python 3.11 has them only from 3.11.4 on.
+    """
+    folder.mkdir(parents=True)
+    for member in archive:
+        name = PurePosixPath(member.name)
+        stream = archive.extractfile(member) if member.isreg() else None
+        if stream is None or name.is_absolute() or ".." in name.parts:
+            raise ValueError(f"the archive holds {member.name!r}, which is no plain file below its folder")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with stream, path.open("wb") as copy:
+            shutil.copyfileobj(stream, copy)
+        path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def _complete(folder: Path, patterns: Iterable[str]) -> dict[Path, tuple[int, int]]:
