@@ -21,7 +21,9 @@ from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.remote.agent.cleaning import marked
 from velodrome.cluster.remote.agent.frames import GREETING, Decoder, Header, encode
 from velodrome.cluster.remote.agent.streams import Files
+from velodrome.cluster.remote.code import Code
 from velodrome.cluster.remote.link import HostError, HostLost, Link
+from velodrome.cluster.remote.starting import send_code
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +31,9 @@ pytestmark = pytest.mark.integration
 class PipeChannel:
     """An agent as a child of this process."""
 
-    def __init__(self, session: str, lease: float, root: Path) -> None:
+    def __init__(self, session: str, lease: float, root: Path, python: str = sys.executable) -> None:
         self.popen = subprocess.Popen(
-            bootstrap.command(sys.executable, session, lease, str(root)), stdin=subprocess.PIPE,
+            bootstrap.command(python, session, lease, str(root)), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, start_new_session=True,
         )
 
@@ -56,9 +58,9 @@ class PipeChannel:
 class Session:
     """An agent, the link to it, and what it reported."""
 
-    def __init__(self, root: Path, lease: float = 30.0) -> None:
+    def __init__(self, root: Path, lease: float = 30.0, python: str = sys.executable) -> None:
         self.name = secrets.token_hex(8)
-        self.channel = PipeChannel(self.name, lease, root)
+        self.channel = PipeChannel(self.name, lease, root, python)
         self.link = Link("here", self.channel, 30.0, bootstrap.source())
         self.reports: list[tuple[Header, bytes]] = []
         self.link.take = lambda link, header, body: self.reports.append((header, body))
@@ -172,6 +174,26 @@ def test_a_watched_file_comes_while_the_run_goes_on(session: Session) -> None:
     session.link.ask("watch", token="t", folder=str(folder), patterns=["checkpoints/*.safetensors"])
     (folder / "checkpoints" / "epoch-0001.safetensors").write_bytes(b"weights")
     eventually(lambda: any(header["is"] == "file" and header["last"] for header, _ in session.reports))
+
+
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="this machine has no Python of its distribution")
+def test_the_python_of_a_distribution_serves_code_processes_and_files(tmp_path: Path) -> None:
+    for name in ("nets.py", "package/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("made = 1\n")
+    session = Session(tmp_path / "root", python="/usr/bin/python3")
+    try:
+        code = send_code(session.link, Code({name: tmp_path / name for name in ("nets.py", "package/__init__.py")}))
+        assert (Path(code) / "package" / "__init__.py").read_text() == "made = 1\n"
+        assert send_code(session.link, Code({"nets.py": tmp_path / "nets.py"})) != code
+        session.start("echo hello")
+        eventually(session.exits)
+        assert session.lines() == ["hello"]
+        assert session.link.ask("collect", token="1", folder=code)[0]["files"] == 2
+        assert session.link.ask("diagnose", token="1", id="worker-0", brief=False, python=sys.executable)
+    finally:
+        session.link.close()
+        eventually(lambda: not marked(session.name))
 
 
 def test_a_command_has_a_limit_and_an_error_names_the_host(session: Session) -> None:

@@ -128,12 +128,8 @@ def prepare(
     return {"host": link.host, "python": _python(link), "changed": True, "digest": digest}
 
 
-def verify(links: Sequence[Link]) -> list[Finding]:
-    """Prepared environments whose files are not those that were installed."""
-    return [finding for findings in in_parallel(links, _verify_one).values() for finding in findings]
-
-
-def _verify_one(link: Link) -> list[Finding]:
+def verify(link: Link) -> list[Finding]:
+    """A prepared environment whose files are not those that were installed."""
     record = _record(link)
     if record is None:
         return []

@@ -119,16 +119,16 @@ class RemoteLauncher(ABC):
 
     def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
         return [
-            Finding("error", "reachable", None, f"host {sentence}") for sentence in self.try_to_connect(hosts).values()
+            Finding.from_sentence("reachable", host, sentence, "see whether it is up and can be reached from here")
+            for host, sentence in self.try_to_connect(hosts).items()
         ]
 
     def examine(self, job: Job, *, measure: bool = False) -> tuple[list[Finding], list[dict[str, Any]]]:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
-            hosts = self.hosts()
-        except VelodromeError as error:  # of a cluster whose hosts only its own head knows
-            return [Finding("error", "reachable", None, str(error))], []
-        found = self._unreachable(hosts)
+            found = self._unreachable(self.hosts())
+        except VelodromeError as error:  # of a cluster whose hosts only its own head knows, or without a client
+            return [Finding.from_sentence("reachable", None, str(error))], []
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
             return found, []
@@ -146,7 +146,7 @@ class RemoteLauncher(ABC):
                 "names": lambda: thorough.names(links, addresses),
                 "network": lambda: thorough.ports(links, addresses),
                 "job": lambda: thorough.code_and_data(links, request),
-                "environment": lambda: environment.verify(links),
+                "environment": lambda: thorough.everywhere(links, "versions", environment.verify),
             },
             (lambda: thorough.measure(links, addresses)) if measure else None,
         )
