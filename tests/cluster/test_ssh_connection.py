@@ -1,0 +1,70 @@
+"""What the SSH client prints when a host cannot be reached, as a sentence with host, cause and way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from velodrome.api.doctor import doctor
+from velodrome.cluster.ssh.connection import reason
+from velodrome.spec.job import Job
+
+pytestmark = pytest.mark.integration  # the client is started
+
+KEX = "kex_exchange_identification: Connection closed by remote host\r\n"
+
+
+@pytest.mark.parametrize(("errors", "expected"), [
+    ("ssh: connect to host 10.0.0.3 port 22: Connection refused\r\n",
+     "refuses connections; see whether sshd is running there, on that port"),
+    (KEX, "closed the connection: it was shut down, its sshd was ended, or it refuses more connections"),
+    (f"ssh: connect to host 10.0.0.2 port 22: Connection refused\r\n{KEX}",
+     "cannot be reached: its jump host '10.0.0.2' refuses connections; see whether sshd is running there, on that "
+     "port"),
+    (f"ssh: Could not resolve hostname gate.invalid: Name or service not known\r\n{KEX}",
+     "cannot be reached: its jump host 'gate.invalid' cannot be found: its name does not resolve; set HostName in its "
+     "SSH configuration"),
+    (f"me@gate: Permission denied (publickey).\r\n{KEX}",
+     "cannot be reached: its jump host 'gate' refuses our key (permission denied); check `ssh -o BatchMode=yes gate "
+     "true`, the key of ssh-agent or IdentityFile, and authorized_keys there"),
+    (f"Host key verification failed.\r\n{KEX}",
+     "cannot be reached: its jump host has a host key that is not in known_hosts; run `ssh node3` once, and compare "
+     "its fingerprint"),
+    (f"channel 0: open failed: connect failed: Connection refused\r\nstdio forwarding failed\r\n{KEX}",
+     "refuses connections; see whether sshd is running there, on that port"),
+])
+def test_the_host_that_failed_is_named_also_if_it_is_a_jump_host(errors: str, expected: str) -> None:
+    assert reason(errors, 255, "node3") == expected
+
+
+def examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, config: str) -> list[dict[str, object]]:
+    (tmp_path / "config").write_text(config)
+    (tmp_path / "clusters.yaml").write_text(
+        f"lab:\n  launcher: ssh\n  hosts: [{hosts}]\n  ssh_config: {tmp_path / 'config'}\n"
+    )
+    monkeypatch.setenv("VELODROME_CLUSTERS", str(tmp_path / "clusters.yaml"))
+    found = doctor(Job.model_validate({"engine": "torch", "strategy": "ddp", "workers": 2}), on="lab")
+    assert not found["ok"]
+    return list(found["findings"])
+
+
+def test_hosts_that_cannot_be_reached_have_a_finding_each_with_cause_and_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = "Host a gate\n  HostName 127.0.0.1\n  Port 1\nHost b\n  HostName 127.0.0.1\n  ProxyJump gate\n"
+    found = examined(tmp_path, monkeypatch, "a, b", config)
+    sshd = "see whether sshd is running there, on that port"
+    assert [(one["check"], one["host"], one["message"], one["fix"]) for one in found] == [
+        ("reachable", "a", "it refuses connections", sshd),
+        ("reachable", "b", "it cannot be reached: its jump host '127.0.0.1' refuses connections", sshd),
+    ]
+    assert found[0]["sentence"] == f"host 'a': it refuses connections; {sshd}"
+
+
+def test_a_machine_without_a_client_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = examined(tmp_path, monkeypatch, "a, b", "")
+    assert [(one["host"], one["sentence"]) for one in found] == [
+        (None, "--on ssh needs the OpenSSH client, and this machine has none; install openssh-client"),
+    ]
