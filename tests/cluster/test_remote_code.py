@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -103,7 +104,25 @@ def test_a_wheelhouse_that_lacks_a_wheel_is_refused_with_the_command_that_fetche
     house.mkdir()
     (house / "numpy-2.0.0-py3-none-any.whl").write_bytes(b"")
     assert [path.name for path in wheels_in(house, {"numpy": "2.0.0"})] == ["numpy-2.0.0-py3-none-any.whl"]
-    with pytest.raises(BadRequest, match=r"has no wheel for psutil==7.0.0: fetch them with `pip download"):
+    missing = r"has no wheel for psutil==7.0.0 and Python 3\.\d+: fetch them with `pip download"
+    with pytest.raises(BadRequest, match=missing):
         wheels_in(house, {"numpy": "2.0.0", "psutil": "7.0.0"})
     with pytest.raises(BadRequest, match="is no folder"):
         wheels_in(tmp_path / "nowhere", {})
+
+
+def test_all_wheels_for_this_python_are_sent_and_none_for_another(tmp_path: Path) -> None:
+    own, other = f"cp3{sys.version_info.minor}", f"cp3{sys.version_info.minor + 1}"
+    names = [
+        f"numpy-2.0.0-{own}-{own}-manylinux_2_17_aarch64.whl", f"numpy-2.0.0-{own}-{own}-manylinux_2_17_x86_64.whl",
+        f"numpy-2.0.0-{other}-{other}-manylinux_2_17_x86_64.whl", "numpy-1.9.0-py3-none-any.whl", "numpy.whl",
+        "py_spy-0.4.0-py2.py3-none-manylinux_2_5_x86_64.whl", "psutil-7.0.0-cp36-abi3-manylinux2014_x86_64.whl",
+    ]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    found = wheels_in(tmp_path, {"numpy": "2.0.0", "py-spy": "0.4.0", "psutil": "7.0.0"})
+    assert sorted(path.name for path in found) == sorted([*names[:2], *names[5:]])
+    for name in names[:2]:
+        (tmp_path / name).unlink()
+    with pytest.raises(BadRequest, match=r"has no wheel for numpy==2.0.0 and Python 3"):
+        wheels_in(tmp_path, {"numpy": "2.0.0"})
