@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tarfile
 from io import BytesIO
@@ -65,6 +66,33 @@ def test_a_folder_is_sent_without_what_git_ignores(project: Path) -> None:
     assert "keep.bin" in sent
     assert "nets.py" in sent
     assert not {"big.bin", "runs/a.txt"} & set(sent)
+
+
+def test_a_package_is_sent_without_what_the_project_ignores_also_outside_of_git(project: Path) -> None:
+    (project / ".gitignore").write_text("*.bin\n/blocks/cache/\n**/old.py\n")
+    (project / "blocks" / ".gitignore").write_text("!keep.bin\n")
+    (project / "blocks" / "deep").mkdir()
+    (project / "blocks" / "deep" / ".gitignore").write_text("notes.txt\n")
+    (project / "blocks" / "cache").mkdir()
+    for name in ("big.bin", "keep.bin", "cache/a.py", "deep/notes.txt", "deep/a.py", "old.py", "notes.txt"):
+        (project / "blocks" / name).write_text("")
+    names = {name.removeprefix("blocks/") for name in code_of(job(model="blocks.conv:net")).files}
+    assert names >= {"keep.bin", "deep/a.py", "notes.txt", "conv.py"}
+    assert not names & {"big.bin", "cache/a.py", "deep/notes.txt", "old.py"}
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_a_package_that_is_ignored_as_a_whole_is_sent_because_the_job_names_it(project: Path, in_git: bool) -> None:
+    if in_git:
+        subprocess.run(["git", "init", "-q", "."], check=True)
+    (project / ".gitignore").write_text("blocks/*\n")
+    assert {"blocks/__init__.py", "blocks/conv.py"} <= set(code_of(job(model="blocks.conv:net")).files)
+    assert "conv.py" in code_of(job(), str(project / "blocks")).files
+
+
+def test_a_module_in_another_encoding_brings_what_it_imports(project: Path) -> None:
+    (project / "nets.py").write_bytes("# -*- coding: latin-1 -*-\nimport helper  # gr\u00fcn\n".encode("latin-1"))
+    assert sorted(code_of(job(model="nets:net")).files) == ["helper.py", "nets.py"]
 
 
 def test_the_same_files_are_the_same_bytes_and_others_are_not(project: Path) -> None:

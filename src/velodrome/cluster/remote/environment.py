@@ -119,8 +119,8 @@ def wheels_in(folder: Path, wanted: dict[str, str]) -> list[Path]:
                 found.setdefault(name, []).append(path)
     if missing := [f"{name}=={version}" for name, version in wanted.items() if name not in found]:
         raise BadRequest(
-            f"--wheelhouse {str(folder)!r} has no wheel for {', '.join(missing)} and Python {_minor()}: fetch them with "
-            f"`pip download -d {folder} {' '.join(missing)}`"
+            f"--wheelhouse {str(folder)!r} has no wheel for {', '.join(missing)} and Python {_minor()}: fetch them "
+            f"with `pip download -d {folder} {' '.join(missing)}`"
         )
     return [path for paths in found.values() for path in paths]
 
