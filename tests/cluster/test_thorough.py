@@ -13,10 +13,13 @@ import pytest
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.plan import Plan
 from velodrome.cluster.remote import thorough
+from velodrome.cluster.remote.addresses import loopback
 from velodrome.cluster.remote.code import Code
+from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.cluster.remote.link import HostError, HostLost, Link
 from velodrome.cluster.remote.options import RemoteOptions
 from velodrome.cluster.remote.starting import Request
+from velodrome.errors import Unavailable
 from velodrome.spec.job import Job
 
 pytestmark = pytest.mark.unit
@@ -27,7 +30,8 @@ class FakeLink:
 
     def __init__(self, host: str, **errors: HostError) -> None:
         self.host, self.errors, self.asked = host, errors, list[tuple[str, Any]]()
-        self.facts = {"folder": "/root/sessions/s", "root": "/root"}
+        self.facts: dict[str, Any] = {"folder": "/root/sessions/s", "root": "/root", "host": host, "cores": 2}
+        self.lost, self.clock_offset = None, 0.0
 
     def ask(self, do: str, body: bytes = b"", **fields: Any) -> tuple[dict[str, Any], bytes]:
         self.asked.append((do, fields))
@@ -114,3 +118,58 @@ def test_code_that_a_host_cannot_take_is_no_fault_of_its_data(tmp_path: Path) ->
         "written to"
     ]
     assert [finding.check for finding in found] == ["code"]
+
+
+@pytest.mark.parametrize(("machines", "wrong"), [(("one", "two"), ["a"]), (("one", "one"), [])])
+def test_a_loopback_address_is_refused_where_hosts_are_several_machines(
+    machines: tuple[str, str], wrong: list[str]
+) -> None:
+    links: Any = [FakeLink("a"), FakeLink("b")]
+    for link, name in zip(links, machines, strict=True):
+        link.facts["host"] = name
+    found = loopback(links, {"a": "127.0.0.1", "b": "10.0.0.2"})
+    assert [finding.host for finding in found] == wrong
+    assert all("its address '127.0.0.1' leads every other host to itself" in one.sentence for one in found)
+    assert [one.host for one in loopback(links, {"a": "::1", "b": "localhost"})] == ["a", "b"][: 2 * len(wrong)]
+
+
+class FakeLauncher(RemoteLauncher):
+    """A launcher whose hosts are there."""
+
+    name = "fake"
+
+    def __init__(self, *links: Any) -> None:
+        super().__init__(RemoteOptions())
+        self.links = {link.host: link for link in links}
+
+    def hosts(self) -> list[str]:
+        return [*self.links]
+
+    def open_channel(self, host: str, session: str) -> Any:
+        raise NotImplementedError
+
+    def part(self, hosts: Any) -> Any:
+        raise NotImplementedError
+
+    def address(self, link: Any) -> str:
+        return "127.0.0.1" if link.host == "localhost" else "10.0.0.2"
+
+
+def test_a_job_on_this_machine_and_another_is_refused_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    launcher = FakeLauncher(FakeLink("localhost"), FakeLink("b"))
+    with pytest.raises(Unavailable, match=r"host 'localhost': its address '127.0.0.1' leads every other host"):
+        launcher.check(Job.model_validate({"engine": "torch", "strategy": "ddp", "workers": 2}))
+
+
+def test_the_code_that_is_sent_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("")
+    job = Job.model_validate({"engine": "torch", "strategy": "ddp", "workers": 2, "model": "nets:net"})
+    launcher = FakeLauncher(FakeLink("a"), FakeLink("b"))
+    recorded = launcher.allocate(job).facts["code"]
+    assert recorded == {"of": ["nets"], "checksum": launcher.code(job).checksum, "files": 2, "bytes": 14}
+    assert "code" not in launcher.allocate(job.model_copy(update={"model": "lenet5"})).facts

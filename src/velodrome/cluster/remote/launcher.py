@@ -19,7 +19,8 @@ from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
 from velodrome.cluster.remote import bootstrap, checks, environment, starting, thorough
-from velodrome.cluster.remote.code import code_of
+from velodrome.cluster.remote.addresses import loopback
+from velodrome.cluster.remote.code import Code, code_of, modules_of
 from velodrome.cluster.remote.group import RemoteGroup, in_parallel
 from velodrome.cluster.remote.link import READY_SECONDS, Channel, HostError, Link
 from velodrome.cluster.remote.options import RemoteOptions
@@ -61,6 +62,10 @@ class RemoteLauncher(ABC):
             link.close()
             raise
         return link
+
+    def code(self, job: Job) -> Code:
+        """The user's code that a job sends to each host."""
+        return code_of(job, self.options.code, self.options.code_limit)
 
     def address(self, link: Link) -> str:
         """The address at which other hosts reach a host."""
@@ -106,15 +111,17 @@ class RemoteLauncher(ABC):
 
     def check(self, job: Job) -> None:
         """Refuse a job whose hosts cannot be reached, or that they cannot run."""
-        code_of(job, self.options.code, self.options.code_limit)
+        self.code(job)
         hosts = self.used_hosts(job)
         refuse(self._unreachable(hosts))
         links = self.connect(hosts)
+        used = [*links.values()]
+        refuse(loopback(used, {link.host: self.address(link) for link in used}))
         key = (engine_of(job).key, job.strategy, *hosts)
         if key not in self._checked:
             placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
             each = preflight.needed_memory(job) // len(roles_of(job))
-            self._checked[key] = checks.cheap([*links.values()], job, self.python, placed, each)
+            self._checked[key] = checks.cheap(used, job, self.python, placed, each)
         refuse(self._checked[key])
 
     def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
@@ -135,7 +142,7 @@ class RemoteLauncher(ABC):
         placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
         each = preflight.needed_memory(job) // len(roles_of(job))
         addresses = {link.host: self.address(link) for link in links}
-        code = code_of(job, self.options.code, self.options.code_limit)
+        code = self.code(job)
         request = starting.Request(
             Plan("doctor", job, ()), Path(), secrets.token_hex(12), code, self.options,
             {link.host: self.python(link, engine_of(job).key) for link in links}, False,
@@ -184,7 +191,10 @@ class RemoteLauncher(ABC):
                 raise HostError(f"{host!r} has no free port between {PORTS.start} and {PORTS.stop}")
             return free[host].pop()
 
-        facts = {"hosts": {host: _described(self, link) for host, link in links.items()}}
+        facts: dict[str, Any] = {"hosts": {host: _described(self, link) for host, link in links.items()}}
+        if (code := self.code(job)).files:
+            named = [self.options.code] if self.options.code else [*modules_of(job), *filter(None, [job.script])]
+            facts["code"] = {"of": named, "checksum": code.checksum, "files": len(code.files), "bytes": code.size}
         return Allocation(
             tuple(links), port, placement=self._placement, capacity=self._capacity(), facts=facts,
             addresses={host: self.address(link) for host, link in links.items()},
@@ -197,7 +207,7 @@ class RemoteLauncher(ABC):
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> RemoteGroup:
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
-        code = code_of(plan.job, self.options.code, self.options.code_limit)
+        code = self.code(plan.job)
         pythons = {link.host: self.python(link, engine_of(plan.job).key) for link in links}
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))

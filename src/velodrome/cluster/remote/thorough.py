@@ -5,7 +5,6 @@ Every check ends within its limit, and all hosts are asked at the same time.
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,6 +14,7 @@ from typing import Any
 
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.local.ports import PORTS
+from velodrome.cluster.remote.addresses import is_loopback, several
 from velodrome.cluster.remote.code import modules_of
 from velodrome.cluster.remote.group import HostRun
 from velodrome.cluster.remote.link import HostError, HostLost, Link
@@ -87,7 +87,7 @@ def _started(work: Mapping[str, Check]) -> dict[str, Future[list[Finding]]]:
 
 def names(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
     """Addresses that do not resolve on a peer, or lead it to itself."""
-    several = len({link.facts["host"] for link in links}) > 1
+    machines = several(links)
 
     def on(link: Link) -> list[Finding]:
         asked = [address for host, address in addresses.items() if host != link.host]
@@ -100,19 +100,13 @@ def names(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
             if not resolved:
                 found.append(Finding("error", "names", link.host, f"it cannot resolve {address!r}, the address of "
                                      f"{host!r}", f"add it to its /etc/hosts, or set addresses: {{{host}: ADDRESS}}"))
-            elif several and any(_is_loopback(one) for one in resolved):
+            elif machines and any(is_loopback(one) for one in resolved):
                 found.append(Finding("error", "names", link.host, f"{address!r}, the address of {host!r}, resolves "
                                      f"there to {resolved[0]}, which is the host itself", "correct its /etc/hosts, or "
                                      f"set addresses: {{{host}: ADDRESS}} in clusters.yaml"))
         return found
 
     return everywhere(links, "names", on)
-
-
-def _is_loopback(address: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return False
 
 
 def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
