@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from velodrome.api.doctor import doctor
-from velodrome.cluster.ssh.connection import reason
+from velodrome.cluster.remote import bootstrap
+from velodrome.cluster.remote.agent.frames import GREETING
+from velodrome.cluster.ssh.connection import reason, remote_words
 from velodrome.spec.job import Job
 
 pytestmark = pytest.mark.integration  # the client is started
@@ -68,3 +73,30 @@ def test_a_machine_without_a_client_is_told_once(tmp_path: Path, monkeypatch: py
     assert [(one["host"], one["sentence"]) for one in found] == [
         (None, "--on ssh needs the OpenSSH client, and this machine has none; install openssh-client"),
     ]
+
+
+def test_the_code_that_would_be_sent_is_listed_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    job = Job.model_validate({"engine": "torch", "strategy": "ddp", "workers": 2, "model": "nets:net"})
+    code = doctor(job, on="ssh:a,b")["code"]
+    assert code["files"] == [{"name": "helper.py", "bytes": 0}, {"name": "nets.py", "bytes": 14}]
+    assert code["bytes"] == 14
+    assert doctor(Job.model_validate({"engine": "torch"}), on="ssh:a")["code"] is None
+
+
+def test_the_command_has_nothing_that_a_login_shell_of_csh_interprets() -> None:
+    line = remote_words(bootstrap.command("", "session", 30.0, "~/.cache/velodrome")[1:], ["python3"])
+    assert "\n" not in line
+    assert "!" not in line
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "tcsh", "fish", "zsh"])
+def test_every_login_shell_starts_the_agent(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    line = remote_words(bootstrap.command("", "0123456789ab", 30.0, str(tmp_path))[1:], [sys.executable])
+    done = subprocess.run([shell, "-c", line], input=bootstrap.source(), capture_output=True, timeout=60)
+    assert GREETING in done.stdout, done.stderr
