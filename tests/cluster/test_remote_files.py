@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tarfile
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from velodrome.cluster.interrupts import Patience
 from velodrome.cluster.remote.agent.frames import CHUNK, Header
 from velodrome.cluster.remote.agent.host_files import HostFiles
 from velodrome.cluster.remote.group import RemoteGroup
@@ -105,3 +107,37 @@ def test_an_archive_with_anything_but_files_below_its_folder_is_refused(tmp_path
         HostFiles(tmp_path / "root", lambda header, body: None).unpack({"to": "code/x", "path": "x.tar"}, b"")
     assert not (tmp_path / "root" / "code" / "x").exists()
     assert not [*tmp_path.glob("**/*.py")]
+
+
+def test_collecting_that_is_given_up_stores_what_has_come(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def wait(number: int, do: str, seconds: float) -> None:
+        ended.wait(seconds)
+
+    link: Any = SimpleNamespace(host="h", lost=None, take=None, send=lambda do, **fields: 1, wait=wait)
+    host: Any = SimpleNamespace(link=link, folder="/there")
+    group = RemoteGroup("t", tmp_path, {"h": host})
+    patience = Patience([], interrupted=True, seconds=0.3)
+    for header, body in (chunk(0, b"whole"), chunk(5, b"", last=True)):
+        group.take_over(link, header, body)
+    began = time.monotonic()
+    try:
+        group.collect(patience.is_over)
+    finally:
+        ended.set()
+    assert time.monotonic() - began < 10
+    assert (tmp_path / NAME).read_bytes() == b"whole"
+
+
+def test_patience_lasts_some_seconds_after_a_signal_and_none_after_two() -> None:
+    signals: list[int] = []
+    assert not Patience(signals, interrupted=False, seconds=0.0).is_over()
+    patience = Patience(signals, interrupted=True, seconds=60.0)
+    assert not patience.is_over()
+    signals.append(2)
+    assert patience.is_over()
+    short = Patience(signals, interrupted=False, seconds=0.0)
+    short.is_over()
+    time.sleep(0.01)
+    assert short.is_over()

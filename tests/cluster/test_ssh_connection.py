@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,9 @@ import pytest
 from velodrome.api.doctor import doctor
 from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.remote.agent.frames import GREETING
-from velodrome.cluster.ssh.connection import reason, remote_words
+from velodrome.cluster.ssh.connection import SshChannel, reason, remote_words
+from velodrome.cluster.ssh.launcher import SshLauncher
+from velodrome.cluster.ssh.options import SshOptions
 from velodrome.spec.job import Job
 
 pytestmark = pytest.mark.integration  # the client is started
@@ -100,3 +106,37 @@ def test_every_login_shell_starts_the_agent(tmp_path: Path, shell: str) -> None:
     line = remote_words(bootstrap.command("", "0123456789ab", 30.0, str(tmp_path))[1:], [sys.executable])
     done = subprocess.run([shell, "-c", line], input=bootstrap.source(), capture_output=True, timeout=60)
     assert GREETING in done.stdout, done.stderr
+
+
+def test_a_connection_may_take_as_long_as_its_timeout_before_the_agent_starts() -> None:
+    def launcher(seconds: float) -> SshLauncher:
+        return SshLauncher(SshOptions(hosts=["a"], connect_timeout=seconds))
+
+    assert launcher(300.0).ready_seconds > 300.0
+    assert launcher(300.0).ready_seconds - launcher(15.0).ready_seconds == 285.0
+
+
+def test_a_client_that_is_still_connecting_is_ended_at_once() -> None:
+    channel = SshChannel("a", ["sleep", "60"])
+    began = time.monotonic()
+    channel.close()
+    assert time.monotonic() - began < 4
+
+
+def test_ctrl_c_does_not_wait_for_hosts_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
+    channels: list[SshChannel] = []
+
+    def open_channel(host: str, session: str) -> SshChannel:
+        channels.append(SshChannel(host, ["sleep", "60"]))
+        return channels[-1]
+
+    monkeypatch.setattr(launcher, "open_channel", open_channel)
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launcher.connect(["a", "b"])
+    assert time.monotonic() - began < 15
+    assert len(channels) == 2
+    assert all(channel._popen.poll() is not None for channel in channels)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,16 @@ class RemoteLauncher(ABC):
     def open_channel(self, host: str, session: str) -> Channel:
         """Start an agent on a host (`bootstrap.command`), whose session has that name; the stream to it."""
 
+    @property
+    def ready_seconds(self) -> float:
+        """How long it may take until an agent is there, once its stream is being opened."""
+        return READY_SECONDS
+
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
         link = Link(host, channel, self.options.silence, bootstrap.source())
         try:
-            link.wait_until_ready(READY_SECONDS)
+            link.wait_until_ready(self.ready_seconds)
             link.read_clock()
         except BaseException:
             link.close()
@@ -85,12 +91,27 @@ class RemoteLauncher(ABC):
     def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
         """Open the links to these hosts that are not open yet; a sentence for each host that cannot be reached."""
 
+        opened: list[Channel] = []
+        given_up = threading.Event()
+
         def open_one(host: str) -> Link:
-            return self.open_link(host, self.open_channel(host, secrets.token_hex(12)))
+            channel = self.open_channel(host, secrets.token_hex(12))
+            opened.append(channel)
+            if given_up.is_set():
+                channel.close()
+            return self.open_link(host, channel)
 
         missing = [host for host in dict.fromkeys(hosts) if host not in self.links or self.links[host].lost is not None]
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
             futures = {host: pool.submit(open_one, host) for host in missing}
+            try:
+                wait(futures.values())
+            except BaseException:  # Ctrl-C does not wait for hosts that do not answer
+                with deferred(), ThreadPoolExecutor(max(1, len(missing))) as closing:
+                    given_up.set()
+                    for channel in [*opened]:
+                        closing.submit(channel.close)
+                raise
         errors = {}
         for host, future in futures.items():
             error = future.exception()

@@ -100,6 +100,8 @@ class SshChannel:
     def __init__(self, host: str, words: list[str]) -> None:
         self._host = host
         self._errors: list[bytes] = []
+        #: Whether anything came from the host: a client that is still connecting does not end with its input.
+        self._connected = False
         # Not in our process group: Ctrl-C ends the run first, and with it the connection.
         self._popen = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -116,9 +118,11 @@ class SshChannel:
     def read(self) -> bytes:
         assert self._popen.stdout is not None
         try:
-            return os.read(self._popen.stdout.fileno(), 1 << 16)
+            data = os.read(self._popen.stdout.fileno(), 1 << 16)
         except ValueError:
             return b""
+        self._connected = self._connected or bool(data)
+        return data
 
     def write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
@@ -140,7 +144,7 @@ class SshChannel:
         with suppress(OSError):
             self._popen.stdin.close()
         try:
-            self._popen.wait(_END_SECONDS)
+            self._popen.wait(_END_SECONDS if self._connected else 0.2)
         except subprocess.TimeoutExpired:
             self._popen.terminate()  # so that it removes its socket
             try:

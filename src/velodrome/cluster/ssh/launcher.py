@@ -36,6 +36,11 @@ class SshLauncher(RemoteLauncher):
             raise Unavailable(message, [message])
         return super().try_to_connect(hosts)
 
+    @property
+    def ready_seconds(self) -> float:
+        """The client connects first, and has a limit of its own."""
+        return self.options.connect_timeout + super().ready_seconds
+
     def open_channel(self, host: str, session: str) -> SshChannel:
         options = self.options
         if self._control is None:
