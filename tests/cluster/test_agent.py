@@ -144,6 +144,32 @@ def test_an_agent_that_hears_nothing_for_its_lease_ends_itself(tmp_path: Path) -
     silent.channel.popen.wait(10)
 
 
+def test_an_agent_removes_what_agents_that_are_gone_left_and_nothing_else(session: Session, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    own = Path(session.link.facts["folder"])
+    note = next(own.glob(".agent-*"))
+    machine = note.read_text().split("\n")[0]
+    for name, text in (("gone", f"{machine}\n{os.getpid()}\n"), ("elsewhere", f"another machine\n{os.getpid()}\n")):
+        (root / "sessions" / name).mkdir()
+        (root / "sessions" / name / note.name).write_text(text)
+    (root / "sessions" / "unknown").mkdir()
+    month = time.time() - 31 * 86400
+    for name in ("old", "new", "used"):
+        (root / "code" / name).mkdir(parents=True)
+        (root / "code" / name / "a.py").write_text("")
+        os.utime(root / "code" / name, (month, month) if name != "new" else None)
+    assert session.link.ask("has", path="code/used", use=True)[0]["there"]
+    next_one = Session(root)
+    try:
+        eventually(lambda: not (root / "sessions" / "gone").exists() and not (root / "code" / "old").exists())
+        assert sorted(path.name for path in (root / "code").iterdir()) == ["new", "used"]
+        left = {path.name for path in (root / "sessions").iterdir()}
+        assert left == {"elsewhere", "unknown", session.name, next_one.name}
+    finally:
+        next_one.link.close()
+        eventually(lambda: not marked(next_one.name))
+
+
 def test_one_run_is_stopped_without_the_session(session: Session) -> None:
     pid = session.start("sleep 300")
     answer, _ = session.link.ask("stop", token="1", folder="", segments="")

@@ -16,7 +16,7 @@ import pytest
 from velodrome.api.doctor import doctor
 from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.remote.agent.frames import GREETING
-from velodrome.cluster.ssh.connection import SshChannel, reason, remote_words
+from velodrome.cluster.ssh.connection import SshChannel, control_folder, reason, remote_words
 from velodrome.cluster.ssh.launcher import SshLauncher
 from velodrome.cluster.ssh.options import SshOptions
 from velodrome.spec.job import Job
@@ -140,3 +140,21 @@ def test_ctrl_c_does_not_wait_for_hosts_that_do_not_answer(monkeypatch: pytest.M
     assert time.monotonic() - began < 15
     assert len(channels) == 2
     assert all(channel._popen.poll() is not None for channel in channels)
+
+
+def test_the_next_command_removes_the_sockets_of_commands_that_are_gone() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    own = control_folder()
+    made = [own.with_name(f"velodrome-ssh-{pid}-test") for pid in (gone.pid, os.getppid(), os.getpid())]
+    for folder in made:
+        folder.mkdir()
+        (folder / "socket").touch()
+    os.utime(made[1], (0, 0))  # of a command whose number another process has now
+    try:
+        again = control_folder()
+        assert [folder.exists() for folder in made] == [False, False, True]
+        assert own.exists()
+    finally:
+        for folder in (*made, own, again):
+            shutil.rmtree(folder, ignore_errors=True)

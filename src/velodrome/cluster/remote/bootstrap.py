@@ -10,7 +10,7 @@ from velodrome.cluster.remote import agent
 
 PACKAGE = agent.__name__
 #: In the order in which they import one another.
-_MODULES = ("frames", "streams", "cleaning", "host_files", "network", "session")
+_MODULES = ("frames", "streams", "cleaning", "leftovers", "host_files", "network", "session")
 #: Reads so many bytes, makes modules of them, and serves what follows. The words behind it are the agent's own.
 _PROGRAM = """
 import json, os, sys, types

@@ -58,7 +58,7 @@ def send_code(link: Link, code: Code) -> str:
     if not code.files:
         return ""
     target = f"code/{code.checksum}"
-    answer, _ = link.ask("has", path=target)
+    answer, _ = link.ask("has", path=target, use=True)
     if not answer["there"]:
         archive = f"{target}.{os.urandom(4).hex()}.tar"
         link.put(code.archive, archive)

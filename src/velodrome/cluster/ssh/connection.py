@@ -16,6 +16,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from velodrome.cluster.ssh.options import SshOptions
 from velodrome.errors import headline
 
@@ -60,9 +62,19 @@ def control_folder() -> Path:
     place = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # names of sockets are short
     for old in place.glob(f"{_PREFIX}*"):
         pid = old.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
+        if pid.isdigit() and not _may_be_of(old, int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
+
+
+def _may_be_of(folder: Path, pid: int) -> bool:
+    """Whether a process may have made a folder: it is there, and is not younger, as one with a used number is."""
+    try:
+        return psutil.Process(pid).create_time() <= folder.stat().st_mtime + 1.0
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
+    except (psutil.Error, OSError):
+        return True
 
 
 def client(options: SshOptions, host: str, control: Path) -> list[str]:

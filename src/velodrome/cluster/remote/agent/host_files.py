@@ -31,6 +31,9 @@ class HostFiles:
     def has(self, header: Header, body: bytes) -> Header:
         """Where a path below the root lies, and whether it is there."""
         path = self.root / header["path"]
+        if header.get("use"):  # what is used stays
+            with suppress(OSError):
+                os.utime(path)
         return {"path": str(path), "there": path.exists()}
 
     def put(self, header: Header, body: bytes) -> Header:
