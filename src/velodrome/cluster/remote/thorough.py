@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from velodrome.cluster.findings import Finding
@@ -62,7 +63,7 @@ def everywhere(
     links: Sequence[Link], name: str, check: Callable[[Link], list[Finding]], limit: float = _CHECK_SECONDS
 ) -> list[Finding]:
     """The findings of a check on all hosts, asked at the same time; hosts on which it does not end are among them."""
-    futures = _started({link.host: (lambda link=link: check(link)) for link in links})
+    futures = _started({link.host: partial(check, link) for link in links})
     wait(futures.values(), limit)
     found: list[Finding] = []
     for host, future in futures.items():
