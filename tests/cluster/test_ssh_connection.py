@@ -110,7 +110,7 @@ def test_every_login_shell_starts_the_agent(tmp_path: Path, shell: str) -> None:
 
 def test_a_connection_may_take_as_long_as_its_timeout_before_the_agent_starts() -> None:
     def launcher(seconds: float) -> SshLauncher:
-        return SshLauncher(SshOptions(hosts=["a"], connect_timeout=seconds))
+        return SshLauncher(SshOptions.model_validate({"hosts": ["a"], "connect_timeout": seconds}))
 
     assert launcher(300.0).ready_seconds > 300.0
     assert launcher(300.0).ready_seconds - launcher(15.0).ready_seconds == 285.0
@@ -124,7 +124,7 @@ def test_a_client_that_is_still_connecting_is_ended_at_once() -> None:
 
 
 def test_ctrl_c_does_not_wait_for_hosts_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
+    launcher = SshLauncher(SshOptions.model_validate({"hosts": ["a", "b"]}))
     channels: list[SshChannel] = []
 
     def open_channel(host: str, session: str) -> SshChannel:

@@ -60,7 +60,7 @@ def request(tmp_path: Path, **options: Any) -> Request:
     (tmp_path / "nets.py").write_text("")
     job = Job.model_validate({})
     return Request(Plan("doctor", job, ()), Path(), "t", Code({"nets.py": tmp_path / "nets.py"}),
-                   RemoteOptions(**options), {"a": "python3", "b": "python3"}, False)
+                   RemoteOptions.model_validate(options), {"a": "python3", "b": "python3"}, False)
 
 
 def examined(tmp_path: Path, link: FakeLink) -> list[Finding]:
@@ -139,7 +139,7 @@ class FakeLauncher(RemoteLauncher):
     name = "fake"
 
     def __init__(self, *links: Any) -> None:
-        super().__init__(RemoteOptions())
+        super().__init__(RemoteOptions.model_validate({}))
         self.links = {link.host: link for link in links}
 
     def hosts(self) -> list[str]:
