@@ -71,6 +71,7 @@ def test_hosts_that_cannot_be_reached_have_a_finding_each_with_cause_and_fix(
         ("reachable", "b", "it cannot be reached: its jump host '127.0.0.1' refuses connections", sshd),
     ]
     assert found[0]["sentence"] == f"host 'a': it refuses connections; {sshd}"
+    assert not [*Path("/tmp").glob(f"velodrome-ssh-{os.getpid()}-*")]
 
 
 def test_a_machine_without_a_client_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

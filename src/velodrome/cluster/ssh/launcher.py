@@ -34,6 +34,8 @@ class SshLauncher(RemoteLauncher):
         if shutil.which("ssh") is None:
             message = "--on ssh needs the OpenSSH client, and this machine has none; install openssh-client"
             raise Unavailable(message, [message])
+        if self._control is None:  # before threads open channels at the same time
+            self._control = control_folder()
         return super().try_to_connect(hosts)
 
     @property
@@ -43,8 +45,7 @@ class SshLauncher(RemoteLauncher):
 
     def open_channel(self, host: str, session: str) -> SshChannel:
         options = self.options
-        if self._control is None:
-            self._control = control_folder()
+        assert self._control is not None, "it is made before hosts are connected to"
         words = bootstrap.command("", session, options.silence, options.root)[1:]
         prepared = f"{options.root}/environment/bin/python"
         pythons = [options.python] if options.python else [prepared, "python3", "python"]
