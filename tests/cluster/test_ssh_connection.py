@@ -138,6 +138,7 @@ def test_ctrl_c_does_not_wait_for_hosts_that_do_not_answer(monkeypatch: pytest.M
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         launcher.connect(["a", "b"])
+    launcher.close()
     assert time.monotonic() - began < 15
     assert len(channels) == 2
     assert all(channel._popen.poll() is not None for channel in channels)
