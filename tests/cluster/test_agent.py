@@ -23,7 +23,9 @@ from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.remote.agent.cleaning import marked
 from velodrome.cluster.remote.agent.frames import GREETING, Decoder, Header, encode
 from velodrome.cluster.remote.agent.streams import Files
+from velodrome.cluster.remote.code import Code
 from velodrome.cluster.remote.link import HostError, HostLost, Link
+from velodrome.cluster.remote.starting import send_code
 
 pytestmark = pytest.mark.integration
 
@@ -31,9 +33,9 @@ pytestmark = pytest.mark.integration
 class PipeChannel:
     """An agent as a child of this process."""
 
-    def __init__(self, session: str, lease: float, root: Path) -> None:
+    def __init__(self, session: str, lease: float, root: Path, python: str = sys.executable) -> None:
         self.popen = subprocess.Popen(
-            bootstrap.command(sys.executable, session, lease, str(root)), stdin=subprocess.PIPE,
+            bootstrap.command(python, session, lease, str(root)), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, start_new_session=True,
         )
 
@@ -58,9 +60,9 @@ class PipeChannel:
 class Session:
     """An agent, the link to it, and what it reported."""
 
-    def __init__(self, root: Path, lease: float = 30.0) -> None:
+    def __init__(self, root: Path, lease: float = 30.0, python: str = sys.executable) -> None:
         self.name = secrets.token_hex(8)
-        self.channel = PipeChannel(self.name, lease, root)
+        self.channel = PipeChannel(self.name, lease, root, python)
         self.link = Link("here", self.channel, 30.0, bootstrap.source())
         self.reports: list[tuple[Header, bytes]] = []
         self.link.take = lambda link, header, body: self.reports.append((header, body))
@@ -144,6 +146,32 @@ def test_an_agent_that_hears_nothing_for_its_lease_ends_itself(tmp_path: Path) -
     silent.channel.popen.wait(10)
 
 
+def test_an_agent_removes_what_agents_that_are_gone_left_and_nothing_else(session: Session, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    own = Path(session.link.facts["folder"])
+    note = next(own.glob(".agent-*"))
+    machine = note.read_text().split("\n")[0]
+    for name, text in (("gone", f"{machine}\n{os.getpid()}\n"), ("elsewhere", f"another machine\n{os.getpid()}\n")):
+        (root / "sessions" / name).mkdir()
+        (root / "sessions" / name / note.name).write_text(text)
+    (root / "sessions" / "unknown").mkdir()
+    month = time.time() - 31 * 86400
+    for name in ("old", "new", "used"):
+        (root / "code" / name).mkdir(parents=True)
+        (root / "code" / name / "a.py").write_text("")
+        os.utime(root / "code" / name, (month, month) if name != "new" else None)
+    assert session.link.ask("has", path="code/used", use=True)[0]["there"]
+    next_one = Session(root)
+    try:
+        eventually(lambda: not (root / "sessions" / "gone").exists() and not (root / "code" / "old").exists())
+        assert sorted(path.name for path in (root / "code").iterdir()) == ["new", "used"]
+        left = {path.name for path in (root / "sessions").iterdir()}
+        assert left == {"elsewhere", "unknown", session.name, next_one.name}
+    finally:
+        next_one.link.close()
+        eventually(lambda: not marked(next_one.name))
+
+
 def test_one_run_is_stopped_without_the_session(session: Session) -> None:
     pid = session.start("sleep 300")
     answer, _ = session.link.ask("stop", token="1", folder="", segments="")
@@ -174,6 +202,26 @@ def test_a_watched_file_comes_while_the_run_goes_on(session: Session) -> None:
     session.link.ask("watch", token="t", folder=str(folder), patterns=["checkpoints/*.safetensors"])
     (folder / "checkpoints" / "epoch-0001.safetensors").write_bytes(b"weights")
     eventually(lambda: any(header["is"] == "file" and header["last"] for header, _ in session.reports))
+
+
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="this machine has no Python of its distribution")
+def test_the_python_of_a_distribution_serves_code_processes_and_files(tmp_path: Path) -> None:
+    for name in ("nets.py", "package/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("made = 1\n")
+    session = Session(tmp_path / "root", python="/usr/bin/python3")
+    try:
+        code = send_code(session.link, Code({name: tmp_path / name for name in ("nets.py", "package/__init__.py")}))
+        assert (Path(code) / "package" / "__init__.py").read_text() == "made = 1\n"
+        assert send_code(session.link, Code({"nets.py": tmp_path / "nets.py"})) != code
+        session.start("echo hello")
+        eventually(session.exits)
+        assert session.lines() == ["hello"]
+        assert session.link.ask("collect", token="1", folder=code)[0]["files"] == 2
+        assert session.link.ask("diagnose", token="1", id="worker-0", brief=False, python=sys.executable)
+    finally:
+        session.link.close()
+        eventually(lambda: not marked(session.name))
 
 
 def test_a_command_has_a_limit_and_an_error_names_the_host(session: Session) -> None:

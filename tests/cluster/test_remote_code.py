@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -66,6 +68,33 @@ def test_a_folder_is_sent_without_what_git_ignores(project: Path) -> None:
     assert not {"big.bin", "runs/a.txt"} & set(sent)
 
 
+def test_a_package_is_sent_without_what_the_project_ignores_also_outside_of_git(project: Path) -> None:
+    (project / ".gitignore").write_text("*.bin\n/blocks/cache/\n**/old.py\n")
+    (project / "blocks" / ".gitignore").write_text("!keep.bin\n")
+    (project / "blocks" / "deep").mkdir()
+    (project / "blocks" / "deep" / ".gitignore").write_text("notes.txt\n")
+    (project / "blocks" / "cache").mkdir()
+    for name in ("big.bin", "keep.bin", "cache/a.py", "deep/notes.txt", "deep/a.py", "old.py", "notes.txt"):
+        (project / "blocks" / name).write_text("")
+    names = {name.removeprefix("blocks/") for name in code_of(job(model="blocks.conv:net")).files}
+    assert names >= {"keep.bin", "deep/a.py", "notes.txt", "conv.py"}
+    assert not names & {"big.bin", "cache/a.py", "deep/notes.txt", "old.py"}
+
+
+@pytest.mark.parametrize("in_git", [True, False])
+def test_a_package_that_is_ignored_as_a_whole_is_sent_because_the_job_names_it(project: Path, in_git: bool) -> None:
+    if in_git:
+        subprocess.run(["git", "init", "-q", "."], check=True)
+    (project / ".gitignore").write_text("blocks/*\n")
+    assert {"blocks/__init__.py", "blocks/conv.py"} <= set(code_of(job(model="blocks.conv:net")).files)
+    assert "conv.py" in code_of(job(), str(project / "blocks")).files
+
+
+def test_a_module_in_another_encoding_brings_what_it_imports(project: Path) -> None:
+    (project / "nets.py").write_bytes("# -*- coding: latin-1 -*-\nimport helper  # gr\u00fcn\n".encode("latin-1"))
+    assert sorted(code_of(job(model="nets:net")).files) == ["helper.py", "nets.py"]
+
+
 def test_the_same_files_are_the_same_bytes_and_others_are_not(project: Path) -> None:
     first = code_of(job(model="nets:net"))
     (project / "nets.py").touch()
@@ -103,7 +132,25 @@ def test_a_wheelhouse_that_lacks_a_wheel_is_refused_with_the_command_that_fetche
     house.mkdir()
     (house / "numpy-2.0.0-py3-none-any.whl").write_bytes(b"")
     assert [path.name for path in wheels_in(house, {"numpy": "2.0.0"})] == ["numpy-2.0.0-py3-none-any.whl"]
-    with pytest.raises(BadRequest, match=r"has no wheel for psutil==7.0.0: fetch them with `pip download"):
+    missing = r"has no wheel for psutil==7.0.0 and Python 3\.\d+: fetch them with `pip download"
+    with pytest.raises(BadRequest, match=missing):
         wheels_in(house, {"numpy": "2.0.0", "psutil": "7.0.0"})
     with pytest.raises(BadRequest, match="is no folder"):
         wheels_in(tmp_path / "nowhere", {})
+
+
+def test_all_wheels_for_this_python_are_sent_and_none_for_another(tmp_path: Path) -> None:
+    own, other = f"cp3{sys.version_info.minor}", f"cp3{sys.version_info.minor + 1}"
+    names = [
+        f"numpy-2.0.0-{own}-{own}-manylinux_2_17_aarch64.whl", f"numpy-2.0.0-{own}-{own}-manylinux_2_17_x86_64.whl",
+        f"numpy-2.0.0-{other}-{other}-manylinux_2_17_x86_64.whl", "numpy-1.9.0-py3-none-any.whl", "numpy.whl",
+        "py_spy-0.4.0-py2.py3-none-manylinux_2_5_x86_64.whl", "psutil-7.0.0-cp36-abi3-manylinux2014_x86_64.whl",
+    ]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    found = wheels_in(tmp_path, {"numpy": "2.0.0", "py-spy": "0.4.0", "psutil": "7.0.0"})
+    assert sorted(path.name for path in found) == sorted([*names[:2], *names[5:]])
+    for name in names[:2]:
+        (tmp_path / name).unlink()
+    with pytest.raises(BadRequest, match=r"has no wheel for numpy==2.0.0 and Python 3"):
+        wheels_in(tmp_path, {"numpy": "2.0.0"})

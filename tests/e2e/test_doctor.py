@@ -74,7 +74,7 @@ def test_a_host_that_cannot_be_reached(hosts: sshd.Hosts) -> None:
         sentence = only(doctor(hosts), "reachable")
     finally:
         hosts.start("node3")
-    assert sentence == "host 'node3' refuses connections: is sshd running there, on that port?"
+    assert sentence == "host 'node3': it refuses connections; see whether sshd is running there, on that port"
 
 
 def test_a_name_that_leads_a_peer_to_itself(hosts: sshd.Hosts) -> None:

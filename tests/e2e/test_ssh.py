@@ -107,7 +107,7 @@ def test_a_key_that_is_refused_is_named_with_its_host(hosts: sshd.Hosts, tmp_pat
                                                "torch", "--runs", tmp_path))
     assert code == 2
     for name in hosts.names:
-        assert f"'{name}' refuses our key (permission denied)" in errors
+        assert f"host '{name}': it refuses our key (permission denied)" in errors
     assert not [*tmp_path.iterdir()]
 
 
@@ -116,7 +116,8 @@ def test_an_unknown_host_key_is_never_accepted(hosts: sshd.Hosts, tmp_path: Path
     words = ["train", "--on", "lab", "--workers", 2, "--strategy", "ddp", "--engine", "torch", "--runs", tmp_path]
     code, _, errors = finished(hosts.velodrome(*words))
     assert code == 2
-    assert f"'{hosts.names[1]}' has a host key that is not in known_hosts: run `ssh {hosts.names[1]}` once" in errors
+    unknown = f"host '{hosts.names[1]}': it has a host key that is not in known_hosts; run `ssh {hosts.names[1]}` once"
+    assert unknown in errors
     assert hosts.names[0] not in errors
     assert len((hosts.home / "known").read_text().splitlines()) == 1
 
@@ -130,7 +131,7 @@ def test_a_changed_host_key_is_refused(hosts: sshd.Hosts, tmp_path: Path) -> Non
     words = ["train", "--on", "lab", "--workers", 2, "--strategy", "ddp", "--engine", "torch", "--runs", tmp_path]
     code, _, errors = finished(hosts.velodrome(*words))
     assert code == 2
-    assert f"'{hosts.names[1]}' has another host key than known_hosts" in errors
+    assert f"host '{hosts.names[1]}': it has another host key than known_hosts" in errors
 
 
 @slow
@@ -139,8 +140,8 @@ def test_a_host_without_sshd_and_one_without_a_name_are_named(hosts: sshd.Hosts,
     words = ["train", "--on", "lab", "--workers", 3, "--strategy", "ddp", "--engine", "torch", "--runs", tmp_path]
     code, _, errors = finished(hosts.velodrome(*words))
     assert code == 2
-    assert "'no-such-host.invalid' cannot be found: its name does not resolve" in errors
-    assert f"'{hosts.controller.name}' refuses connections: is sshd running there" in errors
+    assert "host 'no-such-host.invalid': it cannot be found: its name does not resolve" in errors
+    assert f"host '{hosts.controller.name}': it refuses connections; see whether sshd is running there" in errors
 
 
 @slow

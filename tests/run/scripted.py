@@ -70,6 +70,8 @@ class ScriptedGroup:
     calls: list[str] = field(default_factory=list)
     ticks: int = 0
     uncollectable: Exception | None = None
+    #: What happens while files are collected.
+    collecting: Callable[[Callable[[], bool]], None] = lambda given_up: None
 
     def wait(self, seconds: float, deliver: Deliver) -> None:
         self.clock.now += TICK
@@ -89,8 +91,9 @@ class ScriptedGroup:
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
         return self.diagnoses.get(process.file_name, Diagnosis("a stack", "a stack"))
 
-    def collect(self) -> None:
+    def collect(self, given_up: Callable[[], bool]) -> None:
         self.calls.append("collect")
+        self.collecting(given_up)
         if self.uncollectable is not None:
             raise self.uncollectable
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,28 @@ def test_a_group_is_stopped_whatever_happens(run: OpenRun) -> None:
     plan = make_plan("a", resolve(Job(**JOB)), launcher.hosts)
     with pytest.raises(KeyboardInterrupt):
         Supervisor(run, plan, launcher, interrupt, clock=launcher.clock).watch()
+    assert launcher.groups[0].calls == ["collect", "stop"]
+
+
+@pytest.mark.parametrize(("presses", "expected"), [(1, [False, False]), (2, [False, True])])
+def test_a_second_ctrl_c_ends_collecting_at_once(run: OpenRun, presses: int, expected: list[bool]) -> None:
+    found: list[bool] = []
+
+    def collecting(given_up: Callable[[], bool]) -> None:
+        found.append(given_up())
+        if presses > 1:
+            signal.raise_signal(signal.SIGINT)
+        found.append(given_up())
+
+    launcher = ScriptedLauncher([[[CONNECT[0]], []]], options={"collecting": collecting})
+
+    def interrupt(event: object) -> None:
+        raise KeyboardInterrupt
+
+    plan = make_plan("a", resolve(Job(**JOB)), launcher.hosts)
+    with pytest.raises(KeyboardInterrupt):
+        Supervisor(run, plan, launcher, interrupt, clock=launcher.clock).watch()
+    assert found == expected
     assert launcher.groups[0].calls == ["collect", "stop"]
 
 

@@ -30,7 +30,8 @@ def doctor(
     """Examine where a job would run; the object that ``velodrome doctor --json`` prints.
 
     It has ``ok``, the ``findings`` (each with ``level``, ``check``, ``host``, ``message``, ``fix`` and the ``sentence``
-    that a person reads) and the measured ``pairs`` of hosts.
+    that a person reads), the measured ``pairs`` of hosts, and the ``code`` that the job sends to each host:
+    ``checksum``, ``bytes`` and ``files``, each with ``name`` and ``bytes``; None if it sends nothing.
 
     Args:
         job: the job that is to run, by default a small one.
@@ -44,7 +45,10 @@ def doctor(
     with using_mirror(mirror), open_launcher(where) as launcher:
         preflight.check_job(job)
         pairs: list[dict[str, Any]] = []
+        code: dict[str, Any] | None = None
         if isinstance(launcher, RemoteLauncher):
+            sent = launcher.code(job)
+            code = {"checksum": sent.checksum, "bytes": sent.size, "files": sent.listing()} if sent.files else None
             findings, pairs = launcher.examine(job, measure=measure, notice=on_wait)
         else:
             findings = _examine_here(launcher, job)
@@ -55,6 +59,7 @@ def doctor(
     return {
         "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
         "findings": [finding.as_json() for finding in findings], "pairs": pairs,
+        "code": code,
     }
 
 

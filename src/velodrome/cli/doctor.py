@@ -8,8 +8,11 @@ import typer
 
 from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, Place, job_from, where, with_job_options
 from velodrome.cli.output import say, say_json, say_on_stderr
+from velodrome.printable import bytes_text
 
 CLASS = JobCommand
+#: How many files of the user's code are printed.
+MOST_FILES = 50
 Measure = Annotated[
     bool, typer.Option("--measure", help="Measure round-trip time and bandwidth between every pair of hosts.")
 ]
@@ -24,7 +27,7 @@ def command(
 
     On a cluster it checks all hosts at the same time: whether they can be reached, names and addresses, ports between
     them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding is
-    a sentence with the host, the cause and what to do.
+    a sentence with the host, the cause and what to do. The files of your code that the job would send are listed.
 
     Example: `velodrome doctor --engine torch --strategy ddp --workers 2 --model dense-128`
 
@@ -42,6 +45,12 @@ def report(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         say_json(found)
     else:
+        if (code := found["code"]) is not None:
+            say(f"code sent to each host: {len(code['files'])} files, {bytes_text(code['bytes'])}")
+            for file in code["files"][:MOST_FILES]:
+                say(f"  {file['name']} ({bytes_text(file['bytes'])})")
+            if (more := len(code["files"]) - MOST_FILES) > 0:
+                say(f"  and {more} more, which --json lists")
         for finding in found["findings"]:
             say(f"{finding['level']}: {finding['sentence']}")
         for pair in found["pairs"]:

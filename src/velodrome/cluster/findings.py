@@ -22,6 +22,16 @@ class Finding:
     #: What to do about it; empty if nothing is wrong.
     fix: str = ""
 
+    @classmethod
+    def from_sentence(cls, check: str, host: str | None, sentence: str, otherwise: str = "") -> Finding:
+        """An error from `'HOST' CAUSE; FIX`, or without the host; `otherwise` is the fix if the sentence has none."""
+        cause, _, fix = sentence.partition("; ")
+        if host is None or not cause.startswith((f"{host!r} ", f"{host!r}: ")):
+            return cls("error", check, None, cause, fix or otherwise)
+        cause = cause.removeprefix(repr(host))
+        message = cause.removeprefix(": ") if cause.startswith(": ") else f"it{cause}"
+        return cls("error", check, host, message, fix or otherwise)
+
     @property
     def sentence(self) -> str:
         where = f"host {self.host!r}: " if self.host else ""

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long whoever ended a program waits for what it still has to finish.
+PATIENCE_SECONDS = 5.0
+
+
+class Patience:
+    """Whether what a program still has to finish must be given up: some seconds after a signal, at once after two."""
+
+    def __init__(self, signals: Sequence[int], *, interrupted: bool, seconds: float = PATIENCE_SECONDS) -> None:
+        """`signals` are those that came since, as `deferred` notes them; `interrupted` if one came before."""
+        self._signals, self._before, self._seconds = signals, int(interrupted), seconds
+        self._since: float | None = None
+
+    def is_over(self) -> bool:
+        count = self._before + len(self._signals)
+        if count and self._since is None:
+            self._since = time.monotonic()
+        return count > 1 or (self._since is not None and time.monotonic() - self._since > self._seconds)
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Defer the signals that end a program until the block is done; then deliver the first that arrived."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def deferred() -> Iterator[Sequence[int]]:
+    """Defer the signals that end a program until the block is done, then deliver the first; those that have come."""
     came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
 
     before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -97,8 +97,11 @@ class Group(Protocol):
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
         """What a process is doing; `brief` leaves out what takes long to find out, such as a stack."""
 
-    def collect(self) -> None:
-        """Bring the model, checkpoints and logs into the run's folder; called once, before `stop`."""
+    def collect(self, given_up: Callable[[], bool]) -> None:
+        """Bring the model, checkpoints and logs into the run's folder; called once, before `stop`.
+
+        Where that takes long, `given_up` is asked now and then whether to leave it at what has come.
+        """
 
     def stop(self) -> None:
         """End every process and everything it started, for certain."""

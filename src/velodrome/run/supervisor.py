@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from velodrome.cluster.interrupts import deferred
+from velodrome.cluster.interrupts import Patience, deferred
 from velodrome.cluster.launcher import CountsTraffic, Group, Launcher
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import VelodromeError
@@ -60,17 +60,21 @@ class Supervisor:
         """Run the plan to its end; what ended it early, or None. Whatever happens, nothing is left running."""
         group = self._launcher.start(self._plan, self._run.path, resume=self._resume)
         uncollected: Failure | None = None
+        interrupted = False
         try:
             now = self._clock()
             self._states = {process: ProcessState(process, now) for process in self._plan.processes}
             failure = self._loop(group)
             for event in self._faults.missed() if self._faults is not None and failure is None else ():
                 self._record(event)
+        except (KeyboardInterrupt, SystemExit):
+            interrupted = True
+            raise
         finally:
-            with deferred():
+            with deferred() as signals:
                 try:
                     self._count_traffic(group)
-                    uncollected = self._collect(group)
+                    uncollected = self._collect(group, Patience(signals, interrupted=interrupted))
                 finally:
                     group.stop()
         return failure or uncollected
@@ -193,9 +197,9 @@ class Supervisor:
                 for host, network in group.traffic().items():
                     self._record(make_event("traffic", host=host, network=dict(network)))
 
-    def _collect(self, group: Group) -> Failure | None:
+    def _collect(self, group: Group, patience: Patience) -> Failure | None:
         try:
-            group.collect()
+            group.collect(patience.is_over)
         except (OSError, VelodromeError) as error:
             return Failure(f"model, checkpoints or logs could not be collected: {error}", cause="collect")
         return None

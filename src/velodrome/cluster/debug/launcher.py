@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,7 @@ class DebugGroup:
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
         return Diagnosis()
 
-    def collect(self) -> None:
+    def collect(self, given_up: Callable[[], bool]) -> None:
         """Nothing to do: it worked in the run's folder itself."""
 
     def stop(self) -> None:

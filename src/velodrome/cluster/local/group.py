@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Protocol
@@ -120,7 +120,7 @@ class LocalGroup:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._members[process].started.pid, number)
 
-    def collect(self) -> None:
+    def collect(self, given_up: Callable[[], bool]) -> None:
         """Nothing to do: processes of this machine work in the run's folder itself."""
 
     def stop(self) -> None:

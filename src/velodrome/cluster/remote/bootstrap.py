@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from importlib import resources
 
@@ -9,9 +10,9 @@ from velodrome.cluster.remote import agent
 
 PACKAGE = agent.__name__
 #: In the order in which they import one another.
-_MODULES = ("frames", "streams", "cleaning", "host_files", "network", "session")
+_MODULES = ("frames", "streams", "cleaning", "leftovers", "host_files", "network", "session")
 #: Reads so many bytes, makes modules of them, and serves what follows. The words behind it are the agent's own.
-_LINE = """
+_PROGRAM = """
 import json, os, sys, types
 size, data = int(sys.argv[1]), b""
 while len(data) < size:
@@ -28,6 +29,8 @@ for name, text in json.loads(data):
     exec(compile(text, "<" + name + ">", "exec"), module.__dict__)
 sys.modules[name].main(sys.argv[2:])
 """
+#: The same as one line without anything that a login shell interprets within quotes: csh does so with newlines and `!`.
+_LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_PROGRAM.encode()).decode()}'))"
 
 
 def source() -> bytes:

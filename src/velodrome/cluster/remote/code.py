@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cached_property
@@ -30,6 +30,8 @@ _NEVER = frozenset({
     ".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache", ".tox",
 })
 _SECONDS = 30.0
+#: A pattern of `.gitignore`, and the folder of that file.
+Rule = tuple[Path, str]
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ class Code:
         return sum(path.stat().st_size for path in self.files.values())
 
     def listing(self) -> list[dict[str, object]]:
-        """Each file with its size, for people who want to see what is sent."""
+        """Each file with its size: what `velodrome doctor` shows, before it is sent."""
         return [{"name": name, "bytes": path.stat().st_size} for name, path in sorted(self.files.items())]
 
 
 def code_of(job: Job, folder: str | None = None, limit: int = 50) -> Code:
     """What the hosts need of the user's code: a whole folder, or what the job's own functions and script import."""
     if folder is not None:
-        base = Path(folder).expanduser()
+        base = Path(folder).expanduser().resolve()
         if not base.is_dir():
             raise BadRequest(f"code: {folder!r} is no folder of this machine")
         return _limited(Code({str(path.relative_to(base)): path for path in _tree(base)}), limit)
@@ -157,7 +159,7 @@ def _add_script(script: str, found: dict[str, Path]) -> None:
 def _imports(path: Path) -> set[str]:
     """The top-level names that a file imports absolutely; what it cannot be read for, it fails with later."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_bytes())  # whose first lines may name an encoding
     except (OSError, SyntaxError, ValueError):
         return set()
     found: set[str] = set()
@@ -170,9 +172,14 @@ def _imports(path: Path) -> set[str]:
 
 
 def _tree(folder: Path) -> list[Path]:
-    """The files of a folder that are not ignored: by Git if it is there, else by the folder's own `.gitignore`."""
+    """The files of a folder that are not ignored: by Git if it is there, else by `.gitignore` files above and below.
+
+    A folder whose modules are ignored from above is sent nevertheless: it was asked for, and works on this machine.
+    """
     listed = _listed_by_git(folder)
-    paths = listed if listed is not None else list(_walk(folder, _patterns(folder)))
+    paths = listed if listed is not None else list(_walk(folder, _rules_above(folder)))
+    if not any(path.suffix == ".py" for path in paths):
+        paths = list(_walk(folder, ())) or paths
     return sorted(path for path in paths if path.is_file() and not _NEVER & set(path.relative_to(folder).parts))
 
 
@@ -187,32 +194,45 @@ def _listed_by_git(folder: Path) -> list[Path] | None:
     return [folder / os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
 
 
-def _patterns(folder: Path) -> list[str]:
+def _rules(folder: Path) -> list[Rule]:
+    """The simple patterns of a folder's `.gitignore`."""
     file = folder / ".gitignore"
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    return [(folder, line.strip()) for line in lines if line.strip() and not line.startswith("#")]
 
 
-def _walk(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
-    """Files outside of Git: the simple patterns of `.gitignore`, by name or by path, and a later `!` reverts one."""
-    patterns = list(patterns)
-    for place, folders, names in os.walk(folder):
-        here = Path(place)
-        folders[:] = [one for one in folders if one not in _NEVER and not _ignored(here / one, folder, patterns, True)]
-        for name in names:
-            if not _ignored(here / name, folder, patterns, False):
-                yield here / name
+def _rules_above(folder: Path) -> list[Rule]:
+    """The rules of the folders that a folder lies in, from the root of the user's modules down."""
+    top = next((root for root in roots() if folder.is_relative_to(root)), folder)
+    between = [parent for parent in reversed(folder.parents) if parent.is_relative_to(top)]
+    return [rule for parent in between for rule in _rules(parent)]
 
 
-def _ignored(path: Path, base: Path, patterns: Iterable[str], is_folder: bool) -> bool:
+def _walk(folder: Path, rules: Sequence[Rule]) -> Iterator[Path]:
+    """The files of a folder that no rule ignores; its own rules and those of the folders below are added."""
+    rules = [*rules, *_rules(folder)]
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path, is_folder = folder / entry.name, entry.is_dir(follow_symlinks=False)
+        if entry.name in _NEVER or _ignored(path, rules, is_folder):
+            continue
+        if is_folder:
+            yield from _walk(path, rules)
+        else:
+            yield path
+
+
+def _ignored(path: Path, rules: Sequence[Rule], is_folder: bool) -> bool:
+    """Whether the last rule that matches, by name or by path, ignores a path; a `!` reverts what rules before say."""
     ignored = False
-    relative = path.relative_to(base).as_posix()
-    for pattern in patterns:
-        negated, plain = pattern.startswith("!"), pattern.lstrip("!")
+    for base, pattern in rules:
+        negated, plain = pattern.startswith("!"), pattern.lstrip("!").removeprefix("**/")
         if plain.endswith("/") and not is_folder:
             continue
         plain = plain.rstrip("/")
         anchored = "/" in plain
+        relative = path.relative_to(base).as_posix()
         if fnmatch(relative, plain.lstrip("/")) if anchored else fnmatch(path.name, plain):
             ignored = not negated
     return ignored

@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import platform
 import re
+import secrets
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
 
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.remote.group import in_parallel
-from velodrome.cluster.remote.link import HostError, Link
-from velodrome.cluster.training_wheel import EXTRAS, REQUIREMENTS, training_wheel
+from velodrome.cluster.remote.link import HostError, HostLost, Link
+from velodrome.cluster.training_wheel import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.errors import BadRequest, headline
 from velodrome.offers.registry import engines as known_engines
 
-FOLDER, RECORD, WHEELS = "environment", "environment.json", "wheels"
+#: `FOLDER` is a link to one of the folders in `ALL`, which holds its own `RECORD`.
+FOLDER, ALL, RECORD, WHEELS = "environment", "environments", "environment.json", "wheels"
 _INSTALL_SECONDS = 3600.0
 _VENV_SECONDS = 180.0
 _DIGEST_SECONDS = 300.0
@@ -46,6 +52,22 @@ for dist in metadata.distributions():
         lines.append(str(file) + "=" + found)
 digest = hashlib.sha256("\\n".join(sorted(set(lines))).encode()).hexdigest()
 print(json.dumps({"digest": digest, "wrong": wrong}))
+"""
+
+#: Makes the link of `FOLDER` lead to a new environment, at once, and removes the others.
+_SWAP = """
+import os, shutil, sys
+os.chdir(sys.argv[1])
+link, folder, new = sys.argv[2:]
+if os.path.isdir(link) and not os.path.islink(link):
+    os.rename(link, os.path.join(folder, new + ".replaced"))
+if os.path.islink(link + ".new"):
+    os.unlink(link + ".new")
+os.symlink(os.path.join(folder, new), link + ".new")
+os.replace(link + ".new", link)
+for name in os.listdir(folder):
+    if name != new:
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 """
 
 
@@ -86,54 +108,75 @@ def _installed(name: str) -> bool:
 
 
 def wheels_in(folder: Path, wanted: dict[str, str]) -> list[Path]:
-    """The wheels of a folder for these versions; `BadRequest` names those that are missing."""
+    """The wheels of a folder for these versions and this Python, of all platforms; `BadRequest` names missing ones."""
     if not folder.is_dir():
         raise BadRequest(f"--wheelhouse {str(folder)!r} is no folder")
-    found: dict[str, Path] = {}
+    found: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.whl")):
-        name, version = (*path.name.split("-"), "", "")[:2]
-        if wanted.get(_canonical(name)) == version:
-            found[_canonical(name)] = path
+        with suppress(InvalidWheelFilename):
+            name, version, _, tags = parse_wheel_filename(path.name)
+            if name in wanted and Version(wanted[name]) == version and any(map(_fits_this_python, tags)):
+                found.setdefault(name, []).append(path)
     if missing := [f"{name}=={version}" for name, version in wanted.items() if name not in found]:
         raise BadRequest(
-            f"--wheelhouse {str(folder)!r} has no wheel for {', '.join(missing)}: fetch them with `pip download -d "
-            f"{folder} {' '.join(missing)}`"
+            f"--wheelhouse {str(folder)!r} has no wheel for {', '.join(missing)} and Python {_minor()}: fetch them "
+            f"with `pip download -d {folder} {' '.join(missing)}`"
         )
-    return list(found.values())
+    return [path for paths in found.values() for path in paths]
+
+
+def _minor() -> str:
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def _fits_this_python(tag: Tag) -> bool:
+    """Whether a wheel with this tag is for our version of Python, whatever its platform: hosts may have another."""
+    kind, number = tag.interpreter[:2], tag.interpreter[2:]
+    own = _minor().replace(".", "")
+    older = number[:1] == "3" and number[1:].isdigit() and int(number[1:]) <= int(own[1:])
+    return number == own or (kind == "py" and (number == "3" or older)) or (tag.abi == "abi3" and older)
 
 
 def prepare(
     link: Link, wanted: dict[str, str], wheelhouse: Sequence[Path] | None, own_wheel: Path
 ) -> dict[str, object]:
-    """Make the environment of a host, unless it is there with the same versions and unchanged; what was done."""
-    interpreter = str(link.facts["interpreter"])
-    minor = ".".join(platform.python_version_tuple()[:2])
+    """Make the environment of a host, unless it is there with the same versions and unchanged; what was done.
+
+    The old one stays in use until the new one is complete: the agent may be running from it.
+    """
+    interpreter, minor = str(link.facts["base"]), _minor()
     if not str(link.facts["python"]).startswith(f"{minor}."):
         raise HostError(f"{link.host!r} has Python {link.facts['python']} ({interpreter}), and this machine {minor}: "
                         f"set python in clusters.yaml to a Python {minor} there")
-    record = _record(link)
-    if record is not None and record["pins"] == {**wanted} and _digest(link)["digest"] == record["digest"]:
-        return {"host": link.host, "python": _python(link), "changed": False, "digest": record["digest"]}
-    _run(link, ["rm", "-rf", f"{link.facts['root']}/{FOLDER}", f"{link.facts['root']}/{RECORD}"], 60.0, "be cleaned up")
-    _run(link, [interpreter, "-m", "venv", f"{link.facts['root']}/{FOLDER}"], _VENV_SECONDS, "make an environment")
-    sent = [link.put(path, f"{WHEELS}/{path.name}") for path in (own_wheel, *(wheelhouse or ()))]
-    words = [_python(link), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--quiet"]
-    if wheelhouse is not None:
-        words += ["--no-index", "--find-links", f"{link.facts['root']}/{WHEELS}"]
-    _run(link, [*words, sent[0], *(f"{name}=={version}" for name, version in wanted.items())], _INSTALL_SECONDS,
-         "install the packages")
-    digest = str(_digest(link)["digest"])
-    link.put(json.dumps({"pins": wanted, "digest": digest}).encode(), RECORD)
-    _run(link, ["rm", "-rf", f"{link.facts['root']}/{WHEELS}"], 60.0, "be cleaned up")
+    record, ours = _record(link), {"pins": wanted, "velodrome": training_side_digest()}
+    if record is not None and {name: record.get(name) for name in ours} == ours:
+        now = _digest(link)
+        if now["digest"] == record["digest"]:
+            return {"host": link.host, "python": _python(link), "changed": False, "digest": record["digest"]}
+    root, new, wheels = str(link.facts["root"]), secrets.token_hex(4), f"{WHEELS}/{secrets.token_hex(4)}"
+    folder = f"{ALL}/{new}"
+    try:
+        _run(link, [interpreter, "-m", "venv", f"{root}/{folder}"], _VENV_SECONDS, "make an environment")
+        sent = [link.put(path, f"{wheels}/{path.name}") for path in (own_wheel, *(wheelhouse or ()))]
+        words = [_python(link, folder), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--quiet"]
+        if wheelhouse is not None:
+            words += ["--no-index", "--find-links", f"{root}/{wheels}"]
+        _run(link, [*words, sent[0], *(f"{name}=={version}" for name, version in wanted.items())], _INSTALL_SECONDS,
+             "install the packages")
+        digest = str(_digest(link, folder)["digest"])
+        link.put(json.dumps({**ours, "digest": digest}).encode(), f"{folder}/{RECORD}")
+        _run(link, [interpreter, "-I", "-c", _SWAP, root, FOLDER, ALL, new], 120.0, "switch to the new environment")
+    except HostLost:
+        raise
+    except HostError:
+        link.run(["rm", "-rf", f"{root}/{folder}", f"{root}/{wheels}"], limit=60.0)
+        raise
+    _run(link, ["rm", "-rf", f"{root}/{wheels}"], 60.0, "be cleaned up")
     return {"host": link.host, "python": _python(link), "changed": True, "digest": digest}
 
 
-def verify(links: Sequence[Link]) -> list[Finding]:
-    """Prepared environments whose files are not those that were installed."""
-    return [finding for findings in in_parallel(links, _verify_one).values() for finding in findings]
-
-
-def _verify_one(link: Link) -> list[Finding]:
+def verify(link: Link) -> list[Finding]:
+    """A prepared environment whose files are not those that were installed."""
     record = _record(link)
     if record is None:
         return []
@@ -154,12 +197,12 @@ def prepare_all(links: Sequence[Link], engines: Iterable[str], wheelhouse: Path 
         return [*in_parallel(links, lambda link: prepare(link, wanted, wheels, own)).values()]
 
 
-def _python(link: Link) -> str:
-    return f"{link.facts['root']}/{FOLDER}/bin/python"
+def _python(link: Link, folder: str = FOLDER) -> str:
+    return f"{link.facts['root']}/{folder}/bin/python"
 
 
 def _record(link: Link) -> dict[str, object] | None:
-    answer, output = link.run(["cat", f"{link.facts['root']}/{RECORD}"])
+    answer, output = link.run(["cat", f"{link.facts['root']}/{FOLDER}/{RECORD}"])
     if answer["code"] != 0:
         return None
     try:
@@ -169,8 +212,8 @@ def _record(link: Link) -> dict[str, object] | None:
     return found
 
 
-def _digest(link: Link) -> dict[str, object]:
-    answer, output = link.run([_python(link), "-I", "-c", _DIGEST], limit=_DIGEST_SECONDS)
+def _digest(link: Link, folder: str = FOLDER) -> dict[str, object]:
+    answer, output = link.run([_python(link, folder), "-I", "-c", _DIGEST], limit=_DIGEST_SECONDS)
     if answer["code"] != 0:
         return {"digest": None, "wrong": f"its interpreter cannot be started: {headline(answer['errors'])}"}
     found: dict[str, object] = json.loads(output.strip().rpartition("\n")[2])

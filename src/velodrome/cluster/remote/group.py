@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,19 +113,30 @@ class RemoteGroup:
             self._exits[process] = Exit.from_returncode(header["code"])
 
     def _write(self, host: str, header: Header, body: bytes) -> None:
-        """Append to a file of the run's folder, which gets its name when it is complete."""
+        """Append to a file of the run's folder, which gets its name when every chunk of it has arrived in order."""
         name = str(header["name"])
         path = self.folder / name
         if name in _OWN or not path.resolve().is_relative_to(self.folder.resolve()):
             return
         partial = path.with_name(f"{path.name}.{list(self.hosts).index(host)}.part")
-        if header["at"] == 0 and partial not in self._files:
+        if header["at"] == 0:  # a file that is sent again begins anew
+            self._drop(partial)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[partial] = partial.open("wb")
-        self._files[partial].write(body)
+        stream = self._files.get(partial)
+        if stream is None or stream.tell() != header["at"]:  # a chunk is missing: what was stored before stays
+            self._drop(partial)
+            return
+        stream.write(body)
         if header["last"]:
             self._files.pop(partial).close()
             self._complete(path, partial)
+
+    def _drop(self, partial: Path) -> None:
+        """Forget a file that arrived in part."""
+        if (stream := self._files.pop(partial, None)) is not None:
+            stream.close()
+            partial.unlink(missing_ok=True)
 
     def _complete(self, path: Path, partial: Path) -> None:
         if path.parent.name == "logs" and path.exists():  # the controller writes there too
@@ -155,7 +166,7 @@ class RemoteGroup:
         said = link.lost or f"{process.host!r} has not answered for {link.quiet_seconds:.0f} s"
         return Diagnosis(f"(no stack: host {said})", f"(no stack: host {said})", cut_off=True)
 
-    def collect(self) -> None:
+    def collect(self, given_up: Callable[[], bool]) -> None:
         if self.shared:
             return
         asked, missing = [], []
@@ -164,11 +175,16 @@ class RemoteGroup:
                 asked.append((host, host.link.send("collect", token=self.token, folder=host.folder)))
             else:
                 missing.append(host.link.lost)
-        with ThreadPoolExecutor(max(1, len(asked))) as pool:
-            waiting = [pool.submit(host.link.wait, number, "collect", _COLLECT_SECONDS) for host, number in asked]
-            while not all(one.done() for one in waiting) or not self._reports.empty():
-                with suppress(queue.Empty):
-                    self._handle(self._reports.get(timeout=0.1), None)
+        pool = ThreadPoolExecutor(max(1, len(asked)))
+        waiting = [pool.submit(host.link.wait, number, "collect", _COLLECT_SECONDS) for host, number in asked]
+        pool.shutdown(wait=False)  # whoever still waits when it is given up ends with the link
+        while not all(one.done() for one in waiting) or not self._reports.empty():
+            if given_up():
+                for _ in range(self._reports.qsize()):
+                    self._handle(self._reports.get(), None)
+                return
+            with suppress(queue.Empty):
+                self._handle(self._reports.get(timeout=0.1), None)
         for one in waiting:
             error = one.exception()
             if isinstance(error, HostError):
@@ -206,8 +222,10 @@ class RemoteGroup:
 def in_parallel(links: Iterable[Link], work: Callable[[Link], Found]) -> dict[str, Found]:
     """Do the same on all hosts at the same time; results by host, or the first error with all sentences in it."""
     links = list(links)
-    with ThreadPoolExecutor(max(1, len(links))) as pool:
-        futures = {link.host: pool.submit(work, link) for link in links}
+    pool = ThreadPoolExecutor(max(1, len(links)))
+    futures = {link.host: pool.submit(work, link) for link in links}
+    pool.shutdown(wait=False)  # Ctrl-C does not wait for the work, which ends with the links
+    wait(futures.values())
     errors = [future.exception() for future in futures.values()]
     for error in errors:
         if error is not None and not isinstance(error, VelodromeError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from velodrome.cluster.local.ports import PORTS
 from velodrome.cluster.placement import place
 from velodrome.cluster.plan import Plan, Process
 from velodrome.cluster.remote import bootstrap, checks, environment, interpreters, starting, thorough
-from velodrome.cluster.remote.code import code_of
+from velodrome.cluster.remote.addresses import loopback
+from velodrome.cluster.remote.code import Code, code_of, modules_of
 from velodrome.cluster.remote.group import RemoteGroup, in_parallel
 from velodrome.cluster.remote.interpreters import Interpreter
 from velodrome.cluster.remote.link import READY_SECONDS, Channel, HostError, Link
@@ -53,16 +55,25 @@ class RemoteLauncher(ABC):
     def open_channel(self, host: str, session: str) -> Channel:
         """Start an agent on a host (`bootstrap.command`), whose session has that name; the stream to it."""
 
+    @property
+    def ready_seconds(self) -> float:
+        """How long it may take until an agent is there, once its stream is being opened."""
+        return READY_SECONDS
+
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
         link = Link(host, channel, self.options.silence, bootstrap.source())
         try:
-            link.wait_until_ready(READY_SECONDS)
+            link.wait_until_ready(self.ready_seconds)
             link.read_clock()
         except BaseException:
             link.close()
             raise
         return link
+
+    def code(self, job: Job) -> Code:
+        """The user's code that a job sends to each host."""
+        return code_of(job, self.options.code, self.options.code_limit)
 
     def address(self, link: Link) -> str:
         """The address at which other hosts reach a host."""
@@ -92,12 +103,27 @@ class RemoteLauncher(ABC):
     def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
         """Open the links to these hosts that are not open yet; a sentence for each host that cannot be reached."""
 
+        opened: list[Channel] = []
+        given_up = threading.Event()
+
         def open_one(host: str) -> Link:
-            return self.open_link(host, self.open_channel(host, secrets.token_hex(12)))
+            channel = self.open_channel(host, secrets.token_hex(12))
+            opened.append(channel)
+            if given_up.is_set():
+                channel.close()
+            return self.open_link(host, channel)
 
         missing = [host for host in dict.fromkeys(hosts) if host not in self.links or self.links[host].lost is not None]
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
             futures = {host: pool.submit(open_one, host) for host in missing}
+            try:
+                wait(futures.values())
+            except BaseException:  # Ctrl-C does not wait for hosts that do not answer
+                with deferred(), ThreadPoolExecutor(max(1, len(missing))) as closing:
+                    given_up.set()
+                    for channel in [*opened]:
+                        closing.submit(channel.close)
+                raise
         errors = {}
         for host, future in futures.items():
             error = future.exception()
@@ -118,20 +144,23 @@ class RemoteLauncher(ABC):
 
     def check(self, job: Job) -> None:
         """Refuse a job whose hosts cannot be reached, or that they cannot run."""
-        code_of(job, self.options.code, self.options.code_limit)
+        self.code(job)
         hosts = self.used_hosts(job)
         refuse(self._unreachable(hosts))
         links = self.connect(hosts)
+        used = [*links.values()]
+        refuse(loopback(used, {link.host: self.address(link) for link in used}))
         key = (engine_of(job).key, job.strategy, *hosts)
         if key not in self._checked:
             placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
             each = preflight.needed_memory(job) // len(roles_of(job))
-            self._checked[key] = checks.cheap([*links.values()], job, self.interpreter, placed, each)
+            self._checked[key] = checks.cheap(used, job, self.interpreter, placed, each)
         refuse(self._checked[key])
 
     def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
         return [
-            Finding("error", "reachable", None, f"host {sentence}") for sentence in self.try_to_connect(hosts).values()
+            Finding.from_sentence("reachable", host, sentence, "see whether it is up and can be reached from here")
+            for host, sentence in self.try_to_connect(hosts).items()
         ]
 
     def lasting_hosts(self) -> list[str]:
@@ -143,17 +172,16 @@ class RemoteLauncher(ABC):
     ) -> tuple[list[Finding], list[dict[str, Any]]]:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
-            hosts = self.hosts()
-        except VelodromeError as error:  # of a cluster whose hosts only its own head knows
-            return [Finding("error", "reachable", None, str(error))], []
-        found = self._unreachable(hosts)
+            found = self._unreachable(self.hosts())
+        except VelodromeError as error:  # of a cluster whose hosts only its own head knows, or without a client
+            return [Finding.from_sentence("reachable", None, str(error))], []
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
             return found, []
         placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
         each = preflight.needed_memory(job) // len(roles_of(job))
         addresses = {link.host: self.address(link) for link in links}
-        code = code_of(job, self.options.code, self.options.code_limit)
+        code = self.code(job)
 
         def code_and_data() -> list[Finding]:
             pythons = self.pythons(links, engine_of(job))
@@ -168,7 +196,7 @@ class RemoteLauncher(ABC):
                 "names": lambda: thorough.names(links, addresses),
                 "network": lambda: thorough.ports(links, addresses),
                 "job": code_and_data,
-                "environment": lambda: environment.verify(links),
+                "environment": lambda: thorough.everywhere(links, "versions", environment.verify),
             },
             (lambda: thorough.measure(links, addresses)) if measure else None,
         )
@@ -206,7 +234,10 @@ class RemoteLauncher(ABC):
                 raise HostError(f"{host!r} has no free port between {PORTS.start} and {PORTS.stop}")
             return free[host].pop()
 
-        facts = {"hosts": {host: _described(self, link) for host, link in links.items()}}
+        facts: dict[str, Any] = {"hosts": {host: _described(self, link) for host, link in links.items()}}
+        if (code := self.code(job)).files:
+            named = [self.options.code] if self.options.code else [*modules_of(job), *filter(None, [job.script])]
+            facts["code"] = {"of": named, "checksum": code.checksum, "files": len(code.files), "bytes": code.size}
         return Allocation(
             tuple(links), port, placement=self._placement, capacity=self._capacity(), facts=facts,
             addresses={host: self.address(link) for host, link in links.items()},
@@ -219,7 +250,7 @@ class RemoteLauncher(ABC):
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> RemoteGroup:
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
-        code = code_of(plan.job, self.options.code, self.options.code_limit)
+        code = self.code(plan.job)
         pythons = self.pythons(links, engine_of(plan.job))
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))

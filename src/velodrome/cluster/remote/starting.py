@@ -41,18 +41,9 @@ class Request:
 
 def prepare_host(link: Link, request: Request) -> HostRun:
     """Bring everything that processes need to a host; `HostError` names what failed there."""
-    options = request.options
-    code = _send_code(link, request.code) if request.code.files else ""
-    if options.shared_dir is not None:
-        folder = str(request.folder.resolve())
-        if not _has_folder(link, folder):
-            raise HostError(f"{link.host!r} does not see the run's folder {folder}, although shared_dir is set: let "
-                            "--runs lie below the shared folder")
-    else:
-        folder = f"{link.facts['folder']}/{request.token}"
-        _send_run(link, request, folder)
-    run = HostRun(link, folder, code, request.pythons[link.host])
-    _prepare_data(run, request)
+    code = send_code(link, request.code)
+    run = HostRun(link, send_run(link, request), code, request.pythons[link.host])
+    prepare_data(run, request)
     return run
 
 
@@ -62,15 +53,12 @@ def release(run: HostRun, request: Request) -> None:
         run.link.ask("stop", token=request.token, folder=run.folder, segments="")
 
 
-def _has_folder(link: Link, folder: str) -> bool:
-    answer, _ = link.ask("has", path=folder)
-    return bool(answer["there"])
-
-
-def _send_code(link: Link, code: Code) -> str:
-    """Unpack the user's code on a host, unless the same code is there already; where it lies."""
+def send_code(link: Link, code: Code) -> str:
+    """Unpack the user's code on a host, unless the same code is there; where it lies, empty if there is none."""
+    if not code.files:
+        return ""
     target = f"code/{code.checksum}"
-    answer, _ = link.ask("has", path=target)
+    answer, _ = link.ask("has", path=target, use=True)
     if not answer["there"]:
         archive = f"{target}.{os.urandom(4).hex()}.tar"
         link.put(code.archive, archive)
@@ -78,17 +66,26 @@ def _send_code(link: Link, code: Code) -> str:
     return str(answer["path"])
 
 
-def _send_run(link: Link, request: Request, folder: str) -> None:
-    """Make the run's folder on a host, with the checkpoints to resume from."""
+def send_run(link: Link, request: Request) -> str:
+    """Make the run's folder on a host, with the checkpoints to resume from; where it lies."""
+    if request.options.shared_dir is not None:
+        folder = str(request.folder.resolve())
+        answer, _ = link.ask("has", path=folder)
+        if not answer["there"]:
+            raise HostError(f"{link.host!r} does not see the run's folder {folder}, although shared_dir is set; let "
+                            "--runs lie below the shared folder")
+        return folder
+    folder = f"{link.facts['folder']}/{request.token}"
     link.put(b"", f"{folder}/logs/.started")
     if request.resume:
         for path in sorted((request.folder / "checkpoints").glob("*.safetensors")):
             link.put(path, f"{folder}/checkpoints/{path.name}")
     link.ask("known", folder=folder)
     link.ask("watch", token=request.token, folder=folder, patterns=["checkpoints/*.safetensors"])
+    return folder
 
 
-def _prepare_data(run: HostRun, request: Request) -> None:
+def prepare_data(run: HostRun, request: Request) -> None:
     """Let a host fetch and check the data of the job, once for all of its processes."""
     variables = {**host_environment(run, request), JOB: request.plan.job.model_dump_json(exclude_defaults=True)}
     answer, _ = run.link.run(

@@ -1,21 +1,25 @@
 """The examination of hosts that `velodrome doctor` makes: names, ports, the network between them, code and data.
 
-Every request has a limit of its own, and all hosts are asked at the same time.
+Every check ends within its limit, and all hosts are asked at the same time.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from velodrome.cluster.findings import Finding
 from velodrome.cluster.local.ports import PORTS
+from velodrome.cluster.remote.addresses import is_loopback, several
 from velodrome.cluster.remote.code import modules_of
+from velodrome.cluster.remote.group import HostRun
 from velodrome.cluster.remote.link import HostError, HostLost, Link
-from velodrome.cluster.remote.starting import Request, host_environment, prepare_host, release
+from velodrome.cluster.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
 from velodrome.errors import headline
 
 #: A job uses a few ports on each host.
@@ -23,38 +27,68 @@ _PORTS_NEEDED = 8
 _CONNECT_SECONDS = 5.0
 _IMPORT_SECONDS = 120.0
 _MEASURE_SECONDS = 1.0
-#: A check that takes longer than this is reported as such; the requests of one have shorter limits.
+#: A check that takes longer than this on a host is reported as such.
 _CHECK_SECONDS = 300.0
+#: What a group of checks may take beyond that: the checks of hosts have ended by themselves then.
+_GROUP_SECONDS = 30.0
+#: Preparing the data of a job may take longer than a person waits for an examination.
+_DATA_SECONDS = 240.0
+_WRITABLE = "let root in clusters.yaml be a folder there that can be written to"
+_DATA = "give it a mirror, or the data at the same path"
+_UP = "see whether it is up, and not overloaded"
 
 Check = Callable[[], list[Finding]]
 
 
 def examine(
-    groups: Mapping[str, Check], measure: Callable[[], list[dict[str, Any]]] | None
+    groups: Mapping[str, Check], measure: Callable[[], list[dict[str, Any]]] | None,
+    limit: float = _CHECK_SECONDS + _GROUP_SECONDS,
 ) -> tuple[list[Finding], list[dict[str, Any]]]:
     """All findings of checks that run at the same time; measurements come last, when nothing else uses the network."""
+    futures = _started(groups)
+    deadline = time.monotonic() + limit
     found: list[Finding] = []
-    with ThreadPoolExecutor(max(1, len(groups))) as pool:
-        for name, future in {name: pool.submit(check) for name, check in groups.items()}.items():
-            try:
-                found += future.result(_CHECK_SECONDS)
-            except HostLost as error:
-                found.append(Finding("error", "reachable", None, f"host {error}", "see whether it is up"))
-            except (HostError, TimeoutError) as error:
-                found.append(Finding("error", name, None, str(error) or "the check did not end in time"))
+    for name, future in futures.items():
+        try:
+            found += future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            found.append(Finding("error", name, None, f"the check of {name} did not end within {limit:g} s", _UP))
+        except HostError as error:
+            check = "reachable" if isinstance(error, HostLost) else name
+            found.append(Finding("error", check, None, f"host {error}", _UP))
     return found, measure() if measure is not None else []
 
 
-def _everywhere(links: Iterable[Link], check: Callable[[Link], list[Finding]]) -> list[Finding]:
-    """The findings of a check on all hosts, asked at the same time."""
-    links = list(links)
-    with ThreadPoolExecutor(max(1, len(links))) as pool:
-        return [finding for findings in pool.map(check, links) for finding in findings]
+def everywhere(
+    links: Sequence[Link], name: str, check: Callable[[Link], list[Finding]], limit: float = _CHECK_SECONDS
+) -> list[Finding]:
+    """The findings of a check on all hosts, asked at the same time; hosts on which it does not end are among them."""
+    futures = _started({link.host: partial(check, link) for link in links})
+    wait(futures.values(), limit)
+    found: list[Finding] = []
+    for host, future in futures.items():
+        if not future.done():
+            found.append(Finding("error", name, host, f"its check of {name} did not end within {limit:g} s", _UP))
+            continue
+        try:
+            found += future.result()
+        except HostError as error:
+            kind = "reachable" if isinstance(error, HostLost) else name
+            found.append(Finding.from_sentence(kind, host, str(error), _UP))
+    return found
+
+
+def _started(work: Mapping[str, Check]) -> dict[str, Future[list[Finding]]]:
+    """Checks in a thread each, by name. One that hangs ends with the links that it waits for."""
+    pool = ThreadPoolExecutor(max(1, len(work)))
+    futures = {name: pool.submit(check) for name, check in work.items()}
+    pool.shutdown(wait=False)
+    return futures
 
 
 def names(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
     """Addresses that do not resolve on a peer, or lead it to itself."""
-    several = len({link.facts["host"] for link in links}) > 1
+    machines = several(links)
 
     def on(link: Link) -> list[Finding]:
         asked = [address for host, address in addresses.items() if host != link.host]
@@ -67,19 +101,13 @@ def names(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
             if not resolved:
                 found.append(Finding("error", "names", link.host, f"it cannot resolve {address!r}, the address of "
                                      f"{host!r}", f"add it to its /etc/hosts, or set addresses: {{{host}: ADDRESS}}"))
-            elif several and any(_is_loopback(one) for one in resolved):
+            elif machines and any(is_loopback(one) for one in resolved):
                 found.append(Finding("error", "names", link.host, f"{address!r}, the address of {host!r}, resolves "
                                      f"there to {resolved[0]}, which is the host itself", "correct its /etc/hosts, or "
                                      f"set addresses: {{{host}: ADDRESS}} in clusters.yaml"))
         return found
 
-    return _everywhere(links, on)
-
-
-def _is_loopback(address: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return False
+    return everywhere(links, "names", on)
 
 
 def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
@@ -95,7 +123,7 @@ def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
         listening[link.host] = link.ask("listen", port=answer["ports"][0])[0]["port"]
         return []
 
-    found += _everywhere(links, free)
+    found += everywhere(links, "ports", free)
 
     def reach(link: Link) -> list[Finding]:
         wrong = []
@@ -113,7 +141,7 @@ def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
                                      "between the hosts in the firewall, or correct the route"))
         return wrong
 
-    return found + _everywhere(links, reach)
+    return found + everywhere(links, "network", reach)
 
 
 def measure(links: Sequence[Link], addresses: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -136,18 +164,21 @@ def measure(links: Sequence[Link], addresses: Mapping[str, str]) -> list[dict[st
 
 
 def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
-    """Hosts that cannot read the job's data, or import the user's modules."""
+    """Hosts that cannot take the user's code, read the job's data, or import the user's modules."""
+    seconds = min(request.options.data_timeout, _DATA_SECONDS)
+    request = replace(request, options=request.options.model_copy(update={"data_timeout": seconds}))
 
     def on(link: Link) -> list[Finding]:
-        try:
-            run = prepare_host(link, request)
-        except HostLost:
-            raise
-        except HostError as error:
-            reason = str(error).removeprefix(f"{link.host!r} ").removeprefix(f"{link.host!r}: ")
-            return [Finding("error", "data", link.host, reason, "give it a mirror, or the data at the same path")]
+        check, fix = "code", _WRITABLE
+        run: HostRun | None = None
         found = []
         try:
+            code = send_code(link, request.code)
+            check = "disk"
+            run = HostRun(link, send_run(link, request), code, request.pythons[link.host])
+            check, fix = "data", _DATA
+            prepare_data(run, request)
+            check = "code"
             for module in modules_of(request.plan.job):
                 answer, _ = link.run(
                     [run.python, "-c", f"import importlib; importlib.import_module({module!r})"],
@@ -157,8 +188,14 @@ def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
                     reason = headline(answer["errors"].strip().rpartition("\n")[2])
                     found.append(Finding("error", "code", link.host, f"it cannot import {module!r}: {reason}",
                                          "install what is missing there, or set code to the folder of your code"))
+        except HostLost:
+            raise
+        except HostError as error:
+            found.append(Finding.from_sentence(check, link.host, str(error), fix))
         finally:
-            release(run, request)
+            if run is not None:
+                with suppress(HostError):  # what is left of it goes with the session
+                    release(run, request)
         return found
 
-    return _everywhere(links, on)
+    return everywhere(links, "job", on)

@@ -16,28 +16,42 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from velodrome.cluster.ssh.options import SshOptions
 from velodrome.errors import headline
 
 _PREFIX = "velodrome-ssh-"
 _END_SECONDS = 5.0
-#: What the client prints, and what it means to a person.
+#: What the client prints when it got a stream to the host that ended at once. What stands before it was printed by the
+#: client of a jump host (ProxyJump or ProxyCommand), unless that has reached its host, which then could not go further.
+_ENDED_AT_ONCE, _BEYOND = "kex_exchange_identification", "stdio forwarding failed"
+#: Where a client names the host that it could not connect to.
+_NAMED = re.compile(
+    r"connect to host (\S+) port|Could not resolve hostname (\S+?):|host key is known for (\S+) and|"
+    r"Host key for (\S+) has changed|(?:^|@)([\w.:-]+): Permission denied|"
+    r"Connection (?:closed|reset) by (?!UNKNOWN|remote)(\S+) port", re.MULTILINE,
+)
+#: What the client prints, and what it means to a person: the cause, and the way out after a semicolon.
 _REASONS = (
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "has another host key than known_hosts: if it was reinstalled, remove "
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "has another host key than known_hosts; if it was reinstalled, remove "
      "the old key with `ssh-keygen -R HOST` and run `ssh HOST` once to check the new one"),
-    (r"Host key verification failed|No \S+ host key is known", "has a host key that is not in known_hosts: run "
+    (r"Host key verification failed|No \S+ host key is known", "has a host key that is not in known_hosts; run "
      "`ssh HOST` once, and compare its fingerprint"),
-    (r"Permission denied|Too many authentication failures|no mutual signature", "refuses our key (permission denied): "
+    (r"Permission denied|Too many authentication failures|no mutual signature", "refuses our key (permission denied); "
      "check `ssh -o BatchMode=yes HOST true`, the key of ssh-agent or IdentityFile, and authorized_keys there"),
     (r"Could not resolve hostname", "cannot be found: its name does not resolve; set HostName in its "
      "SSH configuration"),
-    (r"Connection refused", "refuses connections: is sshd running there, on that port?"),
-    (r"No route to host|Network is unreachable", "cannot be reached: there is no route to it"),
-    (r"timed out|Timeout, server", "does not answer: it is down, or a firewall drops the connection"),
-    (r"Bad configuration option|Can't open user config", "cannot be connected to: the SSH configuration is wrong"),
-    (r"No space left on device|Disk quota exceeded", "has no space left on its disk"),
-    (r"not found|No such file or directory", "has no interpreter to start an agent with: set python in clusters.yaml, "
-     "or run `velodrome clusters prepare`"),
+    (r"Connection refused", "refuses connections; see whether sshd is running there, on that port"),
+    (r"No route to host|Network is unreachable", "cannot be reached: there is no route to it; check its address and "
+     "the network of this machine"),
+    (r"timed out|Timeout, server", "does not answer: it is down, or a firewall drops the connection; see "
+     "whether it is up, or raise connect_timeout"),
+    (r"Bad configuration option|Can't open user config", "cannot be connected to: the SSH configuration is wrong; "
+     "see what `ssh HOST` prints"),
+    (r"No space left on device|Disk quota exceeded", "has no space left on its disk; free some there"),
+    (r"not found|No such file or directory", "has no interpreter to start an agent with; install python3 there, or "
+     "set python in clusters.yaml"),
     (r"Connection closed|Connection reset|Broken pipe|closed by remote host|Connection to \S+ closed|kex_exchange",
      "closed the connection: it was shut down, its sshd was ended, or it refuses more connections"),
 )
@@ -48,9 +62,19 @@ def control_folder() -> Path:
     place = Path("/tmp") if os.access("/tmp", os.W_OK) else Path(tempfile.gettempdir())  # names of sockets are short
     for old in place.glob(f"{_PREFIX}*"):
         pid = old.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
+        if pid.isdigit() and not _may_be_of(old, int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
+
+
+def _may_be_of(folder: Path, pid: int) -> bool:
+    """Whether a process may have made a folder: it is there, and is not younger, as one with a used number is."""
+    try:
+        return psutil.Process(pid).create_time() <= folder.stat().st_mtime + 1.0
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
+    except (psutil.Error, OSError):
+        return True
 
 
 def client(options: SshOptions, host: str, control: Path) -> list[str]:
@@ -88,6 +112,8 @@ class SshChannel:
     def __init__(self, host: str, words: list[str]) -> None:
         self._host = host
         self._errors: list[bytes] = []
+        #: Whether anything came from the host: a client that is still connecting does not end with its input.
+        self._connected = False
         # Not in our process group: Ctrl-C ends the run first, and with it the connection.
         self._popen = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -104,9 +130,11 @@ class SshChannel:
     def read(self) -> bytes:
         assert self._popen.stdout is not None
         try:
-            return os.read(self._popen.stdout.fileno(), 1 << 16)
+            data = os.read(self._popen.stdout.fileno(), 1 << 16)
         except ValueError:
             return b""
+        self._connected = self._connected or bool(data)
+        return data
 
     def write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
@@ -128,7 +156,7 @@ class SshChannel:
         with suppress(OSError):
             self._popen.stdin.close()
         try:
-            self._popen.wait(_END_SECONDS)
+            self._popen.wait(_END_SECONDS if self._connected else 0.2)
         except subprocess.TimeoutExpired:
             self._popen.terminate()  # so that it removes its socket
             try:
@@ -138,11 +166,22 @@ class SshChannel:
                 self._popen.wait()
 
 
+def _meaning(errors: str) -> str:
+    """What a client's lines mean; empty if that is not known."""
+    found = (meaning for pattern, meaning in _REASONS if re.search(pattern, errors, re.IGNORECASE))
+    return next(found, "")
+
+
 def reason(errors: str, code: int | None, host: str) -> str:
     """Why a client ended, as the end of a sentence about its host."""
-    for pattern, meaning in _REASONS:
-        if re.search(pattern, errors, re.IGNORECASE):
-            return meaning.replace("HOST", host)
+    of_jump_host, ended, _ = errors.partition(_ENDED_AT_ONCE)
+    if ended and _BEYOND not in of_jump_host and (meaning := _meaning(of_jump_host)):
+        named = _NAMED.search(of_jump_host)
+        name = next(filter(None, named.groups())) if named else ""
+        jump = f"jump host {name!r}" if name else "jump host"
+        return f"cannot be reached: its {jump} {meaning.replace('HOST', name or host)}"
+    if meaning := _meaning(errors):
+        return meaning.replace("HOST", host)
     last = headline(errors.strip().rpartition("\n")[2])
     if last:
         return f"ended the connection: {last}"

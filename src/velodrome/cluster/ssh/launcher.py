@@ -12,7 +12,6 @@ from velodrome.cluster.remote.link import Link
 from velodrome.cluster.ssh.connection import SshChannel, client, control_folder, remote_words
 from velodrome.cluster.ssh.options import SshOptions
 from velodrome.errors import Unavailable
-from velodrome.spec.job import Job
 
 
 class SshLauncher(RemoteLauncher):
@@ -31,15 +30,22 @@ class SshLauncher(RemoteLauncher):
     def part(self, hosts: Sequence[str]) -> SshLauncher:
         return SshLauncher(self.options.model_copy(update={"hosts": [*hosts]}))
 
-    def check(self, job: Job) -> None:
+    def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
         if shutil.which("ssh") is None:
-            raise Unavailable("--on ssh needs the OpenSSH client: install openssh-client", ["no ssh"])
-        super().check(job)
+            message = "--on ssh needs the OpenSSH client, and this machine has none; install openssh-client"
+            raise Unavailable(message, [message])
+        if self._control is None:  # before threads open channels at the same time
+            self._control = control_folder()
+        return super().try_to_connect(hosts)
+
+    @property
+    def ready_seconds(self) -> float:
+        """The client connects first, and has a limit of its own."""
+        return self.options.connect_timeout + super().ready_seconds
 
     def open_channel(self, host: str, session: str) -> SshChannel:
         options = self.options
-        if self._control is None:
-            self._control = control_folder()
+        assert self._control is not None, "it is made before hosts are connected to"
         words = bootstrap.command("", session, options.silence, options.root)[1:]
         prepared = f"{options.root}/environment/bin/python"
         pythons = [options.python] if options.python else [prepared, "python3", "python"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from velodrome.cluster.remote.agent.frames import CHUNK, Header
 
@@ -24,10 +25,15 @@ class HostFiles:
         self._sent: dict[Path, tuple[int, int]] = {}
         #: Folder and patterns by the token of the run.
         self._watched: dict[str, tuple[Path, list[str]]] = {}
+        #: Held while files are sent, by the watching thread or for a request: the chunks of a file stay together.
+        self._sending = threading.Lock()
 
     def has(self, header: Header, body: bytes) -> Header:
         """Where a path below the root lies, and whether it is there."""
         path = self.root / header["path"]
+        if header.get("use"):  # what is used stays
+            with suppress(OSError):
+                os.utime(path)
         return {"path": str(path), "there": path.exists()}
 
     def put(self, header: Header, body: bytes) -> Header:
@@ -53,9 +59,9 @@ class HostFiles:
             partial = target.with_name(f"{target.name}.part{os.getpid()}")
             try:
                 with tarfile.open(source) as archive:
-                    archive.extractall(partial, filter="data")
+                    _extract(archive, partial)
                 partial.rename(target)
-            except OSError:
+            except (OSError, ValueError, tarfile.TarError):
                 shutil.rmtree(partial, ignore_errors=True)
                 if not target.is_dir():  # another session may have been faster
                     raise
@@ -75,13 +81,15 @@ class HostFiles:
 
     def send_watched(self) -> None:
         for token, (folder, patterns) in list(self._watched.items()):
-            with suppress(OSError):
-                self._send_new(token, folder, patterns)
+            with suppress(OSError), self._sending:
+                if token in self._watched:  # it may have been forgotten meanwhile
+                    self._send_new(token, folder, patterns)
 
     def collect(self, header: Header, body: bytes) -> Header:
         """Send all files of a run that the controller does not have."""
         self.forget(header["token"])
-        return {"files": self._send_new(header["token"], Path(header["folder"]), ["**/*"])}
+        with self._sending:
+            return {"files": self._send_new(header["token"], Path(header["folder"]), ["**/*"])}
 
     def _send_new(self, token: str, folder: Path, patterns: Iterable[str]) -> int:
         count = 0
@@ -105,6 +113,24 @@ class HostFiles:
                 if not data:
                     return
                 at += len(data)
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Write the files of an archive below a folder; `ValueError` if it holds anything else, such as a link.
+
+    The extraction filters of `tarfile` do the same, and Python 3.11 has them only from 3.11.4 on.
+    """
+    folder.mkdir(parents=True)
+    for member in archive:
+        name = PurePosixPath(member.name)
+        stream = archive.extractfile(member) if member.isreg() else None
+        if stream is None or name.is_absolute() or ".." in name.parts:
+            raise ValueError(f"the archive holds {member.name!r}, which is no plain file below its folder")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with stream, path.open("wb") as copy:
+            shutil.copyfileobj(stream, copy)
+        path.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def _complete(folder: Path, patterns: Iterable[str]) -> dict[Path, tuple[int, int]]:

@@ -32,7 +32,8 @@ def facts(root: Path) -> Header:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "host": socket.gethostname(), "clock": time.time(), "python": sys.version.split()[0],
-        "interpreter": sys.executable, "home": str(Path.home()), "cores": cores,
+        "interpreter": sys.executable, "base": getattr(sys, "_base_executable", None) or sys.executable,
+        "home": str(Path.home()), "cores": cores,
         "memory": memory, "disk": shutil.disk_usage(place).free,
         "connection": os.environ.get("SSH_CONNECTION", ""), "root": str(root),
         "environments": str(Path(os.environ.get(_ENVIRONMENTS) or _USUAL_ENVIRONMENTS).expanduser()),

@@ -21,6 +21,7 @@ from velodrome.cluster.remote.agent import network
 from velodrome.cluster.remote.agent.cleaning import MARK, Guardian, clean, kill_group
 from velodrome.cluster.remote.agent.frames import GREETING, Decoder, Header, encode
 from velodrome.cluster.remote.agent.host_files import HostFiles
+from velodrome.cluster.remote.agent.leftovers import note_agent, remove_leftovers
 from velodrome.cluster.remote.agent.streams import Files, Pipes, Stream
 
 #: A line without an end is passed on when it is as long as this.
@@ -52,6 +53,7 @@ class Agent:
         self._folder = self._root / "sessions" / session
         self._guardian = Guardian(session)
         self._guardian.note(folder=str(self._folder))
+        note_agent(self._folder)
         self._segments: set[str] = set()
         self._children: dict[tuple[str, str], Child] = {}
         #: The runs with processes here, or with results that nobody may have read yet.
@@ -85,7 +87,7 @@ class Agent:
         with self._sending:
             self._stream.write(GREETING)
         self.send({"is": "ready", **self._facts()})
-        for work in (self._read, self._watch_lease, self._watch_files):
+        for work in (self._read, self._watch_lease, self._watch_files, lambda: remove_leftovers(self._root)):
             threading.Thread(target=work, daemon=True).start()
         while True:
             for key, _ in self._selector.select(timeout=0.2):
