@@ -158,8 +158,9 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest
     began = time.monotonic()
     with pytest.raises(VelodromeError, match=r"a step took more than 0\.01 minutes: sh -c"):
         steps.run(["sh", "-c", script])
-    assert time.monotonic() - began < 30
-    assert install_steps.cleaner.marked(steps.token) == []
+    while install_steps.cleaner.marked(steps.token):  # a killed process takes a moment to be gone
+        assert time.monotonic() - began < 30
+        time.sleep(0.05)
 
 
 @pytest.mark.integration
