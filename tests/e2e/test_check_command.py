@@ -105,6 +105,14 @@ def test_what_strategies_send_that_divide_the_model_is_listed(velodrome, here: P
     assert rows["pipeline"]["refused"] is rows["tensor"]["refused"] is None
 
 
+def test_a_consistency_is_that_of_the_jobs_own_strategy(velodrome, here: Path) -> None:
+    done = velodrome(*words("--strategy", "ddp", "--workers", 2, "--consistency", "bsp", "--json"))
+    assert done.code == 0, done.text
+    rows = {row["strategy"]: row for row in done.json()["strategies"]}
+    assert [rows[name]["refused"] for name in ("single", "ddp", "local-sgd")] == [None] * 3
+    assert [rows[name]["consistency"] for name in ("single", "ddp", "local-sgd")] == ["none", "bsp", "periodic"]
+
+
 def test_what_would_be_refused_is_listed_with_the_reason(velodrome, here: Path) -> None:
     """A global batch of 2 has no example for a third worker; one process trains it nevertheless."""
     done = velodrome("check", "--model", "checked_nets:build", "--engine", "torch", "--batch-size", 2, "--workers", 3,

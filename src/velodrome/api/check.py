@@ -13,7 +13,7 @@ from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import VelodromeError
 from velodrome.events.models import InspectionEvent, ResultEvent, WarningEvent
 from velodrome.offers.base import Strategy
-from velodrome.offers.registry import engine_of
+from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.traffic import Traffic, traffic_of
 from velodrome.run.rehearse import alone, rehearse
 from velodrome.spec.job import Compression, Job
@@ -78,10 +78,11 @@ def _strategy(
 ) -> dict[str, Any]:
     """A strategy with so many workers: its traffic per worker and step, and why it would be refused, if it would."""
     count = min(workers, strategy.max_workers or workers)
+    # What only some strategies use was given for the job's own one.
+    others = {} if strategy.name == job.strategy else dict.fromkeys(("consistency", *strategy_fields()))
     wanted = job.model_copy(update={
         "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
-        "batch_scope": None, "keep_going": False,
-        **{name: None for name in strategy_fields() if name not in strategy.options},
+        "batch_scope": None, "keep_going": False, **others,
     })
     try:
         wanted = resolve(wanted)
@@ -97,7 +98,7 @@ def _strategy(
             refused = refused or division.refused
             if division.bytes is not None:
                 traffic = Traffic(division.bytes, division.bytes, division.formula)
-    return {"strategy": strategy.name, "workers": count, "consistency": strategy.consistency,
+    return {"strategy": strategy.name, "workers": count, "consistency": strategy_of(wanted).consistency,
             "traffic": traffic and asdict(traffic), "refused": refused}
 
 
