@@ -16,7 +16,7 @@ from velodrome.offers.base import Strategy
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.traffic import Traffic, traffic_of
 from velodrome.run.rehearse import alone, rehearse
-from velodrome.spec.job import Compression, Job
+from velodrome.spec.job import Compression, Job, Mesh
 from velodrome.spec.resolve import resolve, strategy_fields, within_limits
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.variables import CHECK
@@ -42,7 +42,8 @@ def check(
     job = resolve(within_limits(job, environments.default_engine()), environments.default_engine())
     with using_mirror(mirror), open_launcher(on) as launcher:
         tried = alone(job)
-        events = rehearse(tried, f"{CHECK}{workers}", launcher, on_download)
+        divided = f"{workers}:{job.mesh}" if job.mesh else f"{workers}"
+        events = rehearse(tried, f"{CHECK}{divided}", launcher, on_download)
         inspection = next(event for event in events if isinstance(event, InspectionEvent))
         final = next(event for event in events if isinstance(event, ResultEvent))
         strategies = [
@@ -109,4 +110,7 @@ def _traffic(job: Job, strategy: Strategy, gradient_bytes: int, workers: int) ->
         return None
     part = 1.0 if compress is None else 2 / (8 if job.dtype == "float64" else 4)
     every = job.sync_every or strategy.options.get("sync_every", 1)
-    return traffic_of(strategy.exchange, gradient_bytes, workers, every=every, compressed=part)
+    groups = Mesh.parse(job.mesh).groups if job.mesh else 1
+    return traffic_of(
+        strategy.exchange, gradient_bytes, workers // groups, groups=groups, every=every, compressed=part
+    )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from velodrome.errors import BadRequest
 from velodrome.models.generators import Generators, of_process
+from velodrome.spec.job import Mesh
 from velodrome.tasks.counts import Counts
 
 State = dict[str, NDArray[np.generic]]
@@ -87,9 +88,9 @@ class Learner(ABC):
         self.train(step, step + 1)
         return Inspection()
 
-    def divisions(self, workers: int, inspection: Inspection) -> list[dict[str, Any]]:
-        """What strategies that divide the model over so many workers would do with it: fields of
-        `events.models.Division`."""
+    def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
+        """What strategies that divide the model over so many workers, or those of this mesh, would do with it: fields
+        of `events.models.Division`."""
         return []
 
     def agree(self, number: int) -> int:
