@@ -59,7 +59,7 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
             counts += learner.train(1, 2)
         seconds = time.perf_counter() - began
         refuse_nan(counts, 1)
-        found = learner.inspect(steps - 1)
+        found = learner.inspect(steps - 1, np.dtype(job.weights_dtype).itemsize)
     in_memory, mapped = data_bytes(data)
     batch = max(1, schedule.examples(0, steps) // steps)
     events.emit("inspection", **asdict(found), batch=batch, seconds=seconds, data_bytes=in_memory, mapped_bytes=mapped,

@@ -146,7 +146,7 @@ class TorchLearner(Learner):
         self._will_add(True)
         return self._task.train(first * self._accumulate, last * self._accumulate, self)
 
-    def inspect(self, step: int) -> Inspection:
+    def inspect(self, step: int, weight_size: int) -> Inspection:
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
