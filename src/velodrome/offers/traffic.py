@@ -8,11 +8,12 @@ from typing import Literal
 #: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one
 #: process. `all-reduce`: gradients summed over sockets. `all-reduce-in-memory`: the same, through memory on one host.
 #: `servers`: weights down from and gradients up to parameter servers. `all-reduce-and-broadcast`: gradients summed, and
-#: new weights sent by the one that computed them. `gather-and-scatter`: weights gathered for each pass, gradients
-#: summed where the weights are. `periodic`: weights summed every few steps.
+#: new weights sent by the one that computed them. `all-reduce-and-gather`: gradients summed, and weights gathered for
+#: each step. `gather-and-scatter`: weights gathered for each pass, gradients summed where the weights are. `periodic`:
+#: weights summed every few steps.
 Exchange = Literal[
     "none", "devices", "all-reduce", "all-reduce-in-memory", "servers", "all-reduce-and-broadcast",
-    "gather-and-scatter", "periodic",
+    "all-reduce-and-gather", "gather-and-scatter", "periodic",
 ]
 
 _RING = "2·(N−1)/N·G sent and as much received"
@@ -55,6 +56,9 @@ def traffic_of(
         case "all-reduce-and-broadcast":
             both = round(3 * (workers - 1) / workers * gradient_bytes)
             return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, new weights broadcast")
+        case "all-reduce-and-gather":
+            both = round(3 * (workers - 1) / workers * gradient_bytes)
+            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, weights gathered")
         case "gather-and-scatter":
             inside = 3 * (workers - 1) / workers * gradient_bytes
             both = round(inside + between_groups(gradient_bytes / workers, groups))

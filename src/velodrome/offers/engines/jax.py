@@ -27,8 +27,9 @@ ENGINE = Engine(
         ),
         Strategy(
             "fsdp", "the same with weights and the optimizer's state divided over the processes; weights are gathered "
-            "for each step",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="gather-and-scatter",
+            "for each step, and gradients summed whole",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce-and-gather",
+            shards=("weights", "optimizer state"),
             implementation=Implementation(own=(_BATCHES, _LOOP, _COUNTS, _PARTS), framework=(*_FRAMEWORK, _MESH)),
         ),
     ),
