@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from velodrome.errors import BadRequest
+from velodrome.offers.registry import strategy_of
+from velodrome.spec.check_optimization import left_out
 from velodrome.spec.job import Job
 from velodrome.spec.read import make_job
 from velodrome.spec.resolve import resolve
@@ -66,6 +68,32 @@ def test_numbers_and_lists_of_a_file_are_taken_too() -> None:
 def test_a_schedule_replaces_the_decay_of_a_models_recipe() -> None:
     assert resolve(Job(model="lstm-small")).decay == 0.5
     assert resolve(Job(model="lstm-small", schedule="cosine")).decay is None
+
+
+ASP = {"engine": "mxnet", "strategy": "kvstore", "consistency": "asp"}
+
+
+@pytest.mark.parametrize("fields", [{"decay": 0.5}, {"schedule": "cosine"}, {"warmup": "2epochs"}])
+def test_servers_that_keep_their_rate_refuse_what_changes_it(fields) -> None:
+    (name, value), *_ = fields.items()
+    with pytest.raises(BadRequest) as refused:
+        resolve(Job(**ASP, **fields))
+    assert str(refused.value) == (
+        f"--{name} {value}: the servers of mxnet/kvstore asp keep the learning rate they began with; leave it out, or "
+        "choose --consistency bsp"
+    )
+    assert getattr(resolve(Job(**{**ASP, "consistency": "bsp"}, **fields)), name) == value
+
+
+def test_servers_that_keep_their_rate_leave_the_decay_of_a_models_recipe_out() -> None:
+    job = resolve(Job(**ASP, model="lstm-small", workers=2))
+    assert (job.decay, job.decay_after, job.learning_rate, job.epochs) == (None, 0, 1.0, 13)
+    assert left_out(job, strategy_of(job)) == [
+        "--decay 0.5, by default of model 'lstm-small', is left out: the servers of mxnet/kvstore asp keep the "
+        "learning rate they began with"
+    ]
+    for other in (Job(**ASP), Job(model="lstm-small"), Job(**{**ASP, "consistency": "bsp"}, model="lstm-small")):
+        assert left_out(resolve(other), strategy_of(resolve(other))) == []
 
 
 def test_an_optimizer_of_ones_own_has_no_rate_that_the_job_records() -> None:

@@ -70,6 +70,8 @@ class Strategy:
     consistency: Consistency
     #: Those that `--consistency` may choose from, if there are several; the first is the default.
     consistencies: tuple[Consistency, ...] = ()
+    #: Those under which the learning rate stays what it was at the start.
+    constant_rate: tuple[Consistency, ...] = ()
     #: Role names in start order. "worker" stands for `workers` processes, "server" for `servers`; any other is one.
     roles: tuple[str, ...] = ("worker",)
     #: True where all workers are logical devices inside one process.
@@ -106,6 +108,11 @@ class Strategy:
     def with_consistency(self, chosen: Consistency) -> Strategy:
         """The same strategy under another of its consistency models."""
         return replace(self, consistency=chosen, synchronous=chosen == "bsp")
+
+    @property
+    def keeps_rate(self) -> bool:
+        """Whether nothing may change the learning rate in the course of training."""
+        return self.consistency in self.constant_rate
 
     @property
     def has_servers(self) -> bool:

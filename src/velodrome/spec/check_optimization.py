@@ -9,6 +9,7 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.offers.base import Strategy
+from velodrome.offers.models import recipe_of
 from velodrome.offers.registry import engine_of
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import Span, parse_milestones
@@ -17,6 +18,8 @@ from velodrome.spec.optimization import Span, parse_milestones
 _OF_OPTIMIZER = frozenset({
     "optimizer", "learning_rate", "weight_decay", "nesterov", "schedule", "decay", "decay_after", "clip_norm"
 })
+#: Fields that change the learning rate in the course of training.
+_OF_RATE = ("decay", "schedule", "warmup")
 
 
 def without_conflicts(recipe: Mapping[str, Any], job: Job, strategy: Strategy) -> dict[str, Any]:
@@ -28,7 +31,20 @@ def without_conflicts(recipe: Mapping[str, Any], job: Job, strategy: Strategy) -
         replaced |= {"decay", "decay_after"}
     if job.has_own_optimizer:
         replaced |= {"learning_rate"}
+    if strategy.keeps_rate:
+        replaced |= {*_OF_RATE, "decay_after"}
     return {name: value for name, value in recipe.items() if name not in replaced}
+
+
+def left_out(job: Job, strategy: Strategy) -> list[str]:
+    """What the strategy of a resolved job leaves out of its model's defaults, as sentences."""
+    dropped = [name for name in _OF_RATE if strategy.keeps_rate and name in recipe_of(job.model)]
+    return [f"--{name} {recipe_of(job.model)[name]}, by default of model {job.model!r}, is left out: "
+            f"{_keeps_rate(job, strategy)}" for name in dropped]
+
+
+def _keeps_rate(job: Job, strategy: Strategy) -> str:
+    return f"the servers of {job.engine}/{strategy.name} {strategy.consistency} keep the learning rate they began with"
 
 
 def check_optimization(job: Job, strategy: Strategy) -> None:
@@ -37,6 +53,8 @@ def check_optimization(job: Job, strategy: Strategy) -> None:
         raise BadRequest(f"--nesterov: it is a form of momentum, and --optimizer is {job.optimizer!r}; choose momentum")
     _check_own_optimizer(job, strategy)
     _check_schedule(job)
+    if strategy.keeps_rate:
+        _check_constant_rate(job, strategy)
     _check_files(job)
 
 
@@ -77,6 +95,15 @@ def _check_schedule(job: Job) -> None:
         raise BadRequest(f"--milestones {job.milestones!r}: give all of them in steps, or all in epochs")
     if [span.amount for span in spans] != sorted({span.amount for span in spans}):
         raise BadRequest(f"--milestones {job.milestones!r}: each must be larger than the one before")
+
+
+def _check_constant_rate(job: Job, strategy: Strategy) -> None:
+    for name in _OF_RATE:
+        value = getattr(job, name)
+        if value != Job.model_fields[name].default:
+            others = [one for one in strategy.consistencies if one not in strategy.constant_rate]
+            raise BadRequest(f"--{name} {value}: {_keeps_rate(job, strategy)}; leave it out, or choose --consistency "
+                             f"{' or '.join(others)}")
 
 
 def _check_files(job: Job) -> None:

@@ -114,16 +114,11 @@ class MxnetLearner(TransportLearner):
     # -- training
 
     def set_rate(self, rate: float) -> None:
-        if not self._synchronous and self._rate not in (None, rate):
-            raise BadRequest("--consistency asp: MXNet's servers keep the learning rate they began with; choose a "
-                             "constant one (--schedule constant, no --decay), or --consistency bsp")
         self._rate = rate
         self._optimizer.set_learning_rate(rate)
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._next_rates = rates if (rates != rates[0]).any() else None
-        if self._next_rates is not None and not self._synchronous:
-            self.set_rate(float(rates[-1]))
         self.set_rate(float(rates[0]))
 
     def train(self, first: int, last: int) -> Counts:
