@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.offers.base import Strategy
+from velodrome.offers.base import Engine, Strategy
 from velodrome.offers.models import recipe_of
-from velodrome.offers.registry import engine_of
+from velodrome.offers.registry import engine_of, engines
 from velodrome.spec.job import Job
-from velodrome.spec.optimization import Span, parse_milestones
+from velodrome.spec.optimization import WEIGHTS_FILES, Span, parse_milestones
 
 #: Fields of a recipe that are meant for its optimizer alone.
 _OF_OPTIMIZER = frozenset({
@@ -55,7 +55,7 @@ def check_optimization(job: Job, strategy: Strategy) -> None:
     _check_schedule(job)
     if strategy.keeps_rate:
         _check_constant_rate(job, strategy)
-    _check_files(job)
+    _check_engine(job)
 
 
 def _check_own_optimizer(job: Job, strategy: Strategy) -> None:
@@ -106,13 +106,30 @@ def _check_constant_rate(job: Job, strategy: Strategy) -> None:
                              f"{' or '.join(others)}")
 
 
-def _check_files(job: Job) -> None:
-    computes = engine_of(job).framework or job.engine
-    if job.weights and computes == "torch" and not job.weights.lower().endswith(".safetensors"):
+def _check_engine(job: Job) -> None:
+    """Refuse a type of numbers, an optimizer or a file of weights that the engine does not have."""
+    engine = engine_of(job)
+    if job.dtype not in engine.dtypes:
+        raise BadRequest(f"--dtype {job.dtype}: {engine.title} computes in {' or '.join(engine.dtypes)}; choose one of "
+                         f"them, or {_others(lambda other: job.dtype in other.dtypes)}")
+    if not _has_optimizer(engine, job):
+        raise BadRequest(f"--optimizer {job.optimizer!r}: {engine.title} has {', '.join(engine.optimizers)}; choose "
+                         f"one of them, or {_others(lambda other: _has_optimizer(other, job))}")
+    if job.weights and not job.weights.lower().endswith(engine.weights_files):
+        ending = next(one for one in WEIGHTS_FILES if job.weights.lower().endswith(one))
         raise BadRequest(
-            f"--weights {job.weights!r} is a file of Keras, and --engine {job.engine} reads .safetensors; choose "
-            "--engine tensorflow, or save the weights with safetensors"
+            f"--weights {job.weights!r} is a file of Keras, and {engine.title} reads {', '.join(engine.weights_files)}"
+            f"; choose {_others(lambda other: ending in other.weights_files)}, or save the weights with safetensors"
         )
+
+
+def _has_optimizer(engine: Engine, job: Job) -> bool:
+    return engine.own_optimizers if job.has_own_optimizer else job.optimizer in engine.optimizers
+
+
+def _others(able: Callable[[Engine], bool]) -> str:
+    """The engines that can do something, as an option."""
+    return f"--engine {' or '.join(one.name for one in engines() if able(one))}"
 
 
 def scale_of_rate(job: Job, strategy: Strategy) -> float:

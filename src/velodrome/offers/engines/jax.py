@@ -45,6 +45,9 @@ ENGINE = Engine(
         pythons=("3.11", "3.12", "3.13"),
     ),
     without=("accumulate", "transform", "keep_going"),
+    dtypes=("float32", "float64"),
+    own_optimizers=False,
+    takes=("images", "text"),
     exported_by="torch",
     forks=False,
 )

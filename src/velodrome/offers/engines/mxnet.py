@@ -57,6 +57,10 @@ ENGINE = Engine(
         requirements="mxnet.txt", modules=("mxnet",), download_mb=60, disk_mb=340, minutes=0.5, pythons=("3.11",),
     ),
     without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform", "keep_going"),
+    dtypes=("float32", "float64"),
+    optimizers=("sgd", "momentum", "adam"),
+    own_optimizers=False,
+    takes=("images", "text"),
     exported_by="torch",
     forks=False,
 )
