@@ -15,8 +15,8 @@ CONTROLLER = "VELODROME_CONTROLLER"
 #: Seconds between samples of a process's resources; 0 for none.
 MEASURE = "VELODROME_MEASURE"
 #: What a training process does instead of training (`worker/rehearsal.py`): `check:` and the number of workers that
-#: strategies would have, the folder of a saved model that it evaluates, or `export:` and a folder below that of a saved
-#: model, into which it writes it as ONNX.
+#: strategies would have, with `:` and the mesh of a job that has one; the folder of a saved model that it evaluates; or
+#: `export:` and a folder below that of a saved model, into which it writes it as ONNX.
 INSTEAD = "VELODROME_INSTEAD"
 CHECK = "check:"
 EXPORT = "export:"

@@ -63,6 +63,14 @@ def test_fields_that_are_given_are_the_same_for_all(runs: Path) -> None:
     assert shown(named) == {("torch", "diloco", 4, 0), ("torch", "diloco", 1, 0), ("torch", "single", 1, 0)}
 
 
+def test_a_consistency_is_that_of_the_strategies_that_have_it_and_single_is_the_baseline(runs: Path) -> None:
+    plan = planned(runs, {"engine": "torch", "consistency": "bsp"})
+    assert {found[1] for found in shown(plan)} == {"single", "ddp", "allreduce", "zero1", "fsdp"}
+    assert not any("torch/single:" in note or "consistency" in note for note in plan.notes)
+    with pytest.raises(BadRequest, match="--consistency asp: strategy torch/ddp has bsp only"):
+        planned(runs, {"engine": "torch", "consistency": "asp"})
+
+
 def test_single_alone_is_one_job(runs: Path) -> None:
     plan = planned(runs, {"engine": "torch", "strategy": "single"})
     assert (len(plan.entries), plan.race.until_sure) == (1, False)

@@ -92,3 +92,20 @@ def test_a_host_without_shared_memory_for_mpi_is_refused(monkeypatch: pytest.Mon
     check(strategy="ddp", workers=2)
     with pytest.raises(Unavailable, match=r"none cannot be used \(No such file or directory\), and MPI needs 3\.0 MiB"):
         check(strategy="allreduce", workers=3)
+
+
+@pytest.mark.parametrize(("fields", "takes"), [
+    ({"engine": "jax"}, "engine jax trains on images and text"),
+    ({"engine": "mxnet"}, "engine mxnet trains on images and text"),
+    ({"engine": "horovod", "framework": "tensorflow"}, "engine horovod with --framework tensorflow trains on images"),
+])
+@pytest.mark.parametrize("model", [{}, {"model": "linear"}])
+def test_tables_are_refused_by_engines_that_take_none(
+    fields: dict[str, str], model: dict[str, str], takes: str
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        preflight.check_job(resolve(Job.model_validate({"dataset": "breast-cancer", **fields, **model})))
+    assert str(refused.value) == (
+        f"--dataset 'breast-cancer' is arrays of numbers, and {takes}; choose --engine tensorflow or torch or "
+        "accelerate or fabric or deepspeed or horovod for it"
+    )

@@ -55,6 +55,10 @@ def test_a_new_engine_gets_its_rows_from_the_registry(monkeypatch: pytest.Monkey
     assert _line("new/parts")[-1] == "dormant"
 
 
+def test_a_strategy_that_sums_whole_gradients_divides_none() -> None:
+    assert _line("jax/fsdp")[3] == "examples, weights, optimizer state"
+
+
 def test_what_was_not_recorded_says_so_and_what_is_below_the_bar_is_named(records: Path) -> None:
     assert _line("torch/ddp")[5:9] == ["not recorded"] * 4
     row = next(row for row in engine_matrix.rows() if row.name == "torch/ddp")

@@ -105,6 +105,34 @@ def test_what_strategies_send_that_divide_the_model_is_listed(velodrome, here: P
     assert rows["pipeline"]["refused"] is rows["tensor"]["refused"] is None
 
 
+def test_a_mesh_is_that_of_the_jobs_own_strategy_whose_groups_divide_the_model(velodrome, here: Path) -> None:
+    options = ["check", "--model", "dense-300-100", "--engine", "torch", "--batch-size", 40, "--workers", 4, "--on",
+               "debug", "--json"]
+    dense = 300 * 65, 100 * 301, 10 * 101
+    gradients = 4 * sum(dense)
+    done = velodrome(*options, "--strategy", "tensor", "--mesh", "data=2,tensor=2")
+    assert done.code == 0, done.text
+    rows = {row["strategy"]: row for row in done.json()["strategies"]}
+    assert rows["fsdp"]["refused"] is rows["tensor"]["refused"] is None
+    assert rows["fsdp"]["traffic"]["one_host"] == round(3 * 3 / 4 * gradients)
+    # As for two workers with half of the batch; and half of the gradients in a ring of two, a row layer's bias whole.
+    inside = (2 * 100 + 2 * 100 + 10) * 20 * 4 // 2
+    assert rows["tensor"]["traffic"]["one_host"] == inside + gradients // 2 + 100 * 4 // 2
+    done = velodrome(*options, "--strategy", "fsdp", "--mesh", "data=2,fsdp=2")
+    rows = {row["strategy"]: row for row in done.json()["strategies"]}
+    assert rows["fsdp"]["refused"] is None
+    assert rows["fsdp"]["traffic"]["one_host"] == round(3 / 2 * gradients + gradients / 2)
+    assert rows["tensor"]["refused"] is None
+
+
+def test_a_consistency_is_that_of_the_jobs_own_strategy(velodrome, here: Path) -> None:
+    done = velodrome(*words("--strategy", "ddp", "--workers", 2, "--consistency", "bsp", "--json"))
+    assert done.code == 0, done.text
+    rows = {row["strategy"]: row for row in done.json()["strategies"]}
+    assert [rows[name]["refused"] for name in ("single", "ddp", "local-sgd")] == [None] * 3
+    assert [rows[name]["consistency"] for name in ("single", "ddp", "local-sgd")] == ["none", "bsp", "periodic"]
+
+
 def test_what_would_be_refused_is_listed_with_the_reason(velodrome, here: Path) -> None:
     """A global batch of 2 has no example for a third worker; one process trains it nevertheless."""
     done = velodrome("check", "--model", "checked_nets:build", "--engine", "torch", "--batch-size", 2, "--workers", 3,

@@ -42,6 +42,17 @@ def test_an_engine_without_single_has_that_of_the_engine_it_extends() -> None:
     assert [(job.engine, job.strategy) for job in found] == [("torch", "single")]
 
 
+@pytest.mark.parametrize(("job", "vary"), [
+    ({"consistency": "bsp"}, {"strategy": ["ddp", "allreduce"]}),
+    ({"engine": "mxnet", "strategy": "kvstore", "consistency": "asp"}, {}),
+    ({"engine": "mxnet", "strategy": "kvstore"}, {"consistency": ["bsp", "asp"]}),
+])
+def test_a_baseline_has_no_consistency(job: dict[str, Any], vary: dict[str, Any]) -> None:
+    asked = race(job={"engine": "torch", **job}, vary={**vary, "workers": [1, 2]})
+    (baseline,) = (entry.job for entry in expand(asked) if entry.baseline)
+    assert (baseline.strategy, baseline.consistency) == ("single", None)
+
+
 @pytest.mark.parametrize("vary", [
     {"strategy": ["single", "ddp"]}, {"batch_size": [32, 64]}, {"engine": ["torch", "tensorflow"]}, {},
 ])

@@ -13,10 +13,10 @@ from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import VelodromeError
 from velodrome.events.models import InspectionEvent, ResultEvent, WarningEvent
 from velodrome.offers.base import Strategy
-from velodrome.offers.registry import engine_of
+from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.traffic import Traffic, traffic_of
 from velodrome.run.rehearse import alone, rehearse
-from velodrome.spec.job import Compression, Job
+from velodrome.spec.job import Compression, Job, Mesh
 from velodrome.spec.resolve import resolve, strategy_fields, within_limits
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.variables import CHECK
@@ -42,7 +42,8 @@ def check(
     job = resolve(within_limits(job, environments.default_engine()), environments.default_engine())
     with using_mirror(mirror), open_launcher(on) as launcher:
         tried = alone(job)
-        events = rehearse(tried, f"{CHECK}{workers}", launcher, on_download)
+        divided = f"{workers}:{job.mesh}" if job.mesh else f"{workers}"
+        events = rehearse(tried, f"{CHECK}{divided}", launcher, on_download)
         inspection = next(event for event in events if isinstance(event, InspectionEvent))
         final = next(event for event in events if isinstance(event, ResultEvent))
         strategies = [
@@ -78,10 +79,11 @@ def _strategy(
 ) -> dict[str, Any]:
     """A strategy with so many workers: its traffic per worker and step, and why it would be refused, if it would."""
     count = min(workers, strategy.max_workers or workers)
+    # What only some strategies use was given for the job's own one.
+    others = {} if strategy.name == job.strategy else dict.fromkeys(("consistency", *strategy_fields()))
     wanted = job.model_copy(update={
         "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
-        "batch_scope": None, "keep_going": False,
-        **{name: None for name in strategy_fields() if name not in strategy.options},
+        "batch_scope": None, "keep_going": False, **others,
     })
     try:
         wanted = resolve(wanted)
@@ -97,7 +99,7 @@ def _strategy(
             refused = refused or division.refused
             if division.bytes is not None:
                 traffic = Traffic(division.bytes, division.bytes, division.formula)
-    return {"strategy": strategy.name, "workers": count, "consistency": strategy.consistency,
+    return {"strategy": strategy.name, "workers": count, "consistency": strategy_of(wanted).consistency,
             "traffic": traffic and asdict(traffic), "refused": refused}
 
 
@@ -108,4 +110,7 @@ def _traffic(job: Job, strategy: Strategy, gradient_bytes: int, workers: int) ->
         return None
     part = 1.0 if compress is None else 2 / (8 if job.dtype == "float64" else 4)
     every = job.sync_every or strategy.options.get("sync_every", 1)
-    return traffic_of(strategy.exchange, gradient_bytes, workers, every=every, compressed=part)
+    groups = Mesh.parse(job.mesh).groups if job.mesh else 1
+    return traffic_of(
+        strategy.exchange, gradient_bytes, workers // groups, groups=groups, every=every, compressed=part
+    )

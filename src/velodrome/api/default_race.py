@@ -45,6 +45,8 @@ def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, 
             if strategy.not_raced is not None and "strategy" not in asked.job:
                 unasked.setdefault(strategy.not_raced, []).append(f"{engine.name}/{strategy.name}")
                 continue
+            if strategy.name == SINGLE and "consistency" in asked.job:
+                continue  # it has none, and takes part as the baseline
             possible = [{"engine": engine.name, "strategy": strategy.name, **workers}
                         for workers in _worker_counts(asked, strategy)]
             refused = {number: reason for number, fields in enumerate(possible)

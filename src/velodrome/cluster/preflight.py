@@ -54,6 +54,7 @@ def check_job(job: Job) -> None:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
+    _check_data(job)
     _check_model(job)
     if job.task and is_own(job.task):
         split_name(job.task, "--task")
@@ -67,15 +68,23 @@ def check_job(job: Job) -> None:
     task.check(job, _about(job))
 
 
+def _check_data(job: Job) -> None:
+    """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
+    engine = engine_of(job)
+    if "arrays" not in engine.takes and _about(job).kind == "arrays":
+        having = [one.name for one in engines() if "arrays" in one.takes]
+        raise BadRequest(f"--dataset {job.dataset!r} is arrays of numbers, and {engine.title} trains on "
+                         f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
+
+
 def _check_model(job: Job) -> None:
     """Refuse a model that the engine does not have, with the names of those that do."""
     engine = engine_of(job)
     if engine.models is None or job.model in engine.models:
         return
-    named = f"engine {engine.name}" + (f" with --framework {engine.framework}" if engine.framework else "")
     having = [one.name for one in engines() if one.models is None or job.model in one.models]
-    raise BadRequest(f"--model {job.model!r}: {named} has {', '.join(engine.models)}; choose one of them, or --engine "
-                     f"{' or '.join(having)}")
+    raise BadRequest(f"--model {job.model!r}: {engine.title} has {', '.join(engine.models)}; choose one of them, or "
+                     f"--engine {' or '.join(having)}")
 
 
 def _check_optimization(job: Job, task: Task) -> None:

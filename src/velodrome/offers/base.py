@@ -15,6 +15,9 @@ Kind = Literal["velodrome", "stock"]
 #: What became of a framework's development: releases, none for years, or ended by its owners.
 Upstream = Literal["maintained", "dormant", "retired"]
 
+#: What examples are: images of bytes, a text, or arrays of numbers (tables among them).
+DataKind = Literal["images", "text", "arrays"]
+
 
 @dataclass(frozen=True)
 class Need:
@@ -70,6 +73,8 @@ class Strategy:
     consistency: Consistency
     #: Those that `--consistency` may choose from, if there are several; the first is the default.
     consistencies: tuple[Consistency, ...] = ()
+    #: Those under which the learning rate stays what it was at the start.
+    constant_rate: tuple[Consistency, ...] = ()
     #: Role names in start order. "worker" stands for `workers` processes, "server" for `servers`; any other is one.
     roles: tuple[str, ...] = ("worker",)
     #: True where all workers are logical devices inside one process.
@@ -106,6 +111,11 @@ class Strategy:
     def with_consistency(self, chosen: Consistency) -> Strategy:
         """The same strategy under another of its consistency models."""
         return replace(self, consistency=chosen, synchronous=chosen == "bsp")
+
+    @property
+    def keeps_rate(self) -> bool:
+        """Whether nothing may change the learning rate in the course of training."""
+        return self.consistency in self.constant_rate
 
     @property
     def has_servers(self) -> bool:
@@ -188,6 +198,15 @@ class Engine:
     own_environment: OwnEnvironment | None = None
     #: Fields of a job that it cannot use and that must be left out.
     without: tuple[str, ...] = ()
+    #: Values of `--dtype` that it computes in.
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")
+    #: Optimizers that it has by name, and whether it takes those of the user's own.
+    optimizers: tuple[str, ...] = ("sgd", "momentum", "adam", "adamw")
+    own_optimizers: bool = True
+    #: Endings of files with weights that it starts from.
+    weights_files: tuple[str, ...] = (".safetensors",)
+    #: Kinds of data that it trains on.
+    takes: tuple[DataKind, ...] = ("images", "text", "arrays")
     #: The engine that writes its models as ONNX, for one that does not do so itself: it has the same networks, and
     #: their weights have the same names there.
     exported_by: str | None = None
@@ -198,6 +217,11 @@ class Engine:
     def key(self) -> str:
         """Its name, with the framework if there are several: what its environment is called."""
         return self.name if self.framework is None else f"{self.name}-{self.framework}"
+
+    @property
+    def title(self) -> str:
+        """What sentences call it."""
+        return f"engine {self.name}" + ("" if self.framework is None else f" with --framework {self.framework}")
 
     @property
     def install_command(self) -> str:

@@ -8,11 +8,12 @@ from typing import Literal
 #: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one
 #: process. `all-reduce`: gradients summed over sockets. `all-reduce-in-memory`: the same, through memory on one host.
 #: `servers`: weights down from and gradients up to parameter servers. `all-reduce-and-broadcast`: gradients summed, and
-#: new weights sent by the one that computed them. `gather-and-scatter`: weights gathered for each pass, gradients
-#: summed where the weights are. `periodic`: weights summed every few steps.
+#: new weights sent by the one that computed them. `all-reduce-and-gather`: gradients summed, and weights gathered for
+#: each step. `gather-and-scatter`: weights gathered for each pass, gradients summed where the weights are. `periodic`:
+#: weights summed every few steps.
 Exchange = Literal[
     "none", "devices", "all-reduce", "all-reduce-in-memory", "servers", "all-reduce-and-broadcast",
-    "gather-and-scatter", "periodic",
+    "all-reduce-and-gather", "gather-and-scatter", "periodic",
 ]
 
 _RING = "2·(N−1)/N·G sent and as much received"
@@ -31,12 +32,13 @@ class Traffic:
 
 
 def traffic_of(
-    exchange: Exchange, gradient_bytes: int, workers: int, *, every: int = 1, compressed: float = 1.0
+    exchange: Exchange, gradient_bytes: int, workers: int, *, groups: int = 1, every: int = 1, compressed: float = 1.0
 ) -> Traffic:
     """What a worker sends per step, and receives as much, with gradients of so many bytes.
 
-    `every` is after how many steps the workers of a `periodic` strategy synchronize, `compressed` the part of its bytes
-    that a gradient has when it is sent.
+    `groups` is how many groups of so many workers each have the whole model, where there is a mesh; `every` after how
+    many steps the workers of a `periodic` strategy synchronize; `compressed` the part of its bytes that a gradient has
+    when it is sent.
     """
     ring = round(2 * (workers - 1) / workers * gradient_bytes)
     match exchange:
@@ -54,12 +56,23 @@ def traffic_of(
         case "all-reduce-and-broadcast":
             both = round(3 * (workers - 1) / workers * gradient_bytes)
             return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, new weights broadcast")
-        case "gather-and-scatter":
+        case "all-reduce-and-gather":
             both = round(3 * (workers - 1) / workers * gradient_bytes)
+            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, weights gathered")
+        case "gather-and-scatter":
+            inside = 3 * (workers - 1) / workers * gradient_bytes
+            both = round(inside + between_groups(gradient_bytes / workers, groups))
+            between = "" if groups == 1 else f"; 2·(M−1)/M·G/N between M = {groups} groups of N = {workers}"
             return Traffic(both, both, "at most 3·(N−1)/N·G sent and as much received: weights gathered for each pass, "
-                           "gradients scattered")
+                           f"gradients scattered{between}")
         case "periodic":
             mean = round(ring / every)
             return Traffic(mean, mean, f"2·(N−1)/N·G/{every} sent and as much received: weights every {every} steps")
         case "servers":
             return Traffic(gradient_bytes, gradient_bytes, "G of weights received and G of gradients sent")
+
+
+def between_groups(part_bytes: float, groups: int) -> float:
+    """What a worker sends to those of the other groups of a mesh that have the same part of the gradients, by a
+    ring."""
+    return 2 * (groups - 1) / groups * part_bytes

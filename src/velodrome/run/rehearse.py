@@ -35,9 +35,9 @@ class RehearsalFailed(RunFailed):
 def alone(job: Job) -> Job:
     """The same model, data and batch in one process: what trains, without anything about distribution."""
     return resolve(job.model_copy(update={
-        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "workers": 1, "servers": 0,
-        "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto", "target": None,
-        "faults": [],
+        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "consistency": None, "workers": 1,
+        "servers": 0, "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto",
+        "target": None, "faults": [],
         **dict.fromkeys(strategy_fields()),
     }))
 

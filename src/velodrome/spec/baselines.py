@@ -12,7 +12,7 @@ from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve, strategy_fields
 
 #: Fields of a job that have no meaning for one process.
-_OF_SEVERAL = ("strategy", "workers", "servers", "batch_scope", "sharding", "keep_going", "faults")
+_OF_SEVERAL = ("strategy", "consistency", "workers", "servers", "batch_scope", "sharding", "keep_going", "faults")
 #: A race that varies one of these compares ways to distribute.
 _DISTRIBUTION = frozenset({"engine", "strategy", "workers", "servers"})
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.offers.base import Strategy
-from velodrome.offers.registry import engine_of
+from velodrome.offers.base import Engine, Strategy
+from velodrome.offers.models import recipe_of
+from velodrome.offers.registry import engine_of, engines
 from velodrome.spec.job import Job
-from velodrome.spec.optimization import Span, parse_milestones
+from velodrome.spec.optimization import WEIGHTS_FILES, Span, parse_milestones
 
 #: Fields of a recipe that are meant for its optimizer alone.
 _OF_OPTIMIZER = frozenset({
     "optimizer", "learning_rate", "weight_decay", "nesterov", "schedule", "decay", "decay_after", "clip_norm"
 })
+#: Fields that change the learning rate in the course of training.
+_OF_RATE = ("decay", "schedule", "warmup")
 
 
 def without_conflicts(recipe: Mapping[str, Any], job: Job, strategy: Strategy) -> dict[str, Any]:
@@ -28,7 +31,20 @@ def without_conflicts(recipe: Mapping[str, Any], job: Job, strategy: Strategy) -
         replaced |= {"decay", "decay_after"}
     if job.has_own_optimizer:
         replaced |= {"learning_rate"}
+    if strategy.keeps_rate:
+        replaced |= {*_OF_RATE, "decay_after"}
     return {name: value for name, value in recipe.items() if name not in replaced}
+
+
+def left_out(job: Job, strategy: Strategy) -> list[str]:
+    """What the strategy of a resolved job leaves out of its model's defaults, as sentences."""
+    dropped = [name for name in _OF_RATE if strategy.keeps_rate and name in recipe_of(job.model)]
+    return [f"--{name} {recipe_of(job.model)[name]}, by default of model {job.model!r}, is left out: "
+            f"{_keeps_rate(job, strategy)}" for name in dropped]
+
+
+def _keeps_rate(job: Job, strategy: Strategy) -> str:
+    return f"the servers of {job.engine}/{strategy.name} {strategy.consistency} keep the learning rate they began with"
 
 
 def check_optimization(job: Job, strategy: Strategy) -> None:
@@ -37,7 +53,9 @@ def check_optimization(job: Job, strategy: Strategy) -> None:
         raise BadRequest(f"--nesterov: it is a form of momentum, and --optimizer is {job.optimizer!r}; choose momentum")
     _check_own_optimizer(job, strategy)
     _check_schedule(job)
-    _check_files(job)
+    if strategy.keeps_rate:
+        _check_constant_rate(job, strategy)
+    _check_engine(job)
 
 
 def _check_own_optimizer(job: Job, strategy: Strategy) -> None:
@@ -79,13 +97,39 @@ def _check_schedule(job: Job) -> None:
         raise BadRequest(f"--milestones {job.milestones!r}: each must be larger than the one before")
 
 
-def _check_files(job: Job) -> None:
-    computes = engine_of(job).framework or job.engine
-    if job.weights and computes == "torch" and not job.weights.lower().endswith(".safetensors"):
+def _check_constant_rate(job: Job, strategy: Strategy) -> None:
+    for name in _OF_RATE:
+        value = getattr(job, name)
+        if value != Job.model_fields[name].default:
+            others = [one for one in strategy.consistencies if one not in strategy.constant_rate]
+            raise BadRequest(f"--{name} {value}: {_keeps_rate(job, strategy)}; leave it out, or choose --consistency "
+                             f"{' or '.join(others)}")
+
+
+def _check_engine(job: Job) -> None:
+    """Refuse a type of numbers, an optimizer or a file of weights that the engine does not have."""
+    engine = engine_of(job)
+    if job.dtype not in engine.dtypes:
+        raise BadRequest(f"--dtype {job.dtype}: {engine.title} computes in {' or '.join(engine.dtypes)}; choose one of "
+                         f"them, or {_others(lambda other: job.dtype in other.dtypes)}")
+    if not _has_optimizer(engine, job):
+        raise BadRequest(f"--optimizer {job.optimizer!r}: {engine.title} has {', '.join(engine.optimizers)}; choose "
+                         f"one of them, or {_others(lambda other: _has_optimizer(other, job))}")
+    if job.weights and not job.weights.lower().endswith(engine.weights_files):
+        ending = next(one for one in WEIGHTS_FILES if job.weights.lower().endswith(one))
         raise BadRequest(
-            f"--weights {job.weights!r} is a file of Keras, and --engine {job.engine} reads .safetensors; choose "
-            "--engine tensorflow, or save the weights with safetensors"
+            f"--weights {job.weights!r} is a file of Keras, and {engine.title} reads {', '.join(engine.weights_files)}"
+            f"; choose {_others(lambda other: ending in other.weights_files)}, or save the weights with safetensors"
         )
+
+
+def _has_optimizer(engine: Engine, job: Job) -> bool:
+    return engine.own_optimizers if job.has_own_optimizer else job.optimizer in engine.optimizers
+
+
+def _others(able: Callable[[Engine], bool]) -> str:
+    """The engines that can do something, as an option."""
+    return f"--engine {' or '.join(one.name for one in engines() if able(one))}"
 
 
 def scale_of_rate(job: Job, strategy: Strategy) -> float:

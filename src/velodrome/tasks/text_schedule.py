@@ -70,6 +70,13 @@ class EvaluationRows:
     targets: Words
     real: NDArray[np.float32]
 
+    def with_a_row(self) -> EvaluationRows:
+        """The same, or one row in which nothing is predicted if there is none: for a worker that must compute."""
+        if len(self.inputs):
+            return self
+        of_words = np.zeros((1, self.inputs.shape[1]), np.int32)
+        return EvaluationRows(of_words, of_words, np.zeros(of_words.shape, np.float32))
+
 
 def evaluation_rows(text: Words, rank: int = 0, workers: int = 1, rows: int = EVALUATION_ROWS) -> EvaluationRows:
     """The rows of a text that one worker evaluates: over all workers, each row once."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from velodrome.errors import BadRequest
 from velodrome.models.generators import Generators, of_process
+from velodrome.spec.job import Mesh
 from velodrome.tasks.counts import Counts
 
 State = dict[str, NDArray[np.generic]]
@@ -22,9 +23,10 @@ Part = Literal["validation", "test"]
 class Inspection:
     """What a model and a step take, in bytes and by layer: the fields of `events.models.InspectionEvent`."""
 
-    weight_bytes: int = 0
-    gradient_bytes: int = 0
-    optimizer_bytes: int = 0
+    weight_bytes: int
+    gradient_bytes: int
+    #: None where the engine cannot tell.
+    optimizer_bytes: int | None = None
     activation_bytes: int | None = None
     #: The fields of `events.models.Layer`.
     layers: list[dict[str, Any]] = field(default_factory=list)
@@ -82,14 +84,15 @@ class Learner(ABC):
         An asynchronous learner may return before they are done and count what has been done so far.
         """
 
-    def inspect(self, step: int) -> Inspection:
-        """Train one step and find out what it takes, layer by layer where the engine can tell. For one process."""
+    def inspect(self, step: int, weight_size: int) -> Inspection:
+        """Train one step and find out what it takes, layer by layer where the engine can tell. For one process;
+        `weight_size` is the bytes of one weight."""
         self.train(step, step + 1)
-        return Inspection()
+        return Inspection(self.parameters * weight_size, self.parameters * weight_size)
 
-    def divisions(self, workers: int, inspection: Inspection) -> list[dict[str, Any]]:
-        """What strategies that divide the model over so many workers would do with it: fields of
-        `events.models.Division`."""
+    def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
+        """What strategies that divide the model over so many workers, or those of this mesh, would do with it: fields
+        of `events.models.Division`."""
         return []
 
     def agree(self, number: int) -> int:

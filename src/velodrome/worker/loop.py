@@ -15,6 +15,7 @@ from typing import Any
 from velodrome.errors import RunFailed
 from velodrome.files import write_text
 from velodrome.models.generators import preserved, read_states, restore_states
+from velodrome.spec.check_optimization import left_out
 from velodrome.spec.job import Target
 from velodrome.tasks import answers
 from velodrome.tasks.base import Steps
@@ -30,9 +31,11 @@ CHUNK_SECONDS = 0.25
 
 
 def schedules(context: Context) -> Callable[[int], Steps]:
-    """The schedule of an epoch, counted from 1; the chief reports its warnings."""
-    for message in context.task.schedule_warnings(context.job, context.data) if context.is_chief else ():
-        context.events.emit("warning", message=message)
+    """The schedule of an epoch, counted from 1; the chief reports its warnings, and what its strategy leaves out."""
+    if context.is_chief:
+        found = context.task.schedule_warnings(context.job, context.data)
+        for message in (*found, *left_out(context.job, context.strategy)):
+            context.events.emit("warning", message=message)
     return partial(context.task.schedule, context.job, context.data)
 
 

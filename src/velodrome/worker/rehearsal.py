@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from velodrome.models.generators import preserved
-from velodrome.spec.job import Job
+from velodrome.spec.job import Job, Mesh
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.variables import CHECK, EXPORT
@@ -32,15 +32,17 @@ def prepare(context: Context, instead: str) -> None:
     """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
     export."""
     if instead.startswith(CHECK):
-        context.instead = partial(check, workers=int(instead.removeprefix(CHECK)))
+        workers, _, mesh = instead.removeprefix(CHECK).partition(":")
+        context.instead = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
     elif instead.startswith(EXPORT):
         context.export_to = Path(instead.removeprefix(EXPORT))
     else:
         context.saved_model, context.instead = Path(instead), evaluate_saved
 
 
-def check(context: Context, learner: Learner, workers: int) -> None:
-    """Train two steps, report what they take, also with so many workers, and evaluate the test set if it is small."""
+def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
+    """Train two steps, report what they take, also with so many workers, or those of a mesh, and evaluate the test set
+    if it is small."""
     job, events, data = context.job, context.events, context.data
     with preserved(learner.generators()):
         for message in learner.check_saving(context.folder):
@@ -57,11 +59,11 @@ def check(context: Context, learner: Learner, workers: int) -> None:
             counts += learner.train(1, 2)
         seconds = time.perf_counter() - began
         refuse_nan(counts, 1)
-        found = learner.inspect(steps - 1)
+        found = learner.inspect(steps - 1, np.dtype(job.weights_dtype).itemsize)
     in_memory, mapped = data_bytes(data)
     batch = max(1, schedule.examples(0, steps) // steps)
     events.emit("inspection", **asdict(found), batch=batch, seconds=seconds, data_bytes=in_memory, mapped_bytes=mapped,
-                divisions=learner.divisions(workers, found))
+                divisions=learner.divisions(workers, mesh, found))
     learner.average_statistics()
     expected = seconds / batch * len(data.test)
     test = _evaluated(context, learner) if expected <= EVALUATION_SECONDS else Counts()

@@ -121,6 +121,16 @@ def test_asynchronous_workers_learn_and_every_example_is_counted_once(train: Tra
 
 
 @pytest.mark.slow
+def test_asynchronous_workers_train_a_model_whose_recipe_has_a_decay_without_it(train: Train, tmp_path: Path) -> None:
+    write_words(tmp_path)
+    result = train("--dataset", "text:words.txt", "--model", "lstm-small", "--batch-size", 4, "--epochs", 6, "--engine",
+                   "mxnet", "--strategy", "kvstore", "--consistency", "asp", "--workers", 2)
+    assert [entry["learning_rate"] for entry in result["history"]] == [1.0] * 6
+    assert any(warning.startswith("--decay 0.5, by default of model 'lstm-small', is left out")
+               for warning in result["warnings"])
+
+
+@pytest.mark.slow
 def test_what_asynchronous_workers_evaluate_is_the_model_that_is_saved(train: Train) -> None:
     job = ("--dataset", "digits", "--model", "dense-128", "--optimizer", "sgd", "--learning-rate", "0.1")
     ours = train(*job, "--engine", "mxnet", "--strategy", "kvstore", "--consistency", "asp", "--workers", 3, "--epochs",

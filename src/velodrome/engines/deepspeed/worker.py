@@ -20,7 +20,6 @@ from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
 from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
 from velodrome.engines.torch.together import TogetherLearner
-from velodrome.errors import BadRequest
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.activity import computing
@@ -56,9 +55,6 @@ class ZeroLearner(TogetherLearner):
 
     def _make_optimizer(self) -> Optimizer:
         job = self._context.job
-        if job.dtype == "float64":
-            raise BadRequest("--dtype float64: engine deepspeed steps float32 weights only; choose float32, or another "
-                             "engine")
         self._refuse_few_examples()
         self.loss_factor = float(self._transport.size)  # DeepSpeed averages over the processes
         model, (kind, settings) = self._network.forward, torch_optimizer(job)

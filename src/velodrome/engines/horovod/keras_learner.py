@@ -23,7 +23,6 @@ from velodrome.errors import BadRequest
 from velodrome.models import keras_zoo
 from velodrome.models.given_arrays import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
-from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.tasks.counts import Counts
@@ -35,7 +34,6 @@ from velodrome.worker.learner import Part, State
 from velodrome.worker.transport_learner import TransportLearner
 
 WEIGHTS = "model.safetensors"
-MODELS = ("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small")
 EVALUATION_BATCH = 512
 
 
@@ -45,7 +43,9 @@ class KerasLearner(TransportLearner):
     def __init__(self, context: Context, transport: Transport) -> None:
         super().__init__(context, transport)
         job, data = context.job, context.data
-        _refuse(job, data)
+        if not isinstance(data, Splits):
+            raise BadRequest(f"--dataset {job.dataset!r}: engine horovod with --framework tensorflow trains on images "
+                             "of bytes; choose --framework torch")
         self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)
         self.pixels = self._transform.form
         tf.keras.backend.set_floatx(job.weights_dtype)
@@ -201,20 +201,6 @@ class HorovodKerasLearner(KerasLearner):
         self._steps += 1
         self._session.count_steps(self._steps)
         return made
-
-
-def _refuse(job: Job, data: Any) -> None:
-    engine = "engine horovod with --framework tensorflow"
-    if not isinstance(data, Splits):
-        raise BadRequest(f"--dataset {job.dataset!r}: {engine} trains on images of bytes; choose --framework torch")
-    if is_own(job.model) or job.model not in MODELS:
-        raise BadRequest(f"--model {job.model!r}: {engine} has {', '.join(MODELS)}; choose one of them, or --framework "
-                         "torch")
-    if job.dtype == "bfloat16":
-        raise BadRequest(f"--dtype bfloat16: {engine} computes in float32 or float64; choose one of them")
-    if job.has_own_optimizer:
-        raise BadRequest(f"--optimizer {job.optimizer!r}: {engine} has sgd, momentum, adam and adamw; choose one of "
-                         "them, or --framework torch")
 
 
 def _optimizer_of(job: Job) -> Any:

@@ -16,10 +16,9 @@ from velodrome.data.gather import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
-from velodrome.engines.jax.learner import JaxLearner, Made, refuse
+from velodrome.engines.jax.learner import JaxLearner, Made
 from velodrome.errors import BadRequest
 from velodrome.models import jax_zoo
-from velodrome.offers.models import is_own
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
@@ -55,7 +54,6 @@ class ImageLearner(JaxLearner):
         if not isinstance(data, Splits):
             raise BadRequest(f"--dataset {job.dataset!r}: engine jax trains on images of bytes and on text; choose "
                              "engine torch or tensorflow for it")
-        refuse(context, own_model=is_own(job.model))
         self._data, self._transform = data, transform_of(job.pixels, data)
         self.pixels = self._transform.form
         super().__init__(context, transport, mesh)

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 from velodrome import files
 from velodrome.engines.jax.division import AXIS, Arrays, Division, Values, in_all, in_each, local, over
 from velodrome.engines.jax.optimizer import make_optimizer
-from velodrome.errors import BadRequest, PeerLost, headline
+from velodrome.errors import PeerLost, headline
 from velodrome.models.given_arrays import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
@@ -313,17 +313,6 @@ def _is_dict(one: Any) -> bool:
 def _leaves(optimizer: Any) -> list[Any]:
     """The parts of an optimizer's state: numbers, and values for each weight by name."""
     return jax.tree.leaves(optimizer, is_leaf=_is_dict)
-
-
-def refuse(context: Context, *, own_model: bool) -> None:
-    """Refuse what no learner of this engine can do."""
-    job = context.job
-    if own_model:
-        raise BadRequest(f"--model {job.model!r}: engine jax trains models of the zoo; choose one of them, or engine "
-                         "torch or tensorflow for your own")
-    if job.dtype == "bfloat16":
-        raise BadRequest("--dtype bfloat16: engine jax computes in float32 or float64; choose one of them, or engine "
-                         "torch or tensorflow")
 
 
 def _readme(about: dict[str, Any], folder: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import optax
 
-from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
 from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 
@@ -15,8 +14,5 @@ def make_optimizer(job: Job) -> optax.GradientTransformation:
     if job.optimizer == "adamw":
         return optax.chain(adam, optax.add_decayed_weights(job.decay_of_weights))
     kinds = {"sgd": optax.identity(), "momentum": optax.trace(MOMENTUM, nesterov=job.nesterov), "adam": adam}
-    if job.optimizer not in kinds:
-        raise BadRequest(f"--optimizer {job.optimizer!r}: engine jax has sgd, momentum, adam and adamw; choose one of "
-                         "them, or another engine")
     chosen = kinds[job.optimizer]
     return optax.chain(optax.add_decayed_weights(job.decay_of_weights), chosen) if job.decay_of_weights else chosen

@@ -15,10 +15,9 @@ from jax.sharding import Mesh
 from velodrome import files
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.images import cross_entropy
-from velodrome.engines.jax.learner import JaxLearner, Made, refuse
+from velodrome.engines.jax.learner import JaxLearner, Made
 from velodrome.models import jax_zoo
 from velodrome.models.recipe import VOCABULARY
-from velodrome.offers.models import is_own
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.text_schedule import EVALUATION_ROWS, TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
@@ -37,7 +36,6 @@ class TextLearner(JaxLearner):
     """Trains on the rows of a text that are this process's."""
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
-        refuse(context, own_model=is_own(context.job.model))
         self._text, self._unroll = context.data, context.job.unroll
         super().__init__(context, transport, mesh)
         self._evaluate_columns = jax.jit(self._look)

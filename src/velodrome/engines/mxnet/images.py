@@ -17,7 +17,6 @@ from velodrome.data.splits import Splits
 from velodrome.engines.mxnet.learner import MxnetLearner, restore
 from velodrome.errors import BadRequest
 from velodrome.models import mxnet_zoo
-from velodrome.offers.models import is_own
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
@@ -50,9 +49,6 @@ class ImageLearner(MxnetLearner):
         if not isinstance(data, Splits):
             raise BadRequest(f"--dataset {job.dataset!r}: engine mxnet trains on images of bytes and on text; choose "
                              "another engine for it")
-        if is_own(job.model):
-            raise BadRequest(f"--model {job.model!r}: engine mxnet trains models of the zoo; choose one of them, or "
-                             "another engine")
         self._data, self._transform = data, transform_of(job.pixels, data)
         self.pixels, self._dtype = self._transform.form, job.weights_dtype
         self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.float32)

@@ -19,7 +19,6 @@ from safetensors.numpy import load_file, save_file
 from velodrome import files
 from velodrome.engines.mxnet.optimizer import make_optimizer
 from velodrome.engines.mxnet.weights import load_given
-from velodrome.errors import BadRequest
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
@@ -44,8 +43,6 @@ class MxnetLearner(TransportLearner):
         self._alone, self._filled = store is None, False
         self._synchronous = context.strategy.synchronous
         job = context.job
-        if job.dtype == "bfloat16":
-            raise BadRequest("--dtype bfloat16: engine mxnet computes in float32 or float64; choose one of them")
         self._network = self._build() if context.saved_model is None else self._load(context.saved_model)
         self._named: dict[str, Any] = self._network.parameters_by_name()
         if job.weights:
@@ -114,16 +111,11 @@ class MxnetLearner(TransportLearner):
     # -- training
 
     def set_rate(self, rate: float) -> None:
-        if not self._synchronous and self._rate not in (None, rate):
-            raise BadRequest("--consistency asp: MXNet's servers keep the learning rate they began with; choose a "
-                             "constant one (--schedule constant, no --decay), or --consistency bsp")
         self._rate = rate
         self._optimizer.set_learning_rate(rate)
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._next_rates = rates if (rates != rates[0]).any() else None
-        if self._next_rates is not None and not self._synchronous:
-            self.set_rate(float(rates[-1]))
         self.set_rate(float(rates[0]))
 
     def train(self, first: int, last: int) -> Counts:

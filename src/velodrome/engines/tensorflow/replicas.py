@@ -233,7 +233,7 @@ class Replicas(Learner):
         with self._waiting():
             return self._take_counts()
 
-    def inspect(self, step: int) -> Inspection:
+    def inspect(self, step: int, weight_size: int) -> Inspection:
         self.train(step, step + 1)
         layers, activations = self._network.layer_rows()
         weights = self.parameters * self._network.dtype.size

@@ -14,17 +14,23 @@ from velodrome.engines.torch.passages import refuse_what_cannot_pass
 from velodrome.engines.torch.stages import chain_of, cuts_of, given_stages, given_starts, groups_of, owners_of
 from velodrome.engines.torch.tensor import checked_plan, plan_of
 from velodrome.errors import VelodromeError
-from velodrome.spec.job import Job
+from velodrome.offers.traffic import between_groups
+from velodrome.spec.job import Job, Mesh
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def divisions(job: Job, data: Any, network: Network, workers: int, layers: Rows) -> list[dict[str, Any]]:
+def divisions(
+    job: Job, data: Any, network: Network, workers: int, mesh: Mesh | None, layers: Rows
+) -> list[dict[str, Any]]:
     """The fields of `events.models.Division`, by the layers of a step as `inspection` found them."""
     found = []
     for strategy, divide in (("pipeline", _pipeline), ("tensor", _tensor)):
+        groups = mesh.groups if mesh is not None and mesh.strategy == strategy else 1
         try:
-            sent, formula = divide(job, data, network, workers, layers)
+            sent, formula = divide(job, data, network, workers // groups, layers)
+            if groups > 1:
+                sent, formula = _in_groups(job, network, workers // groups, groups, sent, formula)
             found.append({"strategy": strategy, "workers": workers, "bytes": sent, "formula": formula})
         except VelodromeError as error:
             found.append({"strategy": strategy, "workers": workers, "refused": str(error)})
@@ -57,6 +63,20 @@ def _within(name: str, layers: Rows) -> list[Mapping[str, Any]]:
 
 def _size(row: Mapping[str, Any], job: Job) -> int:
     return math.prod(row.get("shape") or [0]) * dtype_of(job).itemsize
+
+
+def _in_groups(
+    job: Job, network: Network, members: int, groups: int, sent: int, formula: str
+) -> tuple[int, str]:
+    """The same for one of several groups of `tensor`, which divide the batch and sum their gradients."""
+    plan = plan_of(network.model, members)
+    part = 0.0
+    for name, parameter in network.model.named_parameters():
+        layer, _, kind = name.rpartition(".")
+        divided = layer in plan and not (plan[layer] == "row" and kind == "bias")
+        part += parameter.nbytes / (members if divided else 1) if parameter.requires_grad else 0
+    return (round(sent / groups + between_groups(part, groups)),
+            f"{formula}; gradients of a worker's part, summed over {groups} groups")
 
 
 def _tensor(job: Job, data: Any, network: Network, workers: int, layers: Rows) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_o
 from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.models.generators import Generators
 from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
+from velodrome.spec.job import Mesh
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
@@ -145,13 +146,13 @@ class TorchLearner(Learner):
         self._will_add(True)
         return self._task.train(first * self._accumulate, last * self._accumulate, self)
 
-    def inspect(self, step: int) -> Inspection:
+    def inspect(self, step: int, weight_size: int) -> Inspection:
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
-    def divisions(self, workers: int, inspection: Inspection) -> list[dict[str, Any]]:
+    def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
         from velodrome.engines.torch.division import divisions  # imports the learners of these strategies
 
-        return divisions(self._context.job, self._context.data, self._network, workers, inspection.layers)
+        return divisions(self._context.job, self._context.data, self._network, workers, mesh, inspection.layers)
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         """Make one step by the loss of this process's examples (None if it has none), their sum or one value each, in a

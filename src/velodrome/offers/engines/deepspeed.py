@@ -40,4 +40,6 @@ ENGINE = Engine(
     packages=("deepspeed", "torch"),
     tasks_of="torch",
     without=("ema",),
+    dtypes=("float32", "bfloat16"),  # it steps float32 weights only
+    own_optimizers=False,
 )

@@ -98,6 +98,9 @@ def _tensorflow() -> Engine:
             ),),
         ),
         without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform"),
+        dtypes=("float32", "float64"),
+        own_optimizers=False,
+        takes=("images",),
         exported_by="tensorflow",
         forks=False,
     )

@@ -27,8 +27,9 @@ ENGINE = Engine(
         ),
         Strategy(
             "fsdp", "the same with weights and the optimizer's state divided over the processes; weights are gathered "
-            "for each step",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="gather-and-scatter",
+            "for each step, and gradients summed whole",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce-and-gather",
+            shards=("weights", "optimizer state"),
             implementation=Implementation(own=(_BATCHES, _LOOP, _COUNTS, _PARTS), framework=(*_FRAMEWORK, _MESH)),
         ),
     ),
@@ -44,6 +45,9 @@ ENGINE = Engine(
         pythons=("3.11", "3.12", "3.13"),
     ),
     without=("accumulate", "transform", "keep_going"),
+    dtypes=("float32", "float64"),
+    own_optimizers=False,
+    takes=("images", "text"),
     exported_by="torch",
     forks=False,
 )

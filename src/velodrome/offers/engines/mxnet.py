@@ -39,7 +39,7 @@ ENGINE = Engine(
             "kvstore", "MXNet's parameter server: dist_sync, in which servers sum the gradients of every step (bsp), "
             "or dist_async, in which they apply each gradient as it comes (asp)",
             synchronous=True, consistency="bsp", consistencies=("bsp", "asp"), roles=("scheduler", "server", "worker"),
-            listens=("scheduler", "worker"), shards=("what the servers hold",),
+            listens=("scheduler", "worker"), shards=("what the servers hold",), constant_rate=("asp",),
             implementation=Implementation(
                 own=(_BATCHES, "counts summed over TCP"), framework=(*_FRAMEWORK, "KVStore over ps-lite"),
             ),
@@ -57,6 +57,10 @@ ENGINE = Engine(
         requirements="mxnet.txt", modules=("mxnet",), download_mb=60, disk_mb=340, minutes=0.5, pythons=("3.11",),
     ),
     without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform", "keep_going"),
+    dtypes=("float32", "float64"),
+    optimizers=("sgd", "momentum", "adam"),
+    own_optimizers=False,
+    takes=("images", "text"),
     exported_by="torch",
     forks=False,
 )

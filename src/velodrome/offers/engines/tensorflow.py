@@ -110,5 +110,6 @@ ENGINE = Engine(
     memory_bytes=540 * 2**20,
     needs=(Need("tensorflow", 'pip install "velodrome[tensorflow]"'),),
     environment=_environment,
+    weights_files=(".safetensors", ".keras", ".weights.h5"),
     packages=("tensorflow", "tensorflow-cpu", "keras"),
 )

@@ -66,6 +66,8 @@ class LanguageModelTask(TorchTask):
 
     def evaluate(self, part: Part) -> EvaluationCounts:
         read = evaluation_rows(getattr(self._context.data, part), self._replica.rank, self._replica.size)
+        if self._replica.together:
+            read = read.with_a_row()
         model, unroll = self._network.forward, self._context.job.unroll
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._replica.device)
         model.eval()

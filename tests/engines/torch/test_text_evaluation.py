@@ -1,0 +1,46 @@
+"""Processes whose forward passes wait for one another make as many in an evaluation, also those without rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from velodrome.engines.torch.tasks.base import Replica  # noqa: E402
+from velodrome.engines.torch.tasks.language_model import LanguageModelTask  # noqa: E402
+from velodrome.models.torch_zoo import LanguageModel  # noqa: E402
+from velodrome.tasks.text_schedule import EVALUATION_ROWS  # noqa: E402
+
+TEXT = np.random.default_rng(1).integers(0, 7, 500).astype(np.int32)
+
+
+def evaluated(rank: int, size: int, *, together: bool) -> tuple[Any, int]:
+    """The counts of one process, and how often it called the model."""
+    torch.manual_seed(1)
+    model = LanguageModel(7, 4, 1, 0.1)
+    calls: list[Any] = []
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    context = SimpleNamespace(data=SimpleNamespace(test=TEXT), job=SimpleNamespace(unroll=5),
+                              status=SimpleNamespace(seen=0))
+    network = SimpleNamespace(model=model, forward=model)
+    task = LanguageModelTask(context, network, Replica(rank, size, torch.device("cpu"), together))  # type: ignore[arg-type]
+    return task.evaluate("test").counts, len(calls)
+
+
+def test_every_process_makes_as_many_passes_where_they_wait_for_one_another() -> None:
+    size = EVALUATION_ROWS + 2
+    alone, passes = evaluated(0, 1, together=False)
+    found = [evaluated(rank, size, together=True) for rank in range(size)]
+    assert {calls for _, calls in found} == {passes}
+    assert [counts.total for counts, _ in found[EVALUATION_ROWS:]] == [0, 0]
+    assert sum(counts.total for counts, _ in found) == alone.total == len(TEXT) - 1
+    assert sum(counts.loss_sum for counts, _ in found) == pytest.approx(alone.loss_sum)
+
+
+def test_a_process_without_rows_computes_nothing_where_none_waits_for_it() -> None:
+    counts, calls = evaluated(EVALUATION_ROWS, EVALUATION_ROWS + 1, together=False)
+    assert (counts.total, counts.loss_sum, calls) == (0, 0.0, 0)
