@@ -28,6 +28,7 @@ from velodrome.variables import WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.main import report
+from velodrome.worker.processor import avoid_missing_tiles
 
 #: In place of a file of data: the job's own data set is loaded, as in a real run.
 CATALOGUE = "-"
@@ -139,6 +140,7 @@ def reap(pids: list[int], seconds: float) -> list[int]:
 
 
 def warm(module: str) -> None:
+    avoid_missing_tiles()
     import_module(module)
     if "torch" in sys.modules:
         import_module("torch._dynamo")  # DistributedDataParallel loads it, and it takes as long as PyTorch itself

@@ -33,6 +33,7 @@ from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.hello import describe_process
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
+from velodrome.worker.processor import avoid_missing_tiles
 from velodrome.worker.sampler import Sampler, sampling_interval
 
 #: How much longer than its supervisor a worker waits for its peers.
@@ -90,6 +91,7 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
     cpu_time = CpuTime()
     threads = claim_cores(slot, slots, job.threads)
     limit_threads(threads)
+    avoid_missing_tiles()
     context = Context(
         job=job, world=World.from_json(os.environ[WORLD], options.role, options.rank), folder=options.folder,
         events=events, threads=threads, resume=options.resume,
