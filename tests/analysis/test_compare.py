@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import EXAMPLES, beside, repeated, result
-from velodrome.analysis.compare import Row, best_of, bests_of, compare
+from velodrome.analysis.compare import Row, best_of, bests_of, compare, tasks_of
 from velodrome.analysis.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.analysis.measures import (
     instance_hours,
@@ -24,6 +24,7 @@ from velodrome.analysis.measures import (
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
+from velodrome.reporting.curves import rest_of
 from velodrome.reporting.figures import MOST_WORDS, bar_words, cut, race_figure
 from velodrome.spec.job import Target
 
@@ -234,6 +235,20 @@ def test_rows_and_bars_that_differ_in_any_field_have_words_of_their_own(field: s
     assert len(rows) == 2
     assert len({line.split("0.95")[0].strip() for line in shown(rows).splitlines() if "torch/ddp" in line}) == 2
     assert len(set(bar_words(rows).values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("places", "short"),
+    [(("shards:hdfs://10.79.0.2:9000/data/mnist", "shards:hdfs://10.79.0.2:9000/data/kmnist"), {"mnist", "kmnist"}),
+     (("shards:hdfs://name/data/mnist", "shards:s3://bucket/data/mnist"), {"name/data/mnist", "bucket/data/mnist"}),
+     (("folder:/home/me/fruits/", "digits"), {"fruits", "digits"})],
+)
+def test_pictures_name_data_at_an_address_by_what_differs(places: tuple[str, str], short: set[str]) -> None:
+    rows = compare([result(workers=2, dataset=place) for place in places])
+    assert set(tasks_of(rows)) == short
+    assert set(bar_words(rows).values()) == {f"2 workers, dataset {name}" for name in short}
+    assert set(rest_of(rows).values()) == {f"dataset {name}" for name in short}
+    assert all(place in " ".join(row.name for row in rows) for place in places)
 
 
 def test_what_follows_from_the_strategy_is_not_said_again() -> None:

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import debian
 
-TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
+TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv")
+#: What is started so ends with the process that starts it, even if that is killed.
+_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 _CONTROLLER = "10.78.0.1"
 _START_SECONDS = 60.0
 _CONF = """
@@ -98,7 +100,7 @@ class Slurm:
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=(self.folder / "output.log").open("ab"),
+            [*_WITH_US, *words], stdin=subprocess.DEVNULL, stdout=(self.folder / "output.log").open("ab"),
             stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **self.environment},
         )
         self._started.append(process)
@@ -138,8 +140,8 @@ class Slurm:
         subprocess.run(["chown", "-R", "munge:munge", str(place)], check=True)
         place.chmod(0o755)
         self._start(
-            "runuser", "-u", "munge", "--", "munged", "--foreground", "--force", f"--key-file={place}/key",
-            f"--socket={place}/socket", f"--pid-file={place}/pid", f"--log-file={place}/log",
+            "--reuid=munge", "--regid=munge", "--clear-groups", "munged", "--foreground", "--force",
+            f"--key-file={place}/key", f"--socket={place}/socket", f"--pid-file={place}/pid", f"--log-file={place}/log",
             f"--seed-file={place}/seed",
         )
         deadline = time.monotonic() + 20
@@ -157,12 +159,13 @@ class Slurm:
         # The namespace outlives its daemon, which may be killed and started again.
         down = self._down(name)
         script = (
-            f"hostname {name}; echo ready; read line; while true; do slurmd -D -f {self.folder}/slurm.conf -N {name}; "
+            f"hostname {name}; echo ready; read line; while true; "
+            f"do {' '.join(_WITH_US)} slurmd -D -f {self.folder}/slurm.conf -N {name}; "
             f"sleep 0.2; while [ -e {down} ]; do sleep 0.2; done; done"
         )
         process = subprocess.Popen(
-            ["unshare", "--net", "--uts", "bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=(self.folder / "output.log").open("ab"), start_new_session=True,
+            [*_WITH_US, "unshare", "--net", "--uts", "bash", "-c", script], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=(self.folder / "output.log").open("ab"), start_new_session=True,
             env={**os.environ, **self.environment},
         )
         self._started.append(process)

@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from velodrome.analysis.configuration import TASK, Baselines, Configuration, names_of, text_of, varied
+from velodrome.analysis.configuration import (
+    TASK,
+    Baselines,
+    Configuration,
+    names_of,
+    short_data,
+    text_of,
+    varied,
+)
 from velodrome.analysis.measures import (
     BY_NAME,
     THROUGHPUT,
@@ -256,9 +264,11 @@ def _by_task(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by data set and model: only configurations of the same task are compared."""
     differing = [name for name in varied(row.configuration for row in rows) if name in TASK]
+    data = short_data(row.configuration for row in rows)
     found: dict[str, list[Row]] = {}
     for row in rows:
-        name = ", ".join(text_of(row.configuration.fields.get(field)) for field in differing)
+        texts = {field: text_of(row.configuration.fields.get(field)) for field in differing}
+        name = ", ".join(data[text] if field == "dataset" else text for field, text in texts.items())
         found.setdefault(name, []).append(row)
     return found or {"": []}
 

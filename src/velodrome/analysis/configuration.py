@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from velodrome.analysis.implementation import implementation_kind
@@ -133,9 +134,25 @@ def _by_strategy(configurations: Iterable[Configuration]) -> dict[str, list[Conf
     return found
 
 
-def words_of(configuration: Configuration, names: Iterable[str]) -> list[str]:
-    """Fields of a configuration in words: `batch 64`, `rate 0.1`."""
-    return [f"{_SHORT.get(name, name.replace('_', ' '))} {text_of(configuration.fields.get(name))}" for name in names]
+def words_of(
+    configuration: Configuration, names: Iterable[str], data: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Fields of a configuration in words: `batch 64`, `rate 0.1`. `data` has short names of data sets."""
+    texts = {name: text_of(configuration.fields.get(name)) for name in names}
+    if "dataset" in texts:
+        texts["dataset"] = data.get(texts["dataset"], texts["dataset"])
+    return [f"{_SHORT.get(name, name.replace('_', ' '))} {text}" for name, text in texts.items()]
+
+
+def short_data(configurations: Iterable[Configuration]) -> dict[str, str]:
+    """Data sets at an address by its last parts, as few as keep them different: `mnist` for `shards:hdfs://host/mnist`."""
+    parts = {name: name.split("/") for name in (text_of(each.fields.get("dataset")) for each in configurations)}
+    longest = max(map(len, parts.values()), default=1)
+    for count in range(1, longest):
+        short = {name: "/".join(part for part in words[-count:] if part) for name, words in parts.items()}
+        if all(short.values()) and len(set(short.values())) == len(short):
+            return short
+    return {name: name for name in parts}
 
 
 def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:

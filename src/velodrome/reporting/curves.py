@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, varied, words_of
+from velodrome.analysis.configuration import distinguishing_fields, short_data, varied, words_of
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.reporting.figures import (
@@ -40,9 +40,10 @@ def rest_of(rows: Sequence[Row]) -> dict[str, str]:
     configurations = [row.configuration for row in rows]
     batch = ["batch_size"] if "batch_size" in varied(configurations) else []
     differing = [*batch, *distinguishing_fields(configurations)]
+    data = short_data(configurations)
     found = {}
     for row in rows:
-        parts = words_of(row.configuration, differing)
+        parts = words_of(row.configuration, differing, data)
         if row.servers > 1:
             parts.append(f"{row.servers} servers")
         found[row.name] = ", ".join(parts)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, varied, words_of
+from velodrome.analysis.configuration import distinguishing_fields, short_data, varied, words_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,11 +202,12 @@ def bar_words(rows: Sequence[Row]) -> dict[str, str]:
     configurations = [row.configuration for row in rows]
     batch = ["batch_size"] if "batch_size" in varied(configurations) else []
     fields = [*batch, *distinguishing_fields(configurations)]
+    data = short_data(configurations)
     found = {}
     for row in rows:
         servers = [_counted(row.servers, "server")] if row.servers else []
         found[row.name] = ", ".join(
-            [_counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields)]
+            [_counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields, data)]
         )
     return found
 
