@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 from velodrome.analysis.compare import Row, tasks_of
 from velodrome.printable import shown
-from velodrome.reporting.figures import INK, Picture, drawing, new_figure
+from velodrome.reporting.figures import INK, Picture, bar_words, drawing, new_figure
 
 #: With more classes cells are too small to see, and with more than the second number counts are too small to read.
 MOST_CLASSES, MOST_WRITTEN = 40, 20
 MOST_TASKS = 3
+#: Of a title, beside the names of the classes.
+_LETTERS_PER_INCH = 10
 
 
 def confusion(rows: Sequence[Row]) -> Picture | None:
@@ -23,10 +26,14 @@ def confusion(rows: Sequence[Row]) -> Picture | None:
         return None
     side = max(3.6, 1.6 + 0.32 * max(len(table) for _, _, table in shown))
     with drawing():
-        figure, axes = new_figure(min(11.0, side * len(shown) + 0.8), side, 1, len(shown))
+        width = min(11.0, side * len(shown) + 0.8)
+        figure, axes = new_figure(width, side + 0.5, 1, len(shown))
+        words = bar_words(rows)
         for panel, (task, row, table) in zip(axes[0], shown, strict=True):
             _draw(panel, table, _names(row.representative, len(table)))
-            panel.set_title(f"{task + ': ' if task else ''}{row.name}", fontsize=9)
+            lines = [line for line in (task, row.label, words[row.name]) if line]
+            letters = int(_LETTERS_PER_INCH * width / len(shown))
+            panel.set_title("\n".join(fill(line, letters) for line in lines), fontsize=8)
     caption = ("Test examples by true class (row) and predicted class (column); the darker, the larger the share of "
                "the true class. One run of the most accurate configuration"
                f"{' of each task' if len(shown) > 1 else ''}.")

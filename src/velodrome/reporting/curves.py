@@ -20,6 +20,7 @@ from velodrome.reporting.figures import (
     Picture,
     colours_of,
     drawing,
+    legend_below,
     new_figure,
     styles_of,
     whole_numbers,
@@ -157,7 +158,7 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
         for place in range(len(panels), lines * columns):
             axes[place // columns][place % columns].set_visible(False)
         handles = _keys(colour, marker, style)
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(handles)))
+        legend_below(figure, handles)
     caption = f"{name.capitalize()} at the end of each epoch: median of the runs; the band is their range."
     if len(panels) < len(labels) or left_out:
         caption += f" The {len(panels)} fastest of {len(labels)} strategies are drawn, each with its fastest lines."
@@ -252,7 +253,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_xlabel("workers")
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
         handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
-        figure.legend(handles=handles, loc="outside lower center", ncols=4)
+        legend_below(figure, handles)
     caption = ("Throughput: median with the range of the runs. Speedup and scaling: ratio with its 95 % interval, cut "
                "at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
     return Picture("workers", "Throughput and speedup over workers", caption, figure)

@@ -36,6 +36,8 @@ MOST_LINES = 24
 MOST_TASKS_OF_RACE = 4
 #: Characters of what stands beside a bar or in the legend.
 MOST_WORDS = 56
+#: Room in a legend for the drawn line of an entry with its margins, for one letter, and for a line of words, in inches.
+_KEY_INCHES, _LETTER_INCHES, _LINE_INCHES = 0.7, 0.085, 0.18
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,18 @@ class Looks:
         }
 
 
+def legend_below(figure: Figure, handles: Sequence[Any], **options: Any) -> None:
+    """A legend below the panels, in as many columns as its longest words leave room for; the figure grows with it."""
+    width = figure.get_figwidth()
+    for handle in handles:
+        handle.set_label(cut(handle.get_label(), int((width - _KEY_INCHES) / _LETTER_INCHES)))
+    longest = max(len(handle.get_label()) for handle in handles)
+    columns = max(1, int(width / (_KEY_INCHES + _LETTER_INCHES * longest)))
+    lines = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + _LINE_INCHES * max(0, lines - 2))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)), **options)
+
+
 def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
     """Ticks at the values that occur, as long as they fit."""
     ticks = sorted(set(values))
@@ -190,8 +204,7 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
         if len(shown) == 1 and len(keys) <= 6:
             panel.legend(handles=keys, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
         else:
-            figure.legend(handles=keys, title="colours as on the left", title_fontsize=8, ncols=min(6, len(keys)),
-                          loc="outside lower center")
+            legend_below(figure, keys, title="colours as on the left", title_fontsize=8)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
     return path
@@ -255,9 +268,9 @@ def _keys_of(looks: Looks) -> list[Any]:
     return keys[:MOST_LINES]
 
 
-def cut(words: str) -> str:
+def cut(words: str, most: int = MOST_WORDS) -> str:
     """Words that fit beside a bar: a race that varies many fields has more of them than a figure has room for."""
-    return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 1].rstrip(' ,')}…"
+    return words if len(words) <= most else f"{words[: most - 1].rstrip(' ,')}…"
 
 
 def _counted(count: int, what: str) -> str:
