@@ -65,6 +65,15 @@ def test_with_data_sharding_shards_train_as_the_data_set_itself(velodrome, runs,
     assert sharded["test"]["answers"] == plain["test"]["answers"]
 
 
+@pytest.mark.slow
+def test_the_groups_of_a_mesh_read_the_files_of_as_many_workers(velodrome, runs, shards):
+    alone = train(velodrome, runs, shards, "torch", "ddp", "file").json()
+    done = train(velodrome, runs, shards, "torch", "tensor", "file", "--workers", 4, "--mesh", "data=2,tensor=2")
+    assert done.code == 0, done.text
+    assert done.json()["test"]["loss"] == pytest.approx(alone["test"]["loss"], rel=1e-4)
+    assert done.json()["test"]["correct"] == alone["test"]["correct"]
+
+
 def test_too_few_files_are_refused_before_anything_starts(velodrome, runs, shards):
     done = velodrome("train", "--dataset", shards, "--strategy", "ddp", "--workers", 4, "--sharding", "file",
                      "--runs", runs)  # fmt: skip

@@ -164,6 +164,13 @@ def replicas_of(job: Job) -> int:
     return Mesh.parse(job.mesh).groups if job.mesh else 1
 
 
+def replica_of(job: Job, rank: int) -> int:
+    """The place of a worker among those: workers of one group train on the same examples."""
+    if strategy_of(job).divides_batch:
+        return rank
+    return rank // Mesh.parse(job.mesh).members if job.mesh else 0
+
+
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
     """What `auto` selects for a job: whole files if every worker of a synchronous strategy gets one, else examples.
 

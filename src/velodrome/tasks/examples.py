@@ -12,7 +12,7 @@ from velodrome.errors import BadRequest
 from velodrome.offers.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, replicas_of, sharding_of
+from velodrome.spec.resolve import batch_of_step, replica_of, replicas_of, sharding_of
 from velodrome.tasks.base import Task
 from velodrome.tasks.targets import as_arrays
 
@@ -77,7 +77,8 @@ class ExampleTask(Task):
 
     def load(self, job: Job, rank: int) -> Any:
         """All of the data set, or the files of this worker where it trains on no others."""
-        data = transformed(job, self.fit(job, load_examples(job, rank)), rank)
+        place = replica_of(job, rank)
+        data = transformed(job, self.fit(job, load_examples(job, place)), place)
         check_stream(job, data)
         # The controller may not have known: it never runs the user's code, and does not decode to count.
         check_batch(job, sum(data.files) or len(data.train))
@@ -146,14 +147,14 @@ def check_stream(job: Job, data: Splits | Arrays) -> None:
         )
 
 
-def transformed(job: Job, data: Splits | Arrays, rank: int) -> Splits | Arrays:
+def transformed(job: Job, data: Splits | Arrays, place: int) -> Splits | Arrays:
     """The data with the job's transform on its training examples; others stay as they are."""
     if job.transform is None:
         return data
     from velodrome.data.own.transforms import with_transform
 
     # Numbers of examples are those of the whole training part, unless a worker holds only files of its own.
-    key = (job.seed, rank) if data.own_files else (job.seed,)
+    key = (job.seed, place) if data.own_files else (job.seed,)
     return with_transform(job.transform, as_arrays(data), key)
 
 
@@ -183,9 +184,9 @@ def fit_model(model: str, data: Splits | Arrays) -> Splits | Arrays:
     return replace(data, images=images)
 
 
-def load_examples(job: Job, rank: int) -> Splits | Arrays:
-    """All of the data set, or the files of this worker where it trains on no others."""
-    numbers = _files_of_worker(job, rank)
+def load_examples(job: Job, place: int) -> Splits | Arrays:
+    """All of the data set, or the files of the worker with a place (`replica_of`) where it trains on no others."""
+    numbers = _files_of_worker(job, place)
     if numbers is None:
         return _whole(job)
     data = catalogue.load_files(job.dataset, numbers, validation=job.validation, bad_data=job.bad_data)
@@ -203,15 +204,15 @@ def _sharding(job: Job, data: Splits | Arrays) -> str:
     return sharding_of(job, len(data.files), synchronous=strategy_of(job).synchronous)
 
 
-def _files_of_worker(job: Job, rank: int) -> range | None:
+def _files_of_worker(job: Job, place: int) -> range | None:
     """The files that this worker alone trains on; None if it needs all of the data."""
     from velodrome.tasks.schedule import files_of
 
-    strategy = strategy_of(job)
-    if not strategy.synchronous or strategy.one_process or replicas_of(job) == 1 or job.sharding in ("data", "off"):
+    strategy, replicas = strategy_of(job), replicas_of(job)
+    if not strategy.synchronous or strategy.one_process or replicas == 1 or job.sharding in ("data", "off"):
         return None
     count = len(catalogue.files(job.dataset, bad_data=job.bad_data))
-    return files_of(rank, count, job.workers) if sharding_of(job, count, synchronous=True) == "file" else None
+    return files_of(place, count, replicas) if sharding_of(job, count, synchronous=True) == "file" else None
 
 
 def _by_policy(policy: str, data: Splits | Arrays, batch: int, workers: int, seed: int, epoch: int) -> Schedule:

@@ -168,6 +168,9 @@ class MxnetLearner(TransportLearner):
                 one *= limit / norm
 
     def agree(self, number: int) -> int:
+        """Under asp a worker decides for itself: it waits for no other before the end of an epoch."""
+        if not self._synchronous:
+            return number
         agreed = np.array([number], np.int64)
         with self._context.waiting():
             self._transport.broadcast(agreed)
@@ -208,7 +211,8 @@ class MxnetLearner(TransportLearner):
     def load(self, state: State) -> None:
         for name, one in self._named.items():
             one.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
-        self._start(int(state["optimizer.updates"]))
+        # Under asp the servers' optimizer begins anew, and with it the count by which Adam corrects its first steps.
+        self._start(int(state["optimizer.updates"]) if self._synchronous else 0)
         if not self._synchronous:
             return
         for key, one in enumerate(self._trained):
