@@ -58,6 +58,7 @@ NO_OWN = "choose one of them, or --engine tensorflow or torch or accelerate or f
 
 
 @pytest.mark.parametrize(("fields", "reason"), [
+    ({"strategy": "pipeline", "workers": 2, "dtype": "bfloat16"}, "torch/pipeline computes in float32 or float64"),
     ({"engine": "jax", "dtype": "bfloat16"}, "engine jax computes in float32 or float64; choose one of them, or"),
     ({"engine": "mxnet", "dtype": "bfloat16"}, "engine mxnet computes in float32 or float64"),
     ({**KERAS_2, "dtype": "bfloat16"}, "engine horovod with --framework tensorflow computes in float32 or float64"),

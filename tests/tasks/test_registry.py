@@ -60,6 +60,8 @@ def test_the_metrics_of_all_tasks_are_known_by_name() -> None:
     ({"batch_size": 100_000}, "a step would need 100,000 examples"),
     ({"model": "lstm-small", "dataset": "ptb", "batch_size": 100_000}, "choose a smaller batch, a smaller --unroll"),
     ({"model": "lstm-small", "dataset": "ptb", "sharding": "off"}, "a text is divided by its rows"),
+    ({"model": "lstm-small", "dataset": "ptb", "strategy": "pipeline", "workers": 2},
+     "--strategy pipeline: the layers of a language model do not follow one another in one chain"),
     ({"model": "lstm-small", "dataset": "ptb", "pixels": "byte"}, "--pixels 'byte': 'ptb' is text and has no pixels"),
 ])
 def test_what_does_not_fit_the_task_is_refused_before_anything_starts(fields: dict[str, Any], words: str) -> None:

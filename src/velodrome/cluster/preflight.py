@@ -62,6 +62,7 @@ def check_job(job: Job) -> None:
         split_name(job.transform, "--transform")
     task = task_of(job)
     task.check_engine(engine_of(job))
+    task.check_strategy(strategy_of(job))
     if job.target:
         task.check_target(Target.parse(job.target))
     _check_optimization(job, task)

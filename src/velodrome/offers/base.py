@@ -104,6 +104,10 @@ class Strategy:
     #: Why an optimizer of the user's own cannot step under it and what to choose, as part of a sentence; None if it
     #: can.
     no_own_optimizer: str | None = None
+    #: Values of `--dtype` that it computes in; None for all that its engine does.
+    dtypes: tuple[str, ...] | None = None
+    #: Tasks that it cannot train, each with the reason as part of a sentence.
+    not_tasks: Mapping[str, str] = field(default_factory=dict, hash=False)
     #: Why a race that varies nothing leaves it out, as part of a sentence; None if it takes part.
     not_raced: str | None = None
     implementation: Implementation = Implementation()

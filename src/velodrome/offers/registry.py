@@ -53,8 +53,7 @@ def engine(name: str, framework: str | None = None) -> Engine:
 
 def engine_with_key(key: str) -> Engine:
     """The engine whose `Engine.key` this is."""
-    name, _, framework = key.partition("-")
-    return engine(name, framework or None)
+    return next((one for one in all_forms() if one.key == key), None) or engine(key)
 
 
 def engines() -> list[Engine]:

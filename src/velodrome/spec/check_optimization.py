@@ -55,7 +55,7 @@ def check_optimization(job: Job, strategy: Strategy) -> None:
     _check_schedule(job)
     if strategy.keeps_rate:
         _check_constant_rate(job, strategy)
-    _check_engine(job)
+    _check_engine(job, strategy)
 
 
 def _check_own_optimizer(job: Job, strategy: Strategy) -> None:
@@ -106,9 +106,12 @@ def _check_constant_rate(job: Job, strategy: Strategy) -> None:
                              f"{' or '.join(others)}")
 
 
-def _check_engine(job: Job) -> None:
-    """Refuse a type of numbers, an optimizer or a file of weights that the engine does not have."""
+def _check_engine(job: Job, strategy: Strategy) -> None:
+    """Refuse a type of numbers, an optimizer or a file of weights that the engine or the strategy does not have."""
     engine = engine_of(job)
+    if strategy.dtypes is not None and job.dtype not in strategy.dtypes:
+        raise BadRequest(f"--dtype {job.dtype}: strategy {engine.name}/{strategy.name} computes in "
+                         f"{' or '.join(strategy.dtypes)}; choose one of them, or another strategy")
     if job.dtype not in engine.dtypes:
         raise BadRequest(f"--dtype {job.dtype}: {engine.title} computes in {' or '.join(engine.dtypes)}; choose one of "
                          f"them, or {_others(lambda other: job.dtype in other.dtypes)}")

@@ -127,12 +127,12 @@ class Job(Optimization):
         None, description="launcher or cluster that the job runs on, as `--on` takes it; by default that of the command"
     )
     fusion_threshold_mb: float | None = Field(
-        None, ge=0, description="for horovod: megabytes of gradients that are collected into one all-reduce; 0 sends "
+        None, ge=0, le=16_384, description="for horovod: megabytes of gradients collected into one all-reduce; 0 sends "
         "each by itself, by default Horovod's own 128"
     )
     cycle_time_ms: float | None = Field(
-        None, gt=0, description="for horovod: milliseconds between two looks at which gradients are ready; by "
-        "default Horovod's own 1"
+        None, gt=0, le=60_000, description="for horovod: milliseconds between two looks at which gradients are ready; "
+        "by default Horovod's own 1"
     )
     timeline_steps: int | None = Field(
         None, ge=0, description="for horovod: first steps whose timeline is saved with the run "

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from velodrome.errors import BadRequest
-from velodrome.offers.base import Engine
+from velodrome.offers.base import Engine, Strategy
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job, Target
 from velodrome.spec.resolve import batch_of_step
@@ -195,6 +195,11 @@ class Task(ABC):
             framework = f" with --framework {engine.framework}" if engine.framework else ""
             raise BadRequest(f"--engine {engine.name}{framework} has no implementation of task {self.name!r}: choose "
                              "another engine")
+
+    def check_strategy(self, strategy: Strategy) -> None:
+        """Refuse a strategy that cannot train this task."""
+        if why := strategy.not_tasks.get(self.name):
+            raise BadRequest(f"--strategy {strategy.name}: {why}; choose another strategy")
 
     def module(self, engine: str) -> str:
         """The module of an engine's side of this task; its `TASK` is what the engine uses."""

@@ -131,6 +131,8 @@ ENGINE = Engine(
             "micro-batches pass through all of them",
             synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
             options={"pipeline_schedule": "1f1b", "micro_batches": None}, shards=("layers", *_EVERYTHING),
+            dtypes=("float32", "float64"),  # micro-batches pass as the layers return them, without autocast
+            not_tasks={"language-model": "the layers of a language model do not follow one another in one chain"},
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _CUT), framework=(AUTOGRAD, _PIPELINE),
                 stock=(AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(BATCHES, _CUT),
