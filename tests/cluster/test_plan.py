@@ -14,7 +14,7 @@ from velodrome.cluster.local import ports
 from velodrome.cluster.local.cold import command
 from velodrome.cluster.local.ports import free_port
 from velodrome.cluster.plan import environment, make_plan, manual_command
-from velodrome.errors import VelodromeError
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve, roles_of
 
@@ -50,6 +50,17 @@ def test_an_ipv6_address_stands_in_brackets_before_a_port() -> None:
     plan = make_plan("run", job(engine="tensorflow", strategy="multi-worker-mirrored", workers=2), ["fd00::1", "h"])
     addresses = json.loads(plan.processes[0].environment["TF_CONFIG"])["cluster"]["worker"]
     assert addresses == ["[fd00::1]:29400", "h:29401"]
+
+
+@pytest.mark.parametrize("fields", [
+    {"engine": "mxnet", "strategy": "kvstore"}, {"engine": "jax", "strategy": "data-parallel"},
+    {"engine": "horovod", "strategy": "allreduce"},
+])
+def test_an_engine_that_knows_ipv4_only_is_refused_at_other_addresses(fields: dict[str, str]) -> None:
+    with pytest.raises(BadRequest, match=f"engine {fields['engine']}.* by IPv4 only, and fd00::1 is an IPv6 address"):
+        make_plan("run", job(workers=2, **fields), ["10.0.0.1", "fd00::1"])
+    assert make_plan("run", job(workers=2, **fields), ["10.0.0.1", "h"])
+    assert make_plan("run", job(engine=fields["engine"], strategy="single", workers=1), ["fd00::1"])
 
 
 def test_devices_of_one_process_are_one_process() -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.cluster.placement import Placement, place
+from velodrome.errors import BadRequest
 from velodrome.offers import script
+from velodrome.offers.base import Engine
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
@@ -130,6 +132,8 @@ def make_plan(
         found = _unused(port, host, taken) if role in strategy.listens else 0
         placed.append(Member(role, rank, addresses.get(host, host), found))
     members = numbered(placed)
+    if strategy.listens and not engine.ipv6:
+        _refuse_ipv6(engine, members)
     computing = Counter(member.host for member in members if member.role == "worker")
     processes = []
     for me, host in zip(members, chosen, strict=True):
@@ -139,6 +143,13 @@ def make_plan(
         name = host if host != me.host else ""
         processes.append(Process(me, slot, slots, dict(variables), name))
     return Plan(run, job, tuple(processes), tuple(hosts), facts or {})
+
+
+def _refuse_ipv6(engine: Engine, members: Sequence[Member]) -> None:
+    for member in members:
+        if ":" in member.host:
+            raise BadRequest(f"{engine.title}: its processes reach each other by IPv4 only, and {member.host} is an "
+                             "IPv6 address; give the host's name, or an IPv4 address of it")
 
 
 def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:

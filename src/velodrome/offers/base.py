@@ -216,6 +216,8 @@ class Engine:
     exported_by: str | None = None
     #: Whether processes may be forked from one that has imported it.
     forks: bool = True
+    #: Whether its processes can reach each other at IPv6 addresses.
+    ipv6: bool = True
 
     @property
     def key(self) -> str:

@@ -58,6 +58,7 @@ def _torch() -> Engine:
         ),
         exported_by="torch",
         forks=False,
+        ipv6=False,
     )
 
 
@@ -103,6 +104,7 @@ def _tensorflow() -> Engine:
         takes=("images",),
         exported_by="tensorflow",
         forks=False,
+        ipv6=False,
     )
 
 

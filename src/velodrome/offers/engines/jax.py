@@ -50,4 +50,5 @@ ENGINE = Engine(
     takes=("images", "text"),
     exported_by="torch",
     forks=False,
+    ipv6=False,
 )
