@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from velodrome.offers.models import zoo_model
 from velodrome.offers.registry import strategy_of
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import replicas_of
 
 #: Each reason why workers and one process differ, as a run states it.
-BATCH_NORMALISATION = "batch normalisation, and each worker normalises its own part of a batch"
+BATCH_NORMALISATION = "batch normalisation, which normalises each part of a batch by itself"
 RANDOM_NUMBERS = "random numbers in its forward pass (dropout, augmentation), and each worker draws its own"
 STATISTICS = "statistics that its forward pass changes, and they are averaged over the workers before evaluation"
 
 
 def promised(job: Job) -> bool:
-    """Whether a job is promised the weights of one worker by the sum of its workers' gradients: it has several, each
-    with a part of a batch, that are synchronous after every step."""
+    """Whether a job is promised the weights of one worker by a sum of gradients: those of several workers, each with a
+    part of a batch, that are synchronous after every step, or those of a pipeline's micro-batches."""
     strategy = strategy_of(job)
-    divided = replicas_of(job) > 1
+    divided = replicas_of(job) > 1 or (job.micro_batches or 1) > 1
     return divided and strategy.synchronous and strategy.exact and job.compress is None
+
+
+def reasons_of_zoo(name: str) -> list[str]:
+    """Those of a model that comes with Velodrome, for engines that cannot look into theirs."""
+    model = zoo_model(name)
+    found = {BATCH_NORMALISATION: model.normalises, RANDOM_NUMBERS: model.draws}
+    return [reason for reason, holds in found.items() if holds]
 
 
 def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:

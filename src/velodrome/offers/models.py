@@ -24,6 +24,9 @@ class ZooModel:
     takes: Literal["images", "text", "arrays"] = "images"
     #: Fields of a job that this model brings its own defaults for.
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether it normalises by the statistics of a batch, and whether it draws random numbers in training.
+    normalises: bool = False
+    draws: bool = False
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -41,7 +44,7 @@ MODELS = (
     ZooModel("lenet5", "20 and 50 filters 5×5, tanh, max-pool 2×2, dense 500", smallest=16),
     ZooModel(
         "fruit-cnn", "small convolutional network for photos of about 100×100, with augmentation",
-        smallest=32, recipe={"batch_size": 64, "epochs": 8},
+        smallest=32, recipe={"batch_size": 64, "epochs": 8}, draws=True,
     ),
     ZooModel(
         ARRAY_MODEL, "for tables and other arrays: two hidden layers of 128 and 64, relu", takes="arrays",
@@ -49,7 +52,7 @@ MODELS = (
     ),
     ZooModel(
         "resnet20", "residual network of 20 layers with batch normalisation, as He et al. (2015) describe it for "
-        "CIFAR-10", smallest=8,
+        "CIFAR-10", smallest=8, normalises=True,
         recipe={
             "optimizer": "momentum", "learning_rate": 0.1, "weight_decay": 1e-4, "schedule": "cosine",
             "batch_size": 128, "epochs": 10,

@@ -121,6 +121,9 @@ def test_batch_normalisation_computes_what_pytorchs_computes(train: Train) -> No
     ours = train(*job, *JAX, "--strategy", "data-parallel")
     theirs = train(*job, "--engine", "torch", "--strategy", "ddp")
     assert difference(ours, theirs, set(ours["weights"])) < 1e-9
+    assert [one for one in ours["warnings"] if "batch normalisation" in one] == [
+        one for one in theirs["warnings"] if "batch normalisation" in one
+    ] != []
 
 
 @pytest.mark.slow

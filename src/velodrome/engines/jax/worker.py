@@ -20,6 +20,7 @@ from velodrome.transport.star import StarTransport
 from velodrome.worker import loop
 from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
+from velodrome.worker.promise import warn_of_zoo_model
 
 #: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
 _LIMIT_SECONDS = 7 * 24 * 3600
@@ -35,6 +36,7 @@ def train(context: Context) -> None:
     _ = context.data  # a phase of its own
     learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
     with context.events.phase("build"):
+        warn_of_zoo_model(context)
         with computing(context.status):  # compiling takes seconds, on a busy machine many
             learner = learner_class(context, transport, mesh)
             learner.prepare()

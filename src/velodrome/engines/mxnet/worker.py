@@ -34,12 +34,14 @@ def _work(context: Context) -> None:
         from velodrome.engines.mxnet.images import ImageLearner
         from velodrome.engines.mxnet.text import TextLearner
         from velodrome.worker import loop
+        from velodrome.worker.promise import warn_of_zoo_model
 
     with context.events.phase("connect"), context.waiting():
         transport, store = _connect(context, mx)
     _ = context.data  # a phase of its own
     learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
     with context.events.phase("build"):
+        warn_of_zoo_model(context)
         learner = learner_class(context, transport, store)
     loop.run(context, learner)
 
