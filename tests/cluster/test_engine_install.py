@@ -204,6 +204,28 @@ def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_envi
         left.wait()
 
 
+@pytest.mark.integration
+def test_an_environment_in_which_something_trains_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    python = tmp_path / "mxnet" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    words = [str(python), "-c", "import time; time.sleep(300)", "-m", "velodrome.worker"]
+    training = subprocess.Popen(words)
+    try:
+        for change in (install_engine, remove_engine):
+            with pytest.raises(VelodromeError, match=rf"'mxnet' is training now \(process {training.pid}\)"):
+                change("mxnet")
+        assert python.exists()
+        assert training.poll() is None
+    finally:
+        training.kill()
+        training.wait()
+    assert remove_engine("mxnet") is True
+
+
 @pytest.mark.unit
 def test_the_second_of_two_removers_says_that_it_waits_and_finds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

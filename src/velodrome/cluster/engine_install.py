@@ -20,7 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.cluster import environment_record, environments
-from velodrome.cluster.install_steps import STEP_SECONDS, Progress, Steps, end_leftovers, guarded, inherited_variables
+from velodrome.cluster.install_steps import (
+    STEP_SECONDS,
+    Progress,
+    Steps,
+    end_leftovers,
+    guarded,
+    inherited_variables,
+    refuse_in_use,
+)
 from velodrome.cluster.training_wheel import REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
@@ -60,6 +68,7 @@ def install(
         record = environment_record.wanted(described)
         changed = not _is_complete(home, described, record)
         if changed:
+            refuse_in_use(home, name)
             _make(home, described, record, progress)
     environments.forget()
     return Installed(name, environments.interpreter_of(described.key), changed, time.monotonic() - began)
@@ -77,6 +86,7 @@ def remove(
         with _locked(described, progress):
             if not home.exists():  # another command was faster
                 continue
+            refuse_in_use(home, name)
             progress("removing the environment")
             # Without its interpreter it is no environment, even if what follows is interrupted.
             (home / "bin" / "python").unlink(missing_ok=True)

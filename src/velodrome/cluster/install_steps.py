@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from velodrome.cluster.local import cleaner
 from velodrome.errors import VelodromeError
 from velodrome.variables import TOKEN
@@ -24,6 +26,8 @@ Progress = Callable[[str], None]
 #: A download on a slow line and a build on one core fit.
 STEP_SECONDS = 3600.0
 _SHOWN_LINES = 15
+#: Modules by which a process trains, or waits to.
+_TRAINING = frozenset({"velodrome.worker", "velodrome.worker.template", "velodrome.run.manual"})
 
 
 def inherited_variables() -> dict[str, str]:
@@ -80,6 +84,18 @@ def end_leftovers(home: Path) -> None:
     if left := cleaner.end_marked(_token(home)):
         raise VelodromeError(f"processes of an installation that was killed still use {str(home)!r} and cannot be "
                              f"ended: kill {' '.join(map(str, left))}, then run the command again")
+
+
+def refuse_in_use(home: Path, name: str) -> None:
+    """Refuse to touch an environment in which something trains: it may still import modules."""
+    python = {str(folder / "bin" / "python") for folder in (home, home.resolve())}
+    training = [
+        process.pid for process in psutil.process_iter(["cmdline"])
+        if (words := process.info["cmdline"] or [""])[0] in python and _TRAINING & set(words)
+    ]
+    if training:
+        raise VelodromeError(f"engine {name!r} is training now (process {', '.join(map(str, training))}): wait until "
+                             "its runs have ended, or end them, then run the command again")
 
 
 def _token(home: Path) -> str:
