@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from velodrome.cluster import environments
 
@@ -148,6 +150,33 @@ def test_a_resumed_run_ends_like_an_undisturbed_one(train: Train, tmp_path: Path
     whole = train(*job, "--epochs", 4, "--name", "whole")
     part = Path(train(*job, "--epochs", 4, "--name", "part")["path"])
     assert difference(whole, resumed_after(2, part, variables)) < 1e-6
+
+
+@pytest.mark.slow
+def test_asynchronous_workers_that_are_resumed_begin_with_adams_small_steps(
+    train: Train, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    """The servers' moments are not stored, so the first step is that of a new Adam: the learning rate in a weight."""
+    job = ("--dataset", "digits", "--engine", "mxnet", "--strategy", "kvstore", "--consistency", "asp", "--workers", 1,
+           "--optimizer", "adam", "--learning-rate", 0.001, "--batch-size", 8, "--epochs", 4)
+    run = Path(train(*job, "--steps", 3 * 162 + 1)["path"])  # three epochs and a step
+    before, _ = sorted((run / "checkpoints").iterdir())
+    kept = {"weights": load_file(before)}
+    resumed = resumed_after(1, run, variables)
+    # Without the correction of Adam's first steps it would be 1.9 of it.
+    assert 0.0005 < difference(resumed, kept, resumed["weights"].keys()) < 0.00101
+
+
+@pytest.mark.slow
+def test_an_asynchronous_worker_does_not_wait_for_another(train: Train) -> None:
+    result = train("--dataset", "digits", "--engine", "mxnet", "--strategy", "kvstore", "--consistency", "asp",
+                   "--workers", 2, "--batch-size", 1, "--epochs", 1, "--fault", "pause worker0 1s..4s")
+    events = [json.loads(line) for line in (Path(result["path"]) / "events.jsonl").read_text().splitlines()]
+    began, ended = (one["received"] for one in events if one["kind"] == "fault")
+    steps = [one["step"] for one in events if one["kind"] == "progress" and one["rank"] == 1
+             and began + 0.5 < one["received"] < ended]
+    assert len(steps) > 1
+    assert steps == sorted(set(steps))
 
 
 @pytest.mark.slow
