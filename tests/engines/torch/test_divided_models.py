@@ -342,6 +342,13 @@ def test_groups_of_a_mesh_divide_the_batch_and_their_workers_the_model(
     check_same(ran, single(wanted), 1e-9)
 
 
+def test_a_parameter_that_no_group_of_a_mesh_uses_stays_as_it_is(single, data, tmp_path):
+    wanted = job(model="torch_nets:unused", optimizer="adamw", weight_decay=0.1, steps=8)
+    ran = run(with_workers(wanted, "tensor", 4, mesh="data=2,tensor=2"), data, tmp_path)
+    assert (ran.state["model.idle"] == 1).all()
+    check_same(ran, single(wanted), 1e-9)
+
+
 @slow
 def test_a_job_on_a_mesh_is_resumed(data, tmp_path):
     wanted = job(strategy="tensor", mesh="data=2,tensor=2", workers=4, steps=None, epochs=2, implementation="stock")

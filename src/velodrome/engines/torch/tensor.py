@@ -165,21 +165,23 @@ class TensorLearner(DividedLearner):
         return order
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
-        """Those of all groups together, where there are several; one without examples has zeros."""
+        """Those of all groups together, where there are several; a parameter that none has a gradient of has none."""
         if self._groups == 1:
             return super()._gradients(loss)
         found = [None] * len(self._trained) if loss is None else super()._gradients(loss)
         parts = [torch.zeros_like(local(like)) if gradient is None else local(gradient, like)
                  for gradient, like in zip(found, self._trained, strict=True)]
-        flat = torch.cat([part.reshape(-1) for part in parts])
+        present = parts[0].new_tensor([float(gradient is not None) for gradient in found])
+        flat = torch.cat([*(part.reshape(-1) for part in parts), present])
         assert isinstance(self._among, Subgroup)
         with self._context.waiting(), translate_peer_errors():
             distributed.all_reduce(flat, group=self._among.group)
-        summed = [each.view(part.shape) for each, part in
-                  zip(flat.split([part.numel() for part in parts]), parts, strict=True)]
+        *pieces, counts = flat.split([*(part.numel() for part in parts), len(parts)])
+        summed = [each.view(part.shape) if count else None
+                  for each, part, count in zip(pieces, parts, counts.tolist(), strict=True)]
         if isinstance(self._optimizer, FusedOptimizer):
             return summed
-        return [pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
+        return [None if each is None else pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
 
 
 def checked_plan(name: str, model: nn.Module, plan: dict[str, str], size: int) -> dict[str, str]:
