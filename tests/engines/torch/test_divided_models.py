@@ -250,6 +250,21 @@ def test_layers_that_are_called_several_times_compute_the_same(single, data, tmp
     check_same(run(with_workers(wanted, strategy, 2), data, tmp_path), single(wanted), 1e-9)
 
 
+def test_dropout_of_divided_layers_is_that_of_one_process(single, data, tmp_path):
+    """All workers draw the same, and each drops its part."""
+    wanted = job(model="torch_nets:dropping", steps=8)
+    check_same(run(with_workers(wanted, "tensor", 2), data, tmp_path), single(wanted), 1e-9)
+
+
+def test_dropout_of_one_stage_is_not_that_of_another(data, tmp_path):
+    wanted = job(model="torch_nets:masked", strategy="pipeline", pipeline_schedule="gpipe", micro_batches=1, workers=2,
+                 steps=2)  # fmt: skip
+    state = run(wanted, data, tmp_path).state
+    first, second = state["model.2.drawn"], state["model.4.drawn"]
+    assert 16 < np.count_nonzero(first) < 48
+    assert (first != second).any()
+
+
 def test_a_model_says_where_its_stages_begin(single, data, tmp_path):
     wanted = job(model="torch_nets:staged", steps=8)
     ran = run(with_workers(wanted, "pipeline", 2), data, tmp_path)

@@ -307,3 +307,33 @@ def staged(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
     model.stage_starts = ["5"]
     return model
+
+
+class Mask(nn.Module):
+    """Dropout of the same numbers of all examples, which keeps what it has drawn."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("drawn", torch.ones(width))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.drawn = nn.functional.dropout(torch.ones_like(self.drawn), 0.5)
+        return rows * self.drawn
+
+
+def masked(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A mask in each of two stages."""
+    channels, height, width = input_shape
+    model = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 64), Mask(64), nn.Linear(64, 64), Mask(64),
+                          nn.Linear(64, classes))
+    model.stage_starts = ["3"]
+    return model
+
+
+def dropping(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same dropout in three places: before, between and after two layers that can be divided."""
+    channels, height, width = input_shape
+    drop = nn.Dropout(0.5)
+    return nn.Sequential(nn.Flatten(), drop, nn.Linear(channels * height * width, 16), nn.ReLU(), drop,
+                         nn.Linear(16, 16), drop, nn.Linear(16, classes))

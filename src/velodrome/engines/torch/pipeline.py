@@ -89,6 +89,10 @@ class PipelineLearner(TorchLearner):
         self._padded, self._computed = 0, list[Count | None]()
         return make_optimizer(job, self._trained)
 
+    @property
+    def _drawing_rank(self) -> int:
+        return self._transport.rank  # dropout of one stage has nothing to do with that of another
+
     def _divide(self, layers: list[tuple[str, nn.Module]]) -> list[int]:
         """The stage of every layer: as the model says, or as rank 0 finds it out; a resumed run keeps its stages."""
         context, size, names = self._context, self._transport.size, [name for name, _ in layers]

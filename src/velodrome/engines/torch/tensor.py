@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.nn.utils.parametrize import is_parametrized
 
 from velodrome.engines.torch.divided import DividedLearner
+from velodrome.engines.torch.divided_dropout import divide_dropout
 from velodrome.engines.torch.divided_lstm import divide_lstm
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
@@ -29,7 +30,8 @@ from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
 from velodrome.models.torch_zoo import LanguageModel
 
-#: Layers that compute each number by itself, so that it does not matter to them how these are divided.
+#: Layers that compute each number by itself, so that it does not matter to them how these are divided; `divide_dropout`
+#: makes dropout one of them.
 _ELEMENTWISE = (
     nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Hardtanh, nn.ReLU6,
     nn.Dropout, nn.Identity,
@@ -151,6 +153,7 @@ class TensorLearner(DividedLearner):
         parallelize_module(self._model, mesh, {
             name: _style(style, self._model.get_submodule(name)) for name, style in plan.items() if style != "units"
         })
+        divide_dropout(self._model, plan, mesh)
         self._orders = {parameter: order for name, order in orders.items()
                         for parameter in self._model.get_submodule(name).parameters()}
         return self._divided_optimizer()
