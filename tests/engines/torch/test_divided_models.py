@@ -344,6 +344,26 @@ def test_only_layers_of_which_all_is_known_are_planned():
     assert plan_of(torch.nn.ModuleList([block, block]), 2) == {"0.0": "column", "0.2": "row"}
 
 
+@pytest.mark.unit
+def test_an_embedding_is_planned_in_the_zoos_language_model_alone():
+    from velodrome.engines.torch.tensor import plan_of
+    from velodrome.models import torch_zoo
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.softmax = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50)
+            self.softmax.weight = self.embedding.weight
+
+    assert plan_of(Tied(), 2) == {}
+    apart = Tied()
+    apart.softmax = torch.nn.Linear(8, 50)
+    assert "embedding" not in plan_of(apart, 2), "it may use the weights without a call"
+    zoo = torch_zoo.build_text("lstm-small", 50)
+    zoo.softmax.weight = zoo.embedding.weight
+    assert plan_of(zoo, 2) == {"lstm": "units"}
+
+
 @pytest.mark.parametrize(("strategy", "mesh", "workers"), [
     ("tensor", "data=2,tensor=2", 4), ("fsdp", "data=2,fsdp=2", 4),
     pytest.param("tensor", "data=3,tensor=1", 3, marks=slow),

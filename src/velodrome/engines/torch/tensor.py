@@ -63,12 +63,14 @@ def plan_of(model: nn.Module, size: int) -> dict[str, str]:
     last = _last_dense(model)
     if last is not None and last not in found and _divides(dense := model.get_submodule(last), size):
         found |= {} if dense in several else {last: "gather"}
-    embedding = dict(model.named_children()).get("embedding")  # of the zoo's language model, used by calls alone
-    if last == "softmax" and isinstance(embedding, nn.Embedding) and embedding.num_embeddings % size == 0:
-        found["embedding"] = "row"
-    if isinstance(model, LanguageModel) and size > 1 and model.lstm.hidden_size % size == 0:
-        found["lstm"] = "units"
-    return found
+    return found | (_of_language_model(model, size, several) if isinstance(model, LanguageModel) else {})
+
+
+def _of_language_model(model: LanguageModel, size: int, several: AbstractSet[nn.Module]) -> dict[str, str]:
+    """Words of the embedding, which is used by calls alone, and units of the LSTM."""
+    words = model.embedding.num_embeddings % size == 0 and model.embedding not in several
+    found = {"embedding": "row"} if words else {}
+    return found | ({"lstm": "units"} if size > 1 and model.lstm.hidden_size % size == 0 else {})
 
 
 def _of_block(block: Block, size: int) -> dict[str, str]:
