@@ -265,6 +265,24 @@ def test_dropout_of_one_stage_is_not_that_of_another(data, tmp_path):
     assert (first != second).any()
 
 
+def test_layers_of_a_stage_may_pass_on_several_tensors(single, data, tmp_path):
+    wanted = job(model="torch_nets:recurrent", steps=8)
+    check_same(run(with_workers(wanted, "pipeline", 2), data, tmp_path), single(wanted), 1e-9)
+
+
+@pytest.mark.unit
+def test_what_cannot_be_measured_is_cut_by_its_weights():
+    from threading import Lock
+
+    from velodrome.engines.torch.stages import costs_of, seconds_of
+
+    first, second = [torch.nn.Flatten(), torch.nn.Linear(4, 8)], [torch.nn.Linear(8, 3), torch.nn.Tanh()]
+    inputs = torch.rand(5, 2, 2)
+    assert all(0 < seconds < 10 for seconds in seconds_of([first, second], inputs))
+    second[1].lock = Lock()  # which cannot be copied
+    assert costs_of([first, second], inputs) == [40, 27]
+
+
 def test_a_model_says_where_its_stages_begin(single, data, tmp_path):
     wanted = job(model="torch_nets:staged", steps=8)
     ran = run(with_workers(wanted, "pipeline", 2), data, tmp_path)

@@ -337,3 +337,16 @@ def dropping(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     drop = nn.Dropout(0.5)
     return nn.Sequential(nn.Flatten(), drop, nn.Linear(channels * height * width, 16), nn.ReLU(), drop,
                          nn.Linear(16, 16), drop, nn.Linear(16, classes))
+
+
+class TakeLast(nn.Module):
+    """Of what a recurrent layer returns, the outputs after the last row."""
+
+    def forward(self, found: tuple[torch.Tensor, object]) -> torch.Tensor:
+        return found[0][:, -1]
+
+
+def recurrent(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A chain with a layer that returns more than one tensor: images are sequences of their rows."""
+    return nn.Sequential(nn.Flatten(1, 2), nn.LSTM(input_shape[2], 8, batch_first=True), TakeLast(),
+                         nn.Linear(8, classes))

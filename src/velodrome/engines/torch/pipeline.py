@@ -29,12 +29,12 @@ from velodrome.engines.torch.process_group import (
 from velodrome.engines.torch.stages import (
     Stage,
     chain_of,
+    costs_of,
     cuts_of,
     given_stages,
     given_starts,
     groups_of,
     owners_of,
-    seconds_of,
 )
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
@@ -115,8 +115,8 @@ class PipelineLearner(TorchLearner):
 
     def _cuts(self, layers: list[tuple[str, nn.Module]], groups: list[list[int]]) -> list[int]:
         inputs = self._like_inputs(-(-self._context.job.batch_size // self._micro_batches))
-        seconds = seconds_of([layer for _, layer in layers], inputs)
-        return cuts_of([sum(seconds[number] for number in group) for group in groups], self._transport.size)
+        costs = costs_of([[layers[number][1] for number in group] for group in groups], inputs)
+        return cuts_of(costs, self._transport.size)
 
     def _like_inputs(self, count: int) -> torch.Tensor:
         """What the first stage might take for so many examples."""

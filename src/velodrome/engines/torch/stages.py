@@ -102,12 +102,22 @@ def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -
     return groups
 
 
-def seconds_of(layers: Sequence[nn.Module], inputs: torch.Tensor, repeat: int = 3) -> list[float]:
-    """Seconds of a forward and a backward pass of each layer, the shortest of a few; the layers stay as they are."""
+def costs_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor) -> list[float]:
+    """What each group of layers costs compared to the others: the seconds that it takes or, where that cannot be
+    measured, its number of weights."""
+    try:
+        return seconds_of(groups, inputs)
+    except Exception:  # a layer that cannot be copied, or that takes more than one tensor
+        return [float(sum(weight.numel() for layer in group for weight in layer.parameters())) for group in groups]
+
+
+def seconds_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor, repeat: int = 3) -> list[float]:
+    """Seconds of a forward and a backward pass of each group of layers, the shortest of a few; the layers stay as they
+    are. Within a group, they may pass on anything."""
     found = []
     with torch.random.fork_rng(devices=[]):
-        for layer in layers:
-            tried, best = copy.deepcopy(layer).train(), float("inf")
+        for group in groups:
+            tried, best = copy.deepcopy(nn.Sequential(*group)).train(), float("inf")
             for _ in range(repeat):
                 given = inputs.detach().clone().requires_grad_(inputs.is_floating_point())
                 began = time.perf_counter()
