@@ -156,6 +156,7 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
     ({"strategy": "pipeline", "model": "torch_nets:odd"}, "is no nn.Sequential"),
     ({"strategy": "pipeline", "model": "torch_nets:scaled"}, "has a forward or hooks of its own"),
     ({"strategy": "pipeline", "model": "torch_nets:sharing"}, "layers '3' and '5' of model 'torch_nets:sharing' share"),
+    ({"strategy": "pipeline", "model": "torch_nets:aliased"}, "'first' of model 'torch_nets:aliased' is a tensor of"),
     ({"strategy": "tensor", "model": "torch_nets:scaled"}, "has no dense layers that 2 workers can divide evenly"),
     ({"strategy": "pipeline", "model": "torch_nets:softmax"}, "must return logits"),
     ({"strategy": "pipeline", "model": "torch_nets:staged", "workers": 3}, "use 2 workers, or change them"),
@@ -263,6 +264,13 @@ def test_dropout_of_one_stage_is_not_that_of_another(data, tmp_path):
     first, second = state["model.2.drawn"], state["model.4.drawn"]
     assert 16 < np.count_nonzero(first) < 48
     assert (first != second).any()
+
+
+def test_a_tensor_of_the_chain_itself_stays_as_it_is(single, data, tmp_path):
+    wanted = job(model="torch_nets:unused", optimizer="adamw", weight_decay=0.1, steps=8)
+    ran = run(with_workers(wanted, "pipeline", 2), data, tmp_path)
+    assert (ran.state["model.idle"] == 1).all()
+    check_same(ran, single(wanted), 1e-9)
 
 
 def test_layers_of_a_stage_may_pass_on_several_tensors(single, data, tmp_path):

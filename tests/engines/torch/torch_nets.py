@@ -350,3 +350,10 @@ def recurrent(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """A chain with a layer that returns more than one tensor: images are sequences of their rows."""
     return nn.Sequential(nn.Flatten(1, 2), nn.LSTM(input_shape[2], 8, batch_first=True), TakeLast(),
                          nn.Linear(8, classes))
+
+
+def aliased(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A chain that has a tensor of one of its layers under a name of its own."""
+    model = convolved(input_shape, classes)
+    model.register_parameter("first", model[0].weight)
+    return model

@@ -247,7 +247,7 @@ class PipelineLearner(TorchLearner):
         """Every tensor of the model with its name and the process that has it."""
         for name, value in self._model.state_dict().items():
             if isinstance(value, torch.Tensor):
-                yield name, value, self._stage_of[name.partition(".")[0]]
+                yield name, value, self._stage_of.get(name.partition(".")[0], 0)  # of no layer: all have it
 
     def _whole_model(self) -> dict[str, torch.Tensor]:
         assert isinstance(self._transport, ProcessGroup)

@@ -53,7 +53,8 @@ class Stage(nn.Sequential):
 def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of a model that are called one after another, with their names, or `BadRequest`.
 
-    A layer without tensors, such as an activation, may be in it several times.
+    A layer without tensors, such as an activation, may be in it several times. Tensors of the model itself belong to no
+    layer: they stay as they are.
     """
     if not isinstance(model, nn.Sequential):
         raise BadRequest(
@@ -74,6 +75,12 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
                     f"--strategy pipeline: layers {other!r} and {key!r} of model {name!r} share weights, and their "
                     "stages would each have their own; choose another strategy"
                 )
+    for key, tensor in (*model._parameters.items(), *model._buffers.items()):
+        if id(tensor) in owners:
+            raise BadRequest(
+                f"--strategy pipeline: {key!r} of model {name!r} is a tensor of layer {owners[id(tensor)]!r} as well, "
+                "which only one stage has; remove it from the nn.Sequential itself, or choose another strategy"
+            )
     return layers
 
 
