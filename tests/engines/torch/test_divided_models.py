@@ -157,6 +157,8 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
     ({"strategy": "pipeline", "model": "torch_nets:scaled"}, "has a forward or hooks of its own"),
     ({"strategy": "pipeline", "model": "torch_nets:sharing"}, "layers '3' and '5' of model 'torch_nets:sharing' share"),
     ({"strategy": "pipeline", "model": "torch_nets:aliased"}, "'first' of model 'torch_nets:aliased' is a tensor of"),
+    ({"strategy": "pipeline", "model": "torch_nets:normalised", "batch_size": 4, "micro_batches": 4},
+     "a micro-batch has 1; use fewer micro-batches or a larger batch"),
     ({"strategy": "tensor", "model": "torch_nets:scaled"}, "has no dense layers that 2 workers can divide evenly"),
     ({"strategy": "pipeline", "model": "torch_nets:softmax"}, "must return logits"),
     ({"strategy": "pipeline", "model": "torch_nets:staged", "workers": 3}, "use 2 workers, or change them"),

@@ -20,7 +20,7 @@ from velodrome.engines.torch.array_network import columns_of
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, make_optimizer, squared_norm
-from velodrome.engines.torch.passages import Count, Passage, passage_of, refuse_what_cannot_pass
+from velodrome.engines.torch.passages import Count, Passage, passage_of, refuse_small_parts, refuse_what_cannot_pass
 from velodrome.engines.torch.process_group import (
     ProcessGroup,
     translate_errors_of_collectives,
@@ -141,6 +141,7 @@ class PipelineLearner(TorchLearner):
         super().begin_epoch(schedule)
         largest = schedule.in_parts(self._accumulate).sizes()[0]
         self._padded = -(-largest // self._micro_batches) * self._micro_batches
+        refuse_small_parts(self._context.job, self._network, self._padded // self._micro_batches)
 
     def train(self, first: int, last: int) -> Counts:
         if self._rates is not None:
