@@ -44,6 +44,14 @@ def test_local_sgd_after_every_step_is_ddp(data, tmp_path, workers, dtype):
     assert averaged.result["test_answers"] == together.result["test_answers"]
 
 
+@pytest.mark.parametrize("model", ["dense-128", pytest.param("torch_nets:unused", marks=slow)])
+def test_weights_decay_in_a_worker_without_examples_as_in_the_others(data, tmp_path, model):
+    wanted = {"model": model, "workers": 3, "weight_decay": 0.1, "steps": 10}
+    together = run(job(strategy="ddp", **wanted), data, tmp_path / "ddp")
+    averaged = run(job(strategy="local-sgd", sync_every=1, **wanted), data, tmp_path / "local")
+    assert largest_difference(weights(together), weights(averaged)) < 1e-9
+
+
 def weights(ran: Ran) -> dict[str, np.ndarray]:
     return {name: value for name, value in ran.state.items() if name.startswith("model.")}
 
