@@ -77,6 +77,11 @@ class LocalSgdLearner(TorchLearner):
         self._used = [gradient is not None for gradient in found]
         return found
 
+    def sum(self, number: float) -> float:
+        """What a loss is divided by, for all processes: as if each had this one's, unless a round is one step. Asking
+        the others would cost the message that a round saves."""
+        return super().sum(number) if self._every == 1 else number * self._transport.size
+
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         super().step(loss, batch)
         if self._added:
