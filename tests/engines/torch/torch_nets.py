@@ -357,3 +357,24 @@ def aliased(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     model = convolved(input_shape, classes)
     model.register_parameter("first", model[0].weight)
     return model
+
+
+class Nested(nn.Module):
+    """A chain within a model, called whole or layer by layer with something of the model's own between them."""
+
+    def __init__(self, pixels: int, classes: int, whole: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(pixels, 16), nn.Tanh(), nn.Linear(16, 7))
+        self.last, self.whole = nn.Linear(7, classes), whole
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        flat = images.flatten(1)
+        if self.whole:
+            return self.last(self.body(flat))
+        hidden = self.body[0](flat)
+        return self.last(self.body[2](torch.tanh(hidden - hidden.mean(1, keepdim=True))))
+
+
+def nested(input_shape: tuple[int, int, int], classes: int, whole: bool = True) -> nn.Module:
+    channels, height, width = input_shape
+    return Nested(channels * height * width, classes, whole)

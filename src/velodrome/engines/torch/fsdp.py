@@ -49,8 +49,7 @@ class FsdpLearner(TogetherLearner, DividedLearner):
             return units_of(root)
         if network.saved_as["only_batch"] is not None:
             return []  # it is called once for each so many examples, and not as often in every process
-        call = network.call or (lambda model: model(network.sample() if network.sample else None))
-        covers = covers_of(self._model, call) if self._transport.rank == 0 else None
+        covers = covers_of(self._model, network.call_copy) if self._transport.rank == 0 else None
         names = {module: name for name, module in root.named_modules()}
         found = [] if covers is None else [names[unit] for unit in units_of(root, covers)]
         first, *_ = self.gather(json.dumps(found).encode())
