@@ -31,7 +31,7 @@ class Presence:
                         for name, parameter in module._parameters.items() if parameter in numbers]
         #: The number of each parameter, by the whole one that the forward pass uses.
         self._numbers: dict[torch.Tensor, int] = {}
-        self._mine = torch.zeros(len(trained), device=local(trained[0]).device)
+        self._mine, self._device = [0.0] * len(trained), local(trained[0]).device
         self._sent: tuple[torch.Tensor, Any] | None = None
         self._hooks = {unit: unit.register_forward_pre_hook(self._find_whole) for unit in units}
 
@@ -47,12 +47,11 @@ class Presence:
         """Note what a loss of this process depends on."""
         for parameter in reached_from(loss):
             if (number := self._numbers.get(parameter)) is not None:
-                self._mine[number] = 1
+                self._mine[number] = 1.0
 
     def send(self) -> None:
         """Begin to sum what was noted since the last call; called in every process."""
-        total = self._mine.clone()
-        self._mine.zero_()
+        total, self._mine = torch.tensor(self._mine, device=self._device), [0.0] * len(self._mine)
         self._sent = total, distributed.all_reduce(total, group=self._group, async_op=True)
 
     def of_any(self) -> list[bool]:
