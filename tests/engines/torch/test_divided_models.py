@@ -156,7 +156,11 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
     ({"strategy": "pipeline", "model": "torch_nets:odd"}, "is no nn.Sequential"),
     ({"strategy": "pipeline", "model": "torch_nets:scaled"}, "has a forward or hooks of its own"),
     ({"strategy": "pipeline", "model": "torch_nets:sharing"}, "layers '3' and '5' of model 'torch_nets:sharing' share"),
+    ({"strategy": "pipeline", "model": "torch_nets:aliased"}, "'first' of model 'torch_nets:aliased' is a tensor of"),
+    ({"strategy": "pipeline", "model": "torch_nets:normalised", "batch_size": 4, "micro_batches": 4},
+     "a micro-batch has 1; use fewer micro-batches or a larger batch"),
     ({"strategy": "tensor", "model": "torch_nets:scaled"}, "has no dense layers that 2 workers can divide evenly"),
+    ({"strategy": "tensor", "model": "torch_nets:nested", "model_args": {"whole": False}}, "give the model a tensor"),
     ({"strategy": "pipeline", "model": "torch_nets:softmax"}, "must return logits"),
     ({"strategy": "pipeline", "model": "torch_nets:staged", "workers": 3}, "use 2 workers, or change them"),
     ({"strategy": "tensor", "model": "linear", "workers": 3}, "no dense layers that 3 workers can divide evenly"),
@@ -220,20 +224,6 @@ def test_what_cannot_pass_through_stages_is_refused(tmp_path, model, words):
     assert any(words in event["message"] for each in ran.processes for event in each.of_kind("error")), ran.logs
 
 
-@pytest.mark.unit
-def test_stages_are_cut_where_the_slowest_is_fastest():
-    from velodrome.engines.torch.stages import cuts_of, groups_of, owners_of
-
-    assert cuts_of([1, 1, 1, 3], 2) == [0, 3, 4]
-    assert cuts_of([5, 1, 1, 1], 3) == [0, 1, 2, 4]
-    assert cuts_of([1, 2, 3], 1) == [0, 3]
-    layers = [(str(number), layer) for number, layer in enumerate([
-        torch.nn.Flatten(), torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2), torch.nn.Tanh()])]
-    groups = groups_of("mine", layers, 2)
-    assert groups == [[0, 1, 2], [3, 4]]
-    assert owners_of(groups, [0, 1, 2]) == [0, 0, 0, 1, 1]
-
-
 def test_batch_statistics_are_those_of_the_micro_batches(single, data, tmp_path):
     """With one micro-batch, those of one process: batches of 30 divide 90 examples."""
     wanted = job(model="torch_nets:normalised", batch_size=30, steps=9)
@@ -244,10 +234,38 @@ def test_batch_statistics_are_those_of_the_micro_batches(single, data, tmp_path)
 
 @pytest.mark.parametrize(("model", "strategy"), [
     ("repeating", "pipeline"), ("repeating", "tensor"), ("normalising_twice", "tensor"), ("sharing", "tensor"),
+    ("nested", "tensor"),
 ])
 def test_layers_that_are_called_several_times_compute_the_same(single, data, tmp_path, model, strategy):
     wanted = job(model=f"torch_nets:{model}", steps=8)
     check_same(run(with_workers(wanted, strategy, 2), data, tmp_path), single(wanted), 1e-9)
+
+
+def test_dropout_of_divided_layers_is_that_of_one_process(single, data, tmp_path):
+    """All workers draw the same, and each drops its part."""
+    wanted = job(model="torch_nets:dropping", steps=8)
+    check_same(run(with_workers(wanted, "tensor", 2), data, tmp_path), single(wanted), 1e-9)
+
+
+def test_dropout_of_one_stage_is_not_that_of_another(data, tmp_path):
+    wanted = job(model="torch_nets:masked", strategy="pipeline", pipeline_schedule="gpipe", micro_batches=1, workers=2,
+                 steps=2)  # fmt: skip
+    state = run(wanted, data, tmp_path).state
+    first, second = state["model.2.drawn"], state["model.4.drawn"]
+    assert 16 < np.count_nonzero(first) < 48
+    assert (first != second).any()
+
+
+def test_a_tensor_of_the_chain_itself_stays_as_it_is(single, data, tmp_path):
+    wanted = job(model="torch_nets:unused", optimizer="adamw", weight_decay=0.1, steps=8)
+    ran = run(with_workers(wanted, "pipeline", 2), data, tmp_path)
+    assert (ran.state["model.idle"] == 1).all()
+    check_same(ran, single(wanted), 1e-9)
+
+
+def test_layers_of_a_stage_may_pass_on_several_tensors(single, data, tmp_path):
+    wanted = job(model="torch_nets:recurrent", steps=8)
+    check_same(run(with_workers(wanted, "pipeline", 2), data, tmp_path), single(wanted), 1e-9)
 
 
 def test_a_model_says_where_its_stages_begin(single, data, tmp_path):
@@ -255,78 +273,6 @@ def test_a_model_says_where_its_stages_begin(single, data, tmp_path):
     ran = run(with_workers(wanted, "pipeline", 2), data, tmp_path)
     check_same(ran, single(wanted), 1e-9)
     assert ran.result["implementation"]["path"] == "stages 0+1+2+3+4 | 5+6"
-
-
-@pytest.mark.unit
-def test_plans_follow_from_chains_of_dense_layers():
-    from velodrome.engines.torch.tensor import plan_of
-    from velodrome.models import torch_zoo
-
-    shape = (1, 28, 28)
-    assert plan_of(torch_zoo.build("dense-128", shape, 10), 2) == {"dense1": "column", "dense2": "row"}
-    assert plan_of(torch_zoo.build("dense-300-100", shape, 10), 2) == {
-        "dense1": "column", "dense2": "row", "dense3": "gather"}
-    assert plan_of(torch_zoo.build("dense-300-100", shape, 10), 3) == {"dense1": "column", "dense2": "row"}
-    assert plan_of(torch_zoo.build("lenet5", shape, 10), 2) == {"dense1": "column", "dense2": "row"}
-    assert plan_of(torch_zoo.build("linear", shape, 10), 3) == {}
-    gpt = plan_of(torch_zoo.build_text("gpt-mini", 50, 8), 2)
-    assert gpt["blocks.0.expand"] == "column"
-    assert gpt["blocks.3.contract"] == "row"
-    assert (gpt["blocks.1.qkv"], gpt["blocks.1.attended"]) == ("heads", "row")
-    assert len(gpt) == 16
-    assert len(plan_of(torch_zoo.build_text("gpt-mini", 50, 8), 3)) == 0, "neither heads nor widths divide by 3"
-    assert plan_of(torch_zoo.build_text("lstm-small", 50), 2) == {
-        "softmax": "gather", "embedding": "row", "lstm": "units"}
-    assert plan_of(torch_zoo.build_text("lstm-small", 51), 2) == {"lstm": "units"}
-    assert "lstm" not in plan_of(torch_zoo.build_text("lstm-small", 51), 3), "200 units"
-
-
-@pytest.mark.unit
-def test_plans_and_stages_of_the_wrong_kind_are_refused():
-    from velodrome.engines.torch.stages import given_starts
-    from velodrome.engines.torch.tensor import plan_of
-    from velodrome.errors import UsersCodeFailed
-
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8))
-    model.stage_starts, model.tensor_plan = 3, ["0"]
-    with pytest.raises(UsersCodeFailed, match="3 is no list of layers"):
-        given_starts("mine", model)
-    with pytest.raises(UsersCodeFailed, match=r"\['0'\] is no dictionary"):
-        plan_of(model, 2)
-    model.stage_starts = [3]
-    assert given_starts("mine", model) == ["3"]
-
-
-@pytest.mark.unit
-def test_only_layers_of_which_all_is_known_are_planned():
-    from torch.nn.utils.parametrizations import weight_norm
-
-    from velodrome.engines.torch.tensor import plan_of
-
-    class Doubled(torch.nn.Linear):
-        def forward(self, inputs):
-            return 2 * super().forward(inputs)
-
-    class Centred(torch.nn.Identity):
-        def forward(self, inputs):
-            return inputs - inputs.mean(1, keepdim=True)
-
-    def chain(*layers):
-        return torch.nn.Sequential(torch.nn.Linear(4, 8), *layers, torch.nn.Linear(8, 3))
-
-    act = torch.nn.ReLU()
-    assert plan_of(chain(act, torch.nn.Linear(8, 8), act), 2) == {"0": "column", "2": "row"}
-    assert plan_of(chain(act), 2) == {"0": "column", "2": "row"}
-    assert plan_of(chain(Centred()), 2) == {}
-    assert plan_of(chain(Doubled(8, 8)), 2) == {}
-    assert plan_of(chain(weight_norm(torch.nn.Linear(8, 8))), 2) == {}
-    tied = chain(act)
-    tied[0].weight = torch.nn.Parameter(torch.zeros(8, 8))
-    tied[2] = torch.nn.Linear(8, 8)
-    tied[2].weight = tied[0].weight
-    assert plan_of(tied, 2) == {}
-    block = chain(act)
-    assert plan_of(torch.nn.ModuleList([block, block]), 2) == {"0.0": "column", "0.2": "row"}
 
 
 @pytest.mark.parametrize(("strategy", "mesh", "workers"), [
@@ -339,6 +285,13 @@ def test_groups_of_a_mesh_divide_the_batch_and_their_workers_the_model(
     """In the last step of an epoch, of 2 examples, one of three groups has none."""
     wanted = job(clip_norm=0.5, optimizer="adam")
     ran = run(with_workers(wanted, strategy, workers, mesh=mesh), data, tmp_path)
+    check_same(ran, single(wanted), 1e-9)
+
+
+def test_a_parameter_that_no_group_of_a_mesh_uses_stays_as_it_is(single, data, tmp_path):
+    wanted = job(model="torch_nets:unused", optimizer="adamw", weight_decay=0.1, steps=8)
+    ran = run(with_workers(wanted, "tensor", 4, mesh="data=2,tensor=2"), data, tmp_path)
+    assert (ran.state["model.idle"] == 1).all()
     check_same(ran, single(wanted), 1e-9)
 
 

@@ -97,6 +97,14 @@ def test_models_of_users_are_divided_layer_by_layer(single, data, tmp_path, mode
     assert all(np.abs(mine[name] - alone[name]).max() < 1e-9 for name in alone)
 
 
+def test_a_parameter_that_nothing_uses_stays_as_it_is(single, data, tmp_path):
+    """Neither weight decay nor momentum moves it, nor gradients that are added up."""
+    wanted = job(model="torch_nets:unused", optimizer="adamw", weight_decay=0.1, accumulate=2, steps=8)
+    ran = run(with_workers(wanted, "fsdp", 2), data, tmp_path)
+    assert (ran.state["model.idle"] == 1).all()
+    assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
+
+
 @slow
 @pytest.mark.parametrize("strategy", DIVIDED)
 def test_convolutions_are_divided_too(strategy, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from driver import Ran, finish, largest_difference, run, start, write_data
+from driver import Ran, finish, largest_difference, run, start, write_arrays, write_data
 
 from velodrome.spec.job import Job
 
@@ -44,6 +44,14 @@ def test_local_sgd_after_every_step_is_ddp(data, tmp_path, workers, dtype):
     assert averaged.result["test_answers"] == together.result["test_answers"]
 
 
+@pytest.mark.parametrize("model", ["dense-128", pytest.param("torch_nets:unused", marks=slow)])
+def test_weights_decay_in_a_worker_without_examples_as_in_the_others(data, tmp_path, model):
+    wanted = {"model": model, "workers": 3, "weight_decay": 0.1, "steps": 10}
+    together = run(job(strategy="ddp", **wanted), data, tmp_path / "ddp")
+    averaged = run(job(strategy="local-sgd", sync_every=1, **wanted), data, tmp_path / "local")
+    assert largest_difference(weights(together), weights(averaged)) < 1e-9
+
+
 def weights(ran: Ran) -> dict[str, np.ndarray]:
     return {name: value for name, value in ran.state.items() if name.startswith("model.")}
 
@@ -62,6 +70,34 @@ def test_workers_differ_within_a_round_and_agree_at_its_end(data, tmp_path):
     assert largest_difference(first, second) > 1e-4
     for name, value in load_file(apart.folder / "model" / "model.safetensors").items():
         np.testing.assert_allclose(value, (first[name] + second[name]) / 2, rtol=0, atol=1e-12)
+
+
+def test_a_sum_and_a_count_are_those_of_a_worker_within_a_round(tmp_path, monkeypatch):
+    """Against PyTorch's own SGD on the examples of each worker; a last batch of 3 leaves one of the workers 1."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    import array_nets
+
+    from velodrome.tasks.schedule import by_data
+
+    random = np.random.default_rng(1)
+    inputs = random.normal(size=(31 + 54, 5))
+    targets = inputs.sum(1, keepdims=True) + 3
+    data = write_arrays(tmp_path, {"x": inputs}, {"y": targets})
+    wanted = Job(model="array_nets:small", dataset="driven", task="array_nets:Near", strategy="local-sgd", workers=2,
+                 sync_every=100, batch_size=7, epochs=1, dtype="float64", optimizer="sgd", learning_rate=0.01, seed=5)
+    ran, images, prices = run(wanted, data, tmp_path / "run"), torch.from_numpy(inputs), torch.from_numpy(targets)
+    for rank in range(2):
+        torch.manual_seed(5)
+        model = array_nets.small((5,), 1).double()
+        partition, stepping = by_data(31, 7, 2, 5, 1).partition(rank), torch.optim.SGD(model.parameters(), 0.01)
+        for rows in map(partition.step, range(partition.steps)):
+            near = prices[rows, 0] < 4
+            losses = (model(images[rows]) - prices[rows]).square().sum(1)
+            stepping.zero_grad()
+            ((losses * near).sum() / max(1, int(near.sum()))).backward()
+            stepping.step()
+        trained = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+        assert largest_difference(of_worker(ran, rank), trained) < 1e-9
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -245,6 +245,8 @@ def stepped_by_torch_optim(wanted: Job, data: Path) -> dict[str, np.ndarray]:
         pytest.param("allreduce", 3, "shared-memory", "velodrome", id="shared-memory"),
         pytest.param("allreduce", 3, "mpi", "velodrome", id="mpi"),
         pytest.param("allreduce", 3, "mpi", "stock", id="mpi-stock"),
+        pytest.param("fsdp", 3, None, "velodrome", id="fsdp"),
+        pytest.param("fsdp", 3, None, "stock", id="fsdp-stock", marks=pytest.mark.slow),
     ],
 )
 def test_a_parameter_without_a_gradient_is_skipped_as_torch_optim_does(

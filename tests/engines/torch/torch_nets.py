@@ -307,3 +307,74 @@ def staged(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
     model.stage_starts = ["5"]
     return model
+
+
+class Mask(nn.Module):
+    """Dropout of the same numbers of all examples, which keeps what it has drawn."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("drawn", torch.ones(width))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.drawn = nn.functional.dropout(torch.ones_like(self.drawn), 0.5)
+        return rows * self.drawn
+
+
+def masked(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A mask in each of two stages."""
+    channels, height, width = input_shape
+    model = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 64), Mask(64), nn.Linear(64, 64), Mask(64),
+                          nn.Linear(64, classes))
+    model.stage_starts = ["3"]
+    return model
+
+
+def dropping(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The same dropout in three places: before, between and after two layers that can be divided."""
+    channels, height, width = input_shape
+    drop = nn.Dropout(0.5)
+    return nn.Sequential(nn.Flatten(), drop, nn.Linear(channels * height * width, 16), nn.ReLU(), drop,
+                         nn.Linear(16, 16), drop, nn.Linear(16, classes))
+
+
+class TakeLast(nn.Module):
+    """Of what a recurrent layer returns, the outputs after the last row."""
+
+    def forward(self, found: tuple[torch.Tensor, object]) -> torch.Tensor:
+        return found[0][:, -1]
+
+
+def recurrent(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A chain with a layer that returns more than one tensor: images are sequences of their rows."""
+    return nn.Sequential(nn.Flatten(1, 2), nn.LSTM(input_shape[2], 8, batch_first=True), TakeLast(),
+                         nn.Linear(8, classes))
+
+
+def aliased(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A chain that has a tensor of one of its layers under a name of its own."""
+    model = convolved(input_shape, classes)
+    model.register_parameter("first", model[0].weight)
+    return model
+
+
+class Nested(nn.Module):
+    """A chain within a model, called whole or layer by layer with something of the model's own between them."""
+
+    def __init__(self, pixels: int, classes: int, whole: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(pixels, 16), nn.Tanh(), nn.Linear(16, 7))
+        self.last, self.whole = nn.Linear(7, classes), whole
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        flat = images.flatten(1)
+        if self.whole:
+            return self.last(self.body(flat))
+        hidden = self.body[0](flat)
+        return self.last(self.body[2](torch.tanh(hidden - hidden.mean(1, keepdim=True))))
+
+
+def nested(input_shape: tuple[int, int, int], classes: int, whole: bool = True) -> nn.Module:
+    channels, height, width = input_shape
+    return Nested(channels * height * width, classes, whole)

@@ -132,3 +132,28 @@ def test_a_process_that_loses_another_one_reports_a_lost_peer(data: Path, tmp_pa
     (error,) = ran.processes[0].of_kind("error")
     assert error["cause"] == "peer"
     assert error["message"].startswith("lost another worker")
+
+
+@pytest.mark.unit
+def test_a_backward_pass_of_a_batch_that_is_added_up_is_marked_as_waiting() -> None:
+    from contextlib import contextmanager
+    from types import SimpleNamespace
+
+    from velodrome.engines.deepspeed.worker import ZeroLearner
+
+    class Marking:
+        is_waiting = False
+
+        @contextmanager
+        def waiting(self):
+            self.is_waiting = True
+            yield
+            self.is_waiting = False
+
+    learner, marking, marked = ZeroLearner.__new__(ZeroLearner), Marking(), []
+    engine = SimpleNamespace(backward=lambda loss, **_: marked.append(marking.is_waiting),
+                             set_gradient_accumulation_boundary=lambda last: None)
+    learner._context, learner._engine, learner._trained = marking, engine, []
+    learner._accumulate, learner._added = 2, 0
+    assert learner._add("loss")
+    assert marked == [True]

@@ -92,13 +92,13 @@ class ZeroLearner(TogetherLearner):
             return super().train(first, last)
 
     def _backward(self, loss: torch.Tensor) -> None:
-        # Losses are divided by the batch of a whole step already.
-        self._engine.backward(loss, scale_wrt_gas=False)
+        with self._context.waiting(), translate_peer_errors():  # where it blocks it waits for others
+            # Losses are divided by the batch of a whole step already.
+            self._engine.backward(loss, scale_wrt_gas=False)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         assert loss is not None, "a process without examples has a loss of zero"
-        with self._context.waiting(), translate_peer_errors():  # where it blocks it waits for others
-            self._backward(loss)
+        self._backward(loss)
         return []  # they stay with DeepSpeed
 
     def _update(self, gradients: Gradients) -> None:

@@ -53,10 +53,13 @@ class DividedLearner(TorchLearner):
         with translate_errors_of_collectives():
             return super().train(first, last)
 
+    def _backward(self, loss: torch.Tensor) -> None:
+        with self._context.waiting():  # most of the pass computes, but where it blocks it waits for others
+            super()._backward(loss)
+
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         assert loss is not None, "every process has examples"
-        with self._context.waiting():  # most of the pass computes, but where it blocks it waits for others
-            found = self._local_gradients(loss)
+        found = self._local_gradients(loss)
         if isinstance(self._optimizer, FusedOptimizer):
             return [None if gradient is None else local(gradient, like)
                     for gradient, like in zip(found, self._trained, strict=True)]

@@ -12,7 +12,7 @@ from torch import nn
 from velodrome.engines.torch.network import Network, dtype_of
 from velodrome.engines.torch.passages import refuse_what_cannot_pass
 from velodrome.engines.torch.stages import chain_of, cuts_of, given_stages, given_starts, groups_of, owners_of
-from velodrome.engines.torch.tensor import checked_plan, plan_of
+from velodrome.engines.torch.tensor import checked_plan, plan_for
 from velodrome.errors import VelodromeError
 from velodrome.offers.traffic import between_groups
 from velodrome.spec.job import Job, Mesh
@@ -69,7 +69,7 @@ def _in_groups(
     job: Job, network: Network, members: int, groups: int, sent: int, formula: str
 ) -> tuple[int, str]:
     """The same for one of several groups of `tensor`, which divide the batch and sum their gradients."""
-    plan = plan_of(network.model, members)
+    plan = plan_for(network, members)
     part = 0.0
     for name, parameter in network.model.named_parameters():
         layer, _, kind = name.rpartition(".")
@@ -80,7 +80,7 @@ def _in_groups(
 
 
 def _tensor(job: Job, data: Any, network: Network, workers: int, layers: Rows) -> tuple[int, str]:
-    plan = checked_plan(job.model, network.model, plan_of(network.model, workers), workers)
+    plan = checked_plan(job.model, network.model, plan_for(network, workers), workers)
     first = next((row["name"] for row in layers if row.get("parameters")), None)
     whole = 0.0
     for row in layers:

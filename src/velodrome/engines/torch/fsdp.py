@@ -12,13 +12,20 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from velodrome.engines.torch.divided import DividedLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer
+from velodrome.engines.torch.presence import Presence
 from velodrome.engines.torch.process_group import ProcessGroup
 from velodrome.engines.torch.sharding import covers_of, shard, units_of
 from velodrome.engines.torch.together import TogetherLearner
+from velodrome.spec.job import Job
 
 
 class FsdpLearner(TogetherLearner, DividedLearner):
     """One process's part of the network: each needs the parts of all others to compute."""
+
+    #: Finds the parameters that a step skips, where it may skip some.
+    _presence: Presence | None = None
+    #: Whether the next loss is that of no examples.
+    _is_idle = False
 
     def _make_optimizer(self) -> Optimizer:
         assert isinstance(self._transport, ProcessGroup)
@@ -29,7 +36,11 @@ class FsdpLearner(TogetherLearner, DividedLearner):
         self._modules = shard(root, self._units(root), mesh, may_skip=not self._network.from_zoo)
         self._mark_waiting()
         self._remember_inputs(root)
-        return self._divided_optimizer()
+        optimizer = self._divided_optimizer()
+        if not self._network.from_zoo and _steps_by_zeros(self._context.job):
+            units = [module for module in self._modules if isinstance(module, nn.Module)]
+            self._presence = Presence(root, units, self._trained, self._transport.group)
+        return optimizer
 
     def _units(self, root: nn.Module) -> list[nn.Module]:
         """What is gathered by itself; processes divide a model in the same way, as rank 0 finds it possible."""
@@ -38,8 +49,7 @@ class FsdpLearner(TogetherLearner, DividedLearner):
             return units_of(root)
         if network.saved_as["only_batch"] is not None:
             return []  # it is called once for each so many examples, and not as often in every process
-        call = network.call or (lambda model: model(network.sample() if network.sample else None))
-        covers = covers_of(self._model, call) if self._transport.rank == 0 else None
+        covers = covers_of(self._model, network.call_copy) if self._transport.rank == 0 else None
         names = {module: name for name, module in root.named_modules()}
         found = [] if covers is None else [names[unit] for unit in units_of(root, covers)]
         first, *_ = self.gather(json.dumps(found).encode())
@@ -66,10 +76,33 @@ class FsdpLearner(TogetherLearner, DividedLearner):
         for module in self._modules:
             module.set_requires_gradient_sync(not more, recurse=False)
 
+    def idle_loss(self) -> torch.Tensor:
+        self._is_idle = True  # it depends on parameters, but for no example
+        return super().idle_loss()
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        if self._presence is not None:
+            if not self._is_idle:
+                self._presence.add(loss)
+            if self._added == 0:  # the last batch of a step
+                self._presence.send()
+        self._is_idle = False
+        super()._backward(loss)
+
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         assert loss is not None, "a process without examples has a loss of zero"
-        return super()._gradients(loss)
+        found = super()._gradients(loss)
+        if self._presence is None:
+            return found
+        with self._context.waiting():
+            present = self._presence.of_any()
+        return [gradient if there else None for gradient, there in zip(found, present, strict=True)]
 
     def _release(self) -> None:
         for module in self._modules:
             module.reshard()
+
+
+def _steps_by_zeros(job: Job) -> bool:
+    """Whether an optimizer may change a parameter whose gradient is zero."""
+    return job.optimizer != "sgd" or bool(job.decay_of_weights)

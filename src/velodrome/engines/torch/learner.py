@@ -82,6 +82,11 @@ class TorchLearner(Learner):
         """Which part of the examples this process computes with."""
         return Replica(self._among.rank, self._among.size, self._device, self.forward_together)
 
+    @property
+    def _drawing_rank(self) -> int:
+        """What this process's random numbers depend on: processes that compute with the same examples draw the same."""
+        return self._among.rank
+
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         """The gradients that the optimizer takes; `loss` is None if this process has no example in the step."""
         assert loss is not None, "one process has all examples"
@@ -126,7 +131,7 @@ class TorchLearner(Learner):
         self._task.epoch = self._epochs
         self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
-        seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._among.rank])
+        seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._drawing_rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         self._model.train()
 

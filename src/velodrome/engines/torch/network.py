@@ -98,6 +98,10 @@ class Network:
         """What training and evaluation call: it returns what the loss takes."""
         return self.adapter or self.model
 
+    def call_copy(self, tried: nn.Module) -> object:
+        """Call a copy of the model as training does."""
+        return self.call(tried) if self.call else tried(self.sample() if self.sample else None)
+
     def leaves_parameters_unchanged(self) -> bool:
         """Whether a forward pass in training changes no parameter: only then may processes share them."""
         if self.from_zoo:
@@ -107,8 +111,7 @@ class Network:
             with trial.untouched(self.model) as tried, torch.no_grad():
                 if tried is self.model:  # it cannot be copied, and a call may change more than tensors
                     return False
-                tried.train()
-                self.call(tried) if self.call else tried(self.sample() if self.sample else None)
+                self.call_copy(tried.train())
                 return all(torch.equal(*pair) for pair in zip(before, tried.parameters(), strict=True))
         except Exception:
             return False

@@ -184,6 +184,15 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
                          "format (no --dtype bfloat16); choose another strategy")
 
 
+def refuse_small_parts(job: Job, network: Network, examples: int) -> None:
+    """Refuse micro-batches of so many examples if the model cannot be trained on them."""
+    if examples < network.minimum_batch:
+        raise BadRequest(
+            f"--micro-batches {job.micro_batches}: model {job.model!r} trains on {network.minimum_batch} examples or "
+            f"more at a time, and a micro-batch has {examples}; use fewer micro-batches or a larger batch"
+        )
+
+
 def passage_of(task: TorchTask, network: Network, counted: tuple[str, ...], task_name: str) -> Passage:
     """That of a task whose model `refuse_what_cannot_pass` has let through."""
     if isinstance(task, ArrayTask):

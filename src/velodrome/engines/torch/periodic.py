@@ -38,6 +38,8 @@ class LocalSgdLearner(TorchLearner):
         self.loss_factor = float(transport.size)
         self._every = self._context.job.sync_every or 1
         self._updates = 0
+        #: For each parameter, whether the last loss of this process gave it a gradient.
+        self._used = [network.from_zoo] * len(self._trained)
         self._all_states: list[dict[str, torch.Tensor]] = []
         self._begin_rounds()
 
@@ -66,7 +68,19 @@ class LocalSgdLearner(TorchLearner):
     # -- training
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
-        return [None] * len(self._trained) if loss is None else self._local_gradients(loss)
+        """Those of this process alone. Without examples they are zeros, by which weights decay and momentum goes on as
+        in the other processes; a parameter that the model does not use has none even so."""
+        if loss is None:
+            return [torch.zeros_like(parameter) if used else None
+                    for parameter, used in zip(self._trained, self._used, strict=True)]
+        found = self._local_gradients(loss)
+        self._used = [gradient is not None for gradient in found]
+        return found
+
+    def sum(self, number: float) -> float:
+        """What a loss is divided by, for all processes: as if each had this one's, unless a round is one step. Asking
+        the others would cost the message that a round saves."""
+        return super().sum(number) if self._every == 1 else number * self._transport.size
 
     def step(self, loss: torch.Tensor | None, batch: float) -> None:
         super().step(loss, batch)

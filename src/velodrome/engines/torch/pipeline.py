@@ -20,7 +20,7 @@ from velodrome.engines.torch.array_network import columns_of
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, make_optimizer, squared_norm
-from velodrome.engines.torch.passages import Count, Passage, passage_of, refuse_what_cannot_pass
+from velodrome.engines.torch.passages import Count, Passage, passage_of, refuse_small_parts, refuse_what_cannot_pass
 from velodrome.engines.torch.process_group import (
     ProcessGroup,
     translate_errors_of_collectives,
@@ -29,12 +29,12 @@ from velodrome.engines.torch.process_group import (
 from velodrome.engines.torch.stages import (
     Stage,
     chain_of,
+    costs_of,
     cuts_of,
     given_stages,
     given_starts,
     groups_of,
     owners_of,
-    seconds_of,
 )
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
@@ -89,6 +89,10 @@ class PipelineLearner(TorchLearner):
         self._padded, self._computed = 0, list[Count | None]()
         return make_optimizer(job, self._trained)
 
+    @property
+    def _drawing_rank(self) -> int:
+        return self._transport.rank  # dropout of one stage has nothing to do with that of another
+
     def _divide(self, layers: list[tuple[str, nn.Module]]) -> list[int]:
         """The stage of every layer: as the model says, or as rank 0 finds it out; a resumed run keeps its stages."""
         context, size, names = self._context, self._transport.size, [name for name, _ in layers]
@@ -111,8 +115,8 @@ class PipelineLearner(TorchLearner):
 
     def _cuts(self, layers: list[tuple[str, nn.Module]], groups: list[list[int]]) -> list[int]:
         inputs = self._like_inputs(-(-self._context.job.batch_size // self._micro_batches))
-        seconds = seconds_of([layer for _, layer in layers], inputs)
-        return cuts_of([sum(seconds[number] for number in group) for group in groups], self._transport.size)
+        costs = costs_of([[layers[number][1] for number in group] for group in groups], inputs)
+        return cuts_of(costs, self._transport.size)
 
     def _like_inputs(self, count: int) -> torch.Tensor:
         """What the first stage might take for so many examples."""
@@ -137,6 +141,7 @@ class PipelineLearner(TorchLearner):
         super().begin_epoch(schedule)
         largest = schedule.in_parts(self._accumulate).sizes()[0]
         self._padded = -(-largest // self._micro_batches) * self._micro_batches
+        refuse_small_parts(self._context.job, self._network, self._padded // self._micro_batches)
 
     def train(self, first: int, last: int) -> Counts:
         if self._rates is not None:
@@ -243,7 +248,7 @@ class PipelineLearner(TorchLearner):
         """Every tensor of the model with its name and the process that has it."""
         for name, value in self._model.state_dict().items():
             if isinstance(value, torch.Tensor):
-                yield name, value, self._stage_of[name.partition(".")[0]]
+                yield name, value, self._stage_of.get(name.partition(".")[0], 0)  # of no layer: all have it
 
     def _whole_model(self) -> dict[str, torch.Tensor]:
         assert isinstance(self._transport, ProcessGroup)

@@ -53,7 +53,8 @@ class Stage(nn.Sequential):
 def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of a model that are called one after another, with their names, or `BadRequest`.
 
-    A layer without tensors, such as an activation, may be in it several times.
+    A layer without tensors, such as an activation, may be in it several times. Tensors of the model itself belong to no
+    layer: they stay as they are.
     """
     if not isinstance(model, nn.Sequential):
         raise BadRequest(
@@ -74,6 +75,12 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
                     f"--strategy pipeline: layers {other!r} and {key!r} of model {name!r} share weights, and their "
                     "stages would each have their own; choose another strategy"
                 )
+    for key, tensor in (*model._parameters.items(), *model._buffers.items()):
+        if id(tensor) in owners:
+            raise BadRequest(
+                f"--strategy pipeline: {key!r} of model {name!r} is a tensor of layer {owners[id(tensor)]!r} as well, "
+                "which only one stage has; remove it from the nn.Sequential itself, or choose another strategy"
+            )
     return layers
 
 
@@ -102,12 +109,22 @@ def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -
     return groups
 
 
-def seconds_of(layers: Sequence[nn.Module], inputs: torch.Tensor, repeat: int = 3) -> list[float]:
-    """Seconds of a forward and a backward pass of each layer, the shortest of a few; the layers stay as they are."""
+def costs_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor) -> list[float]:
+    """What each group of layers costs compared to the others: the seconds that it takes or, where that cannot be
+    measured, its number of weights."""
+    try:
+        return seconds_of(groups, inputs)
+    except Exception:  # a layer that cannot be copied, or that takes more than one tensor
+        return [float(sum(weight.numel() for layer in group for weight in layer.parameters())) for group in groups]
+
+
+def seconds_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor, repeat: int = 3) -> list[float]:
+    """Seconds of a forward and a backward pass of each group of layers, the shortest of a few; the layers stay as they
+    are. Within a group, they may pass on anything."""
     found = []
     with torch.random.fork_rng(devices=[]):
-        for layer in layers:
-            tried, best = copy.deepcopy(layer).train(), float("inf")
+        for group in groups:
+            tried, best = copy.deepcopy(nn.Sequential(*group)).train(), float("inf")
             for _ in range(repeat):
                 given = inputs.detach().clone().requires_grad_(inputs.is_floating_point())
                 began = time.perf_counter()

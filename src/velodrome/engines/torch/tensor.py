@@ -6,8 +6,9 @@ Of two dense layers that follow one another, the first is divided by its outputs
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeGuard
 
@@ -20,16 +21,19 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.nn.utils.parametrize import is_parametrized
 
 from velodrome.engines.torch.divided import DividedLearner
+from velodrome.engines.torch.divided_dropout import divide_dropout
 from velodrome.engines.torch.divided_lstm import divide_lstm
+from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
-from velodrome.engines.torch.sharding import local, pieced
+from velodrome.engines.torch.sharding import Covers, covers_of, local, pieced
 from velodrome.engines.torch.stages import is_plain_chain
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
 from velodrome.models.torch_zoo import LanguageModel
 
-#: Layers that compute each number by itself, so that it does not matter to them how these are divided.
+#: Layers that compute each number by itself, so that it does not matter to them how these are divided; `divide_dropout`
+#: makes dropout one of them.
 _ELEMENTWISE = (
     nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Hardtanh, nn.ReLU6,
     nn.Dropout, nn.Identity,
@@ -40,9 +44,21 @@ _ELEMENTWISE = (
 _STYLES = ("column", "gather", "row")
 
 
-def plan_of(model: nn.Module, size: int) -> dict[str, str]:
+def plan_for(network: Network, size: int) -> dict[str, str]:
+    """The plan of a network. Where it depends on how a user's model calls its chains, a trial on a copy shows that."""
+    plan = plan_of(network.model, size)
+    if network.from_zoo or plan == plan_of(network.model, size, {}):
+        return plan
+    return plan_of(network.model, size, covers_of(network.model, network.call_copy) or {})
+
+
+def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[str, str]:
     """How the layers of a model are divided over so many processes: its own `tensor_plan`, or what can be derived from
-    chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM."""
+    chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM.
+
+    With `covers`, only from chains inside of whose calls alone their layers are used: what lies between two layers of
+    a chain is a part of the whole.
+    """
     given = getattr(model, "tensor_plan", None)
     if given is not None:
         given = given() if callable(given) else given
@@ -55,18 +71,22 @@ def plan_of(model: nn.Module, size: int) -> dict[str, str]:
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         if is_plain_chain(module):
-            found |= {prefix + key: style for key, style in _chained(module, size, several)}
+            for first, second in _chained(module, size, several):
+                if covers is None or module is model or _runs_whole(module, (first, second), covers):
+                    found |= {prefix + first: "column", prefix + second: "row"}
         elif isinstance(module, Block):
             found |= {prefix + key: style for key, style in _of_block(module, size).items()}
     last = _last_dense(model)
     if last is not None and last not in found and _divides(dense := model.get_submodule(last), size):
         found |= {} if dense in several else {last: "gather"}
-    embedding = dict(model.named_children()).get("embedding")  # of the zoo's language model, used by calls alone
-    if last == "softmax" and isinstance(embedding, nn.Embedding) and embedding.num_embeddings % size == 0:
-        found["embedding"] = "row"
-    if isinstance(model, LanguageModel) and size > 1 and model.lstm.hidden_size % size == 0:
-        found["lstm"] = "units"
-    return found
+    return found | (_of_language_model(model, size, several) if isinstance(model, LanguageModel) else {})
+
+
+def _of_language_model(model: LanguageModel, size: int, several: AbstractSet[nn.Module]) -> dict[str, str]:
+    """Words of the embedding, which is used by calls alone, and units of the LSTM."""
+    words = model.embedding.num_embeddings % size == 0 and model.embedding not in several
+    found = {"embedding": "row"} if words else {}
+    return found | ({"lstm": "units"} if size > 1 and model.lstm.hidden_size % size == 0 else {})
 
 
 def _of_block(block: Block, size: int) -> dict[str, str]:
@@ -99,13 +119,19 @@ def _used_several_times(model: nn.Module) -> set[nn.Module]:
             if places[module] > 1 or any(owners[weight] > 1 for weight in module.parameters(recurse=False))}
 
 
+def _runs_whole(chain: nn.Module, names: Sequence[str], covers: Covers) -> bool:
+    """Whether the weights of these layers are used by calls of the layers alone, inside of calls of their chain."""
+    return all({chain, layer} <= covers.get(weight, set())
+               for layer in map(chain.get_submodule, names) for weight in layer.parameters())
+
+
 def _chained(chain: nn.Module, size: int, several: AbstractSet[nn.Module]) -> Iterator[tuple[str, str]]:
     """Pairs of dense layers with nothing but elementwise layers between them."""
     first: str | None = None
     for name, layer in chain._modules.items():
         if _is_plain_dense(layer) and layer not in several:
             if first is not None:
-                yield from ((first, "column"), (name, "row"))
+                yield first, name
                 first = None
             elif _divides(layer, size):
                 first = name
@@ -142,7 +168,7 @@ class TensorLearner(DividedLearner):
         else:
             mesh, self._among = grid.mesh["tensor"], grid.peers
         self._members = self._transport.size // self._groups
-        plan = checked_plan(self._context.job.model, self._model, plan_of(self._model, self._members), self._members)
+        plan = checked_plan(self._context.job.model, self._model, self._agreed_plan(), self._members)
         orders = {name: self._in_heads(name) for name, style in plan.items() if style == "heads"}
         for name in [name for name, style in plan.items() if style == "units"]:
             lstm = self._model.get_submodule(name)
@@ -151,9 +177,18 @@ class TensorLearner(DividedLearner):
         parallelize_module(self._model, mesh, {
             name: _style(style, self._model.get_submodule(name)) for name, style in plan.items() if style != "units"
         })
+        divide_dropout(self._model, plan, mesh)
         self._orders = {parameter: order for name, order in orders.items()
                         for parameter in self._model.get_submodule(name).parameters()}
         return self._divided_optimizer()
+
+    def _agreed_plan(self) -> dict[str, str]:
+        """The model's own, or what rank 0 derives: a trial need not have the same outcome in every process."""
+        if getattr(self._model, "tensor_plan", None) is not None:
+            return plan_of(self._model, self._members)
+        first, *_ = self.gather(json.dumps(plan_for(self._network, self._members)).encode())
+        plan: dict[str, str] = json.loads(first)
+        return plan
 
     def _in_heads(self, name: str) -> torch.Tensor:
         """Arrange the rows of a layer by the heads of each process, and return their order."""
@@ -165,21 +200,23 @@ class TensorLearner(DividedLearner):
         return order
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
-        """Those of all groups together, where there are several; one without examples has zeros."""
+        """Those of all groups together, where there are several; a parameter that none has a gradient of has none."""
         if self._groups == 1:
             return super()._gradients(loss)
         found = [None] * len(self._trained) if loss is None else super()._gradients(loss)
         parts = [torch.zeros_like(local(like)) if gradient is None else local(gradient, like)
                  for gradient, like in zip(found, self._trained, strict=True)]
-        flat = torch.cat([part.reshape(-1) for part in parts])
+        present = parts[0].new_tensor([float(gradient is not None) for gradient in found])
+        flat = torch.cat([*(part.reshape(-1) for part in parts), present])
         assert isinstance(self._among, Subgroup)
         with self._context.waiting(), translate_peer_errors():
             distributed.all_reduce(flat, group=self._among.group)
-        summed = [each.view(part.shape) for each, part in
-                  zip(flat.split([part.numel() for part in parts]), parts, strict=True)]
+        *pieces, counts = flat.split([*(part.numel() for part in parts), len(parts)])
+        summed = [each.view(part.shape) if count else None
+                  for each, part, count in zip(pieces, parts, counts.tolist(), strict=True)]
         if isinstance(self._optimizer, FusedOptimizer):
             return summed
-        return [pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
+        return [None if each is None else pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
 
 
 def checked_plan(name: str, model: nn.Module, plan: dict[str, str], size: int) -> dict[str, str]:
