@@ -189,6 +189,15 @@ def test_steps_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
     eventually(lambda: not marked(install_steps._token(tmp_path)))
 
 
+@pytest.fixture
+def interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where MXNet's environment has its interpreter; there is none yet."""
+    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
+    python = tmp_path / "mxnet" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    return python
+
+
 @pytest.mark.integration
 def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,20 +214,15 @@ def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_envi
 
 
 @pytest.mark.integration
-def test_an_environment_in_which_something_trains_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
-    python = tmp_path / "mxnet" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    words = [str(python), "-c", "import time; time.sleep(300)", "-m", "velodrome.worker"]
+def test_an_environment_in_which_something_trains_is_left_alone(interpreter: Path) -> None:
+    interpreter.symlink_to(sys.executable)
+    words = [str(interpreter), "-c", "import time; time.sleep(300)", "-m", "velodrome.worker"]
     training = subprocess.Popen(words)
     try:
         for change in (install_engine, remove_engine):
             with pytest.raises(VelodromeError, match=rf"'mxnet' is training now \(process {training.pid}\)"):
                 change("mxnet")
-        assert python.exists()
+        assert interpreter.exists()
         assert training.poll() is None
     finally:
         training.kill()
@@ -247,18 +251,15 @@ def test_the_second_of_two_removers_says_that_it_waits_and_finds_nothing(
 
 @pytest.mark.unit
 def test_an_environment_counts_as_installed_if_it_is_current_and_has_its_interpreter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interpreter: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(environments.FOLDER, str(tmp_path))
-    python = tmp_path / "mxnet" / "bin" / "python"
-    python.parent.mkdir(parents=True)
 
     def installed() -> bool:
         return bool(_installation(registry.engine("mxnet"))["installed"])
 
     write_record(tmp_path / "mxnet")
     assert not installed()
-    python.symlink_to(sys.executable)
+    interpreter.symlink_to(sys.executable)
     assert installed()
     write_record(tmp_path / "mxnet", training_side="another")
     assert not installed()
