@@ -117,6 +117,7 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["COLUMNS"] = "160"
     os.environ["VELODROME_STRICT_EVENTS"] = "1"
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     if SHARED_DATA.is_dir():
         os.environ.setdefault("VELODROME_DATA_MIRROR", str(SHARED_DATA))
     yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.progress import Saving, saving
 from velodrome.analysis.recommend import verdict
-from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
+from velodrome.api.race_plan import PlannedRace, admit_code, default_name, merge, plan_race, words_in
 from velodrome.cluster.registry import Where
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.events.endings import ended_early
@@ -47,6 +47,7 @@ def race(
     dry_run: bool = False,
     skip_unavailable: bool = False,
     mirror: str | None = None,
+    trust_code: Collection[str] = (),
     on_event: Callable[[str, dict[str, Any]], None] | None = None,
     on_job: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
@@ -84,6 +85,8 @@ def race(
         skip_unavailable: leave out jobs for which this machine lacks a package, a device or memory, instead of
             refusing the race.
         mirror: folder or URL with the publisher's files of data sets.
+        trust_code: code that the file names and that may run although it lies neither beside the file nor in the
+            current folder, as ``module:function`` or the path of a script.
         on_event: called with a run's name and each of its events.
         on_job: called with the result of each job when it ends, failed ones included.
 
@@ -95,6 +98,7 @@ def race(
         "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
         "naming": naming,
     })
+    admit_code(merged, race, name or default_name(race, merged), runs, words_in([job, vary]), trust_code)
     with using_mirror(mirror):
         planned = plan_race(
             merged, name or default_name(race, merged), runs, on=on, warm=warm, complete=race is None,

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest
 from velodrome.machine import cores
+from velodrome.run import trust
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_check import CheckedRace, check_race
+from velodrome.run.trust import Code
 from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.baselines import has_baselines
 from velodrome.spec.job import Job
-from velodrome.spec.race import LIMITS, Entry, Race, parse_race
+from velodrome.spec.race import LIMITS, Entry, Race, combinations, parse_race
 from velodrome.spec.wording import in_words
 
 
@@ -104,6 +106,32 @@ def merge(
     if asked.objective is not None and asked.objective not in OBJECTIVES:
         raise BadRequest(f"--objective {asked.objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
     return asked
+
+
+def words_in(given: Any) -> set[str]:
+    """Every text in what was given on the command line, or to a function."""
+    if isinstance(given, Job):
+        given = given.model_dump(exclude_unset=True)
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, list | tuple):
+        return set().union(*map(words_in, given))
+    return {given} if isinstance(given, str) else set()
+
+
+def admit_code(
+    race: Race, file: Race | str | Path | None, name: str, runs: str | Path, given: Collection[str],
+    trusted: Collection[str],
+) -> list[Code]:
+    """The code that the file of a race names, besides what is `given`; refused unless it may run. A race that goes on
+    in the folder that its file lies in is a stored one."""
+    if file is None or isinstance(file, Race):
+        return []
+    jobs = [entry.job for entry in combinations(race.model_copy(update={"repeat": 1})).entries]
+    folder = RaceFolder(Path(runs), name).path
+    if Path(file).absolute().parent.resolve() == folder.resolve():
+        return trust.admit_race(jobs, f"race {name!r}", folder, given, trusted)
+    return trust.admit_file(jobs, Path(file), given, trusted)
 
 
 def default_name(file: Race | str | Path | None, race: Race) -> str:

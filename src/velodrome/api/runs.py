@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,10 @@ def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
     return {"ok": not any(one.problems for one in checked), "runs": [one.as_json() for one in checked]}
 
 
-def verify(name: str, runs: str | Path = "runs", *, on: Where = DEFAULT, mirror: str | None = None) -> dict[str, Any]:
+def verify(
+    name: str, runs: str | Path = "runs", *, on: Where = DEFAULT, mirror: str | None = None,
+    trust_code: Collection[str] = (),
+) -> dict[str, Any]:
     """Load a run's saved model in a fresh process and evaluate it again: ``ok``, what was ``reported`` and what is
     ``measured``, the ``tolerance`` of what is not a count, and the ``problems``.
 
@@ -109,10 +112,12 @@ def verify(name: str, runs: str | Path = "runs", *, on: Where = DEFAULT, mirror:
         runs: folder that holds the runs.
         on: the launcher: ``local``, or ``debug`` to evaluate inside this program.
         mirror: folder or URL with the publisher's files of a data set.
+        trust_code: code that the run names and that may run, as ``module:function``; not needed for what was trained on
+            this machine.
     """
     path = locate_run(Path(runs), name)
     with using_mirror(mirror), open_launcher(on) as launcher:
-        return verify_run(path, launcher).as_json()
+        return verify_run(path, launcher, trust_code).as_json()
 
 
 def locate_run(runs: Path, name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ FORMATS = ("onnx",)
 
 def export(
     name: str, runs: str | Path = "runs", *, format: str = "onnx", again: bool = False, on: str = DEFAULT,
-    mirror: str | None = None,
+    mirror: str | None = None, trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write the model of a finished run as ONNX beside its own files: the ``file``, and the largest ``difference``
     between ONNX Runtime and the engine over the examples of the test set that were ``checked``.
@@ -39,6 +39,8 @@ def export(
         again: export anew, even if there is an export.
         on: the launcher: ``local``, or ``debug`` to export inside this program.
         mirror: folder or URL with the publisher's files of a data set.
+        trust_code: code that the run names and that may run, as ``module:function``; not needed for what was trained on
+            this machine.
 
     Raises:
         BadRequest: there is no such run, it has no model, or a package is missing.
@@ -48,18 +50,22 @@ def export(
         raise BadRequest(f"--format {format!r}: choose {' or '.join(FORMATS)}")
     path = locate_run(Path(runs), name)
     with using_mirror(mirror), open_launcher(on) as launcher:
-        return export_run(path, launcher, again=again)
+        return export_run(path, launcher, again=again, trusted=trust_code)
 
 
-def load(name: str, runs: str | Path = "runs", *, mirror: str | None = None, threads: int | None = None) -> LoadedModel:
+def load(
+    name: str, runs: str | Path = "runs", *, mirror: str | None = None, threads: int | None = None,
+    trust_code: Collection[str] = (),
+) -> LoadedModel:
     """The model of a run in ONNX Runtime; it is exported first if it was not yet."""
     path = locate_run(Path(runs), name)
-    export(name, runs, mirror=mirror)
+    export(name, runs, mirror=mirror, trust_code=trust_code)
     return LoadedModel(path / "model", name, threads=threads)
 
 
 def predict(
-    name: str, files: Sequence[str | Path], runs: str | Path = "runs", *, top: int = TOP, mirror: str | None = None
+    name: str, files: Sequence[str | Path], runs: str | Path = "runs", *, top: int = TOP, mirror: str | None = None,
+    trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """What the model of a run says about files: pictures, tables (each row), or texts (what follows them).
 
@@ -69,13 +75,14 @@ def predict(
         runs: folder that holds the runs.
         top: list so many classes, the most probable first.
         mirror: folder or URL with the publisher's files of a data set, if the model must be exported first.
+        trust_code: as for ``export``.
     """
     if top < 1:
         raise BadRequest(f"--top {top!r}: choose 1 or more")
     for file in files:
         if not Path(file).is_file():
             raise BadRequest(f"no file {str(file)!r}")
-    model = load(name, runs, mirror=mirror)
+    model = load(name, runs, mirror=mirror, trust_code=trust_code)
     rows = [row for file in files for row in _answers(model, Path(file), top)]
     return {"run": name, "task": model.about.task, "model": model.about.model, "files": rows}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from velodrome.cluster.plan import Plan
 from velodrome.cluster.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
-from velodrome.run import execute
+from velodrome.run import execute, trust
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Listener
 from velodrome.spec.job import Job
@@ -70,6 +70,7 @@ def resume(
     mirror: str | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
+    trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """Resume a run that did not finish from its newest checkpoint and return its result.
 
@@ -80,16 +81,28 @@ def resume(
         mirror: folder or URL with the publisher's files of a data set.
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
+        trust_code: code that the run names and that may run, as ``module:function``; not needed for what was started on
+            this machine.
     """
     store = Store(Path(runs))
-    with using_mirror(mirror), open_launcher(where_of(store.get(name).job(), on)) as launcher:
+    job = admit(name, store, trust_code, launched=on is None)
+    with using_mirror(mirror), open_launcher(where_of(job, on)) as launcher:
         return execute.resume(
             name, store=store, launcher=launcher, listener=_listener(on_event), on_start=on_start
         )
 
 
+def admit(name: str, store: Store, trust_code: Collection[str], *, launched: bool) -> Job:
+    """The job of a stored run whose code may run; `launched` if the run also says where."""
+    found = store.get(name)
+    job = found.job()
+    trust.admit_stored(job, f"run {found.name!r}", found.path, trust_code, launched=launched)
+    return job
+
+
 def attach(
-    name: str, *, runs: str | Path = "runs", on_event: OnEvent | None = None, on_start: OnStart | None = None
+    name: str, *, runs: str | Path = "runs", on_event: OnEvent | None = None, on_start: OnStart | None = None,
+    trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """Supervise a run whose command was killed while its processes run on, as those of a Slurm job do; its result.
 
@@ -98,5 +111,7 @@ def attach(
         runs: folder that holds the runs.
         on_event: called with every event that was not recorded yet.
         on_start: called with the plan and the run's folder.
+        trust_code: as for ``resume``.
     """
+    admit(name, Store(Path(runs)), trust_code, launched=True)
     return execute.attach(name, store=Store(Path(runs)), listener=_listener(on_event), on_start=on_start)

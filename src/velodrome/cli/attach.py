@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Runs
+from velodrome.cli.options import Json, Runs, TrustCode, asking
 
 
 def command(
@@ -18,6 +18,7 @@ def command(
                        autocompletion=completion.unfinished),
     ],
     runs: Runs = Path("runs"),
+    trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
     """Take over a run on Slurm whose command was killed: its job goes on meanwhile.
@@ -26,9 +27,11 @@ def command(
 
     Example: `velodrome attach torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """
-    from velodrome.api.train import attach
+    from velodrome.api.train import admit, attach
     from velodrome.cli.console import run_visibly
+    from velodrome.run.store import Store
 
+    _, names = asking(lambda names: (admit(run, Store(runs), names, launched=True), names), trust_code)
     run_visibly(lambda progress: attach(
-        run, runs=runs, on_event=progress.event, on_start=progress.begin
+        run, runs=runs, trust_code=names, on_event=progress.event, on_start=progress.begin
     ), runs, on="local", as_json=json)

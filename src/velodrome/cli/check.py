@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, job_from, where, with_job_options
+from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, TrustCode, job_from, where, with_job_options
 
 if TYPE_CHECKING:
     from velodrome.cli.safe_console import SafeConsole
@@ -20,7 +20,8 @@ _MEMORY = {
 
 @with_job_options
 def command(
-    file: JobFile = None, on: On = None, mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
+    file: JobFile = None, on: On = None, mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
+    *, fields: dict[str, Any],
 ) -> None:
     """Try a job before it is trained: two steps in one process, and what they take.
 
@@ -41,7 +42,7 @@ def command(
     from velodrome.cli.output import say_json, say_on_stderr
     from velodrome.run.rehearse import RehearsalFailed
 
-    job = job_from(file, fields)
+    job = job_from(file, fields, trust_code)
     try:
         with data_progress() as progress:
             found = check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)

@@ -6,7 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, Place, job_from, where, with_job_options
+from velodrome.cli.options import (
+    JobCommand,
+    JobFile,
+    JobMirror,
+    Json,
+    On,
+    Place,
+    TrustCode,
+    job_from,
+    where,
+    with_job_options,
+)
 from velodrome.cli.output import say, say_json, say_on_stderr
 from velodrome.printable import bytes_text
 
@@ -21,7 +32,7 @@ Measure = Annotated[
 @with_job_options
 def command(
     file: JobFile = None, on: On = None, place: Place = None, measure: Measure = False, mirror: JobMirror = None,
-    json: Json = False, *, fields: dict[str, Any],
+    trust_code: TrustCode = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Examine this machine or a cluster: everything that would keep a job from running, with the way out.
 
@@ -35,7 +46,7 @@ def command(
     """
     from velodrome.api.doctor import doctor
 
-    job = job_from(file, fields)
+    job = job_from(file, fields, trust_code)
     found = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
     report(found, as_json=json)
 

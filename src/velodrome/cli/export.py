@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs
+from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
 
 
 def command(
@@ -20,6 +20,7 @@ def command(
     form: Annotated[str, typer.Option("--format", help="The format: onnx.")] = "onnx",
     runs: Runs = Path("runs"),
     mirror: Mirror = None,
+    trust_code: TrustCode = None,
     again: Annotated[bool, typer.Option("--again", help="Export anew, even if there is an export.")] = False,
     json: Json = False,
 ) -> None:
@@ -34,7 +35,9 @@ def command(
     from velodrome.cli.options import relative
     from velodrome.cli.output import say, say_json
 
-    written = export(run, runs, format=form, again=again, mirror=mirror)
+    written = asking(
+        lambda names: export(run, runs, format=form, again=again, mirror=mirror, trust_code=names), trust_code
+    )
     if json:
         say_json(written)
     else:

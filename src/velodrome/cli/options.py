@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -19,7 +20,9 @@ from velodrome.spec.job import GROUPS, Job
 
 if TYPE_CHECKING:
     from velodrome.cluster.registry import Target
+    from velodrome.run.trust import Code
 
+T = TypeVar("T")
 #: The panel of `--help` for options that belong to no field of a job.
 OUTPUT = "Output"
 
@@ -45,6 +48,14 @@ Place = Annotated[
     typer.Option(
         "--place", metavar="ROLE=HOST", rich_help_panel="Distribution", show_default=False,
         help="Host of a role, or of one process as worker:1=HOST; several hosts are separated by commas. Repeat it for "
+        "more.",
+    ),
+]
+TrustCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code", metavar="NAME", show_default=False,
+        help="Code that may run although only a file names it: module:function, a script, or a cluster. Repeat it for "
         "more.",
     ),
 ]
@@ -192,8 +203,36 @@ def parse_model_args(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
-    """The job of a YAML file with options on top."""
+def asking(call: Callable[[list[str]], T], trusted: list[str] | None) -> T:
+    """What `call` returns, with the names of code that may run. It refuses what is not among them: on a terminal the
+    user is asked, once, unless it is code of a library, which he has to name himself."""
+    from velodrome.cli.output import complain
+    from velodrome.run.trust import UntrustedCode
+
+    names = list(trusted or ())
+    try:
+        return call(names)
+    except UntrustedCode as error:
+        if not (sys.stdin.isatty() and sys.stderr.isatty() and all(code.is_users for code in error.codes)):
+            raise
+        complain(error)
+        if not typer.confirm("Run this code?", default=False, err=True):
+            raise typer.Exit(2) from None
+        return call([*names, *(code.name for code in error.codes)])
+
+
+def tell_code(what: str, codes: Sequence[Code]) -> None:
+    """Say before a start which code a file names."""
+    from velodrome.cli.output import say_on_stderr
+
+    if codes:
+        say_on_stderr(f"{what} names code: {', '.join(map(str, codes))}")
+
+
+def job_from(file: Path | None, fields: dict[str, Any], trusted: list[str] | None = None) -> Job:
+    """The job of a YAML file with options on top. Code that only the file names is told, or refused."""
+    from velodrome.api.race_plan import words_in
+    from velodrome.run.trust import admit_file
     from velodrome.run.yaml_files import read_yaml
     from velodrome.spec.read import make_job
 
@@ -202,7 +241,10 @@ def job_from(file: Path | None, fields: dict[str, Any]) -> Job:
         raise BadRequest(f"{str(file)!r} is a race: run it with `velodrome race {shlex.quote(str(file))}`")
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
-    return make_job({**base, **fields})
+    job = make_job({**base, **fields})
+    if file is not None:
+        tell_code(str(file), asking(lambda names: admit_file([job], file, words_in(fields), names), trusted))
+    return job
 
 
 def where(on: str | None, place: list[str] | None = None, job: Job | None = None) -> Target:

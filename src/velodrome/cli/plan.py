@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import JobCommand, JobFile, Json, Name, Place, Runs, job_from, with_job_options
+from velodrome.cli.options import JobCommand, JobFile, Json, Name, Place, Runs, TrustCode, job_from, with_job_options
 from velodrome.cli.output import say, say_json
 
 _PANEL = "Hosts"
@@ -39,6 +39,7 @@ def command(
     runs: Runs = Path("runs"),
     format: Format = None,
     place: Place = None,
+    trust_code: TrustCode = None,
     json: Json = False,
     *,
     fields: dict[str, Any],
@@ -58,8 +59,8 @@ def command(
     names = [host.strip() for host in hosts.split(",") if host.strip()]
     if not names:
         raise BadRequest(f"--hosts {hosts!r}: name at least one host, for example --hosts 10.0.0.1,10.0.0.2")
-    made = plan(job_from(file, fields), names, port=port, python=python, name=name, runs=runs, format=format,
-                place=parse_pins(place or []))
+    made = plan(job_from(file, fields, trust_code), names, port=port, python=python, name=name, runs=runs,
+                format=format, place=parse_pins(place or []))
     if json:
         say_json(made)
         return

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs
+from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
 
 
 def command(
@@ -23,6 +23,7 @@ def command(
     runs: Runs = Path("runs"),
     top: Annotated[int, typer.Option("--top", help="List so many classes, the most probable first.")] = 3,
     mirror: Mirror = None,
+    trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
     """Ask a trained model about files: pictures, tables or texts.
@@ -39,7 +40,7 @@ def command(
     from velodrome.api.serving import predict
     from velodrome.cli.output import say, say_json
 
-    found = predict(run, files, runs, top=top, mirror=mirror)
+    found = asking(lambda names: predict(run, files, runs, top=top, mirror=mirror, trust_code=names), trust_code)
     if json:
         say_json(found)
         return

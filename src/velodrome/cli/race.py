@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import JobCommand, JobMirror, Json, On, Place, Runs, command_on, where, with_job_options
+from velodrome.cli.options import (
+    JobCommand,
+    JobMirror,
+    Json,
+    On,
+    Place,
+    Runs,
+    TrustCode,
+    asking,
+    command_on,
+    tell_code,
+    where,
+    with_job_options,
+)
 from velodrome.cli.output import complain, say_json
 from velodrome.errors import BadRequest
 
@@ -122,7 +135,8 @@ def command(
     accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
     runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
     skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None, warm: Warm = True,
-    parallel: Parallel = "auto", mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
+    parallel: Parallel = "auto", mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
+    *, fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -149,7 +163,7 @@ def command(
     `velodrome race race.yaml --dry-run`
     """
     from velodrome.api.race import run_planned
-    from velodrome.api.race_plan import default_name, merge, plan_race
+    from velodrome.api.race_plan import admit_code, default_name, merge, plan_race, words_in
     from velodrome.cli.board import Board
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
@@ -159,16 +173,21 @@ def command(
     at_once = parallel_of(parallel)
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
-    asked = merge(file, fields, parse_vary(vary or []), {
+    varied = parse_vary(vary or [])
+    asked = merge(file, fields, varied, {
         "repeat": repeat, "until_sure": until_sure, "budget": budget, "max_repeat": max_repeat, "objective": objective,
         "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
         "naming": naming,
     })
+    called = name or default_name(file, asked)
+    tell_code(str(file), asking(
+        lambda names: admit_code(asked, file, called, runs, words_in([fields, varied, on]), names), trust_code
+    ))
     shared = asked.job.get("on")
     target = where(on or (shared if isinstance(shared, str) else None), place)
     with using_mirror(mirror), data_progress() as progress:
         planned = plan_race(
-            asked, name or default_name(file, asked), runs, on=target if on is not None or place else None, warm=warm,
+            asked, called, runs, on=target if on is not None or place else None, warm=warm,
             complete=file is None, on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, On, Place, Runs, where
+from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, asking, tell_code, where
 
 
 def command(
@@ -21,6 +21,7 @@ def command(
     on: On = None,
     place: Place = None,
     mirror: Mirror = None,
+    trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
     """Continue an interrupted or failed run from its newest checkpoint.
@@ -29,11 +30,15 @@ def command(
 
     Example: `velodrome resume torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """
-    from velodrome.api.train import resume
+    from velodrome.api.train import admit, resume
     from velodrome.cli.console import run_visibly
     from velodrome.run.store import Store
+    from velodrome.run.trust import code_of
 
-    target = where(on, place, Store(runs).get(run).job())
+    store, launched = Store(runs), on is None
+    job, names = asking(lambda names: (admit(run, store, names, launched=launched), names), trust_code)
+    tell_code(f"run {run!r}", code_of(job, launched=launched))
+    target = where(on, place, job)
     run_visibly(lambda progress: resume(
-        run, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin
+        run, runs=runs, on=target, mirror=mirror, trust_code=names, on_event=progress.event, on_start=progress.begin
     ), runs, on=target, as_json=json)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs
+from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
 from velodrome.cli.output import complain, say, say_json, say_on_stderr
 
 
@@ -20,6 +20,7 @@ def verify(
     ],
     runs: Runs = Path("runs"),
     mirror: Mirror = None,
+    trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
     """Load a run's saved model in a fresh process, and compare its test metric with the one that the run reported.
@@ -34,7 +35,7 @@ def verify(
     from velodrome.run.rehearse import RehearsalFailed
 
     try:
-        found = api.verify(run, runs, mirror=mirror)
+        found = asking(lambda names: api.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
     except RehearsalFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs
+from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
 from velodrome.cli.web_options import AllowRemote, Host, NoBrowser, Port
 
 
@@ -25,7 +25,7 @@ def command(
         typer.Option("--processes", min=1, max=64, help="Processes that answer requests, each with its own copy of the "
                      "models; by default one for each core, at most 4.", show_default=False),
     ] = None,
-    mirror: Mirror = None, json: Json = False,
+    mirror: Mirror = None, trust_code: TrustCode = None, json: Json = False,
 ) -> None:
     """Open a page on which trained models can be used, and answer the same over HTTP.
 
@@ -53,7 +53,7 @@ def command(
 
     runtime()
     count = processes or usual_processes()
-    if unready := check_runs(names, runs):
+    if unready := asking(lambda trusted: check_runs(names, runs, trusted), trust_code):
         say_on_stderr(f"exporting {', '.join(unready)}, once; this takes a few seconds")
     serve_page(
         lambda: serve_app(names, runs, host, mirror=mirror, processes=count), host, port, allow_remote=allow_remote,

@@ -14,6 +14,7 @@ from velodrome.cli.options import (
     On,
     Place,
     Runs,
+    TrustCode,
     job_from,
     where,
     with_job_options,
@@ -25,7 +26,7 @@ CLASS = JobCommand
 @with_job_options
 def command(
     file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = None, place: Place = None,
-    mirror: JobMirror = None, json: Json = False, *, fields: dict[str, Any],
+    mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
     """Train one model with one strategy, and measure it.
 
@@ -46,7 +47,7 @@ def command(
     from velodrome.api.train import train
     from velodrome.cli.console import run_visibly
 
-    job = job_from(file, fields)
+    job = job_from(file, fields, trust_code)
     target = where(on, place, job)
     run_visibly(lambda progress: train(
         job, name=name, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin,

@@ -176,7 +176,7 @@ def _make(home: Path, described: Engine, record: Mapping[str, str], progress: Pr
         else:
             progress("creating the environment")
             shutil.rmtree(home, ignore_errors=True)
-            steps.run([str(base), "-m", "venv", str(home)])
+            steps.run([str(base), "-P", "-m", "venv", str(home)])
             wanted = Path(scratch) / "requirements.txt"
             wanted.write_text("\n".join(environment_record.requirements(own)) + "\n")
             progress("downloading and installing packages")
@@ -205,7 +205,7 @@ def _interpreter(name: str, own: OwnEnvironment) -> Path:
 
 
 def _pip(python: Path, words: Sequence[str], steps: Steps, variables: Mapping[str, str] | None = None) -> None:
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *words]
+    command = [str(python), "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *words]
     steps.run(command, variables)
 
 

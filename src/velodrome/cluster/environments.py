@@ -108,7 +108,7 @@ def run_probe(python: Path, words: Sequence[str]) -> str:
     """The line with which an interpreter answers, or `BrokenInterpreter`."""
     try:
         done = subprocess.run(
-            [str(python), "-m", PROBE, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            [str(python), "-P", "-m", PROBE, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=PROBE_SECONDS,
         )
     except subprocess.TimeoutExpired as error:

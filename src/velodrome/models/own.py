@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dis
-import importlib
 import inspect
 import linecache
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.own.standard_library import refuse_standard, refuse_standard_function
+from velodrome.data.own.users_function import imported
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError, headline
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -50,27 +48,8 @@ def split_name(name: str, option: str = "--model") -> tuple[str, str]:
 
 def builder_of(name: str, option: str = "--model") -> Callable[..., Any]:
     """Import the user's function or class. Errors inside the user's module pass through as they are."""
-    module_name, function = split_name(name, option)
-    refuse_standard(option, name, module_name)
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise BadRequest(f"{option} {name!r}: no module named {error.name!r} in {here} or on PYTHONPATH") from None
-        raise
-    for part in function.split("."):
-        if not hasattr(found, part):
-            raise BadRequest(f"{option} {name!r}: module {module_name!r} has no {part!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        what = "class" if option == "--task" else "function"
-        raise BadRequest(f"{option} {name!r}: {function!r} is not a {what}")
-    refuse_standard_function(option, name, found)
-    builder: Callable[..., Any] = found
-    return builder
+    split_name(name, option)
+    return imported(option, name, "class" if option == "--task" else "function")
 
 
 def make_task(name: str) -> Any:

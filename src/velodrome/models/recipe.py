@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
+from velodrome.errors import BadRequest
 from velodrome.offers.models import is_own
 
 README = "README.md"
@@ -25,6 +26,8 @@ MODEL_FILES = {
     VOCABULARY: "the words of a language model, in the order of their numbers",
     README: "how to load the model",
 }
+#: Arguments of the user's function that follow from the data.
+_FROM_DATA = ("input_shape", "outputs", "classes")
 _OUTPUTS = {
     "logits": "logits, one number per class",
     "softmax": "probabilities, one per class",
@@ -33,11 +36,27 @@ _OUTPUTS = {
 }
 
 
-def read_description(folder: Path) -> dict[str, Any]:
-    """What is recorded of the model in a folder; `OSError` or `ValueError` if that cannot be read."""
+def read_description(
+    folder: Path, model: str | None = None, model_args: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What is recorded of the model in a folder; `OSError` or `ValueError` if that cannot be read.
+
+    The record never chooses what is imported and called: it is refused unless it is of this model, which the job, or
+    whoever loads it, names. Without a name it must be one of the zoo's. `model_args` take the place of those recorded.
+    """
     about = files.read_json(folder / DESCRIPTION, LARGEST_DESCRIPTION)
-    if not isinstance(about, dict):
+    if not isinstance(about, dict) or not isinstance(about.get("model"), str) or about.get("file") not in MODEL_FILES:
         raise ValueError(f"{folder / DESCRIPTION} describes no model")
+    recorded = about["model"]
+    if model is None and is_own(recorded):
+        raise BadRequest(f"{str(folder / DESCRIPTION)!r} names code, {recorded!r}, and a file does not choose what "
+                         f"runs: name the model yourself, as load(folder, {recorded!r})")
+    if model is not None and recorded != model:
+        raise BadRequest(f"{str(folder / DESCRIPTION)!r} describes model {recorded!r}, and the job names {model!r}: "
+                         "one of the two was altered")
+    if model_args is not None:
+        given = {name: about["arguments"][name] for name in _FROM_DATA if name in about.get("arguments", {})}
+        about = {**about, "model_args": dict(model_args), "arguments": {**given, **model_args}}
     return about
 
 
@@ -138,8 +157,9 @@ def _keras_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
 def _torch_lines(about: Mapping[str, Any], folder: Path) -> list[str]:
     lazy_arrays = about.get("kind") == "arrays" and about.get("lazy")
     if not is_own(about["model"]) or "input_shape" not in about or lazy_arrays:
+        named = f", {about['model']!r}" if is_own(about["model"]) else ""
         return ["from pathlib import Path", "", "from velodrome.engines.torch.model_file import load", "",
-                f"model = load(Path({str(folder)!r}))"]
+                f"model = load(Path({str(folder)!r}){named})"]
     to_format = "" if about["dtype"] == "float32" else f".to(torch.{about['dtype']})"
     shape = ", ".join(map(str, (about.get("only_batch") or 1, *about["input_shape"])))
     strict = "" if about["strict"] else ", strict=False"

@@ -13,12 +13,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from velodrome import files
-from velodrome.errors import VelodromeError
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import LONGEST_LINE, PREFIX, event_files
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
 from velodrome.events.problems import sentences
 from velodrome.events.result import RunResult
+from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run.consistency import contradictions
 from velodrome.run.store import LARGEST_RESULT, RunFolder
 from velodrome.run.yaml_files import LARGEST, parse_yaml
@@ -65,6 +66,7 @@ def check_run(path: Path) -> Checked:
         found.problems += contradictions(result, job, log.epochs, log.result)
     elif found.status != "running" and not (path / "result.json").exists():
         found.problems.append("result.json is missing: the run was interrupted before it could write how it ended")
+    _check_model(path / "model", job, found.problems)
     for name in ("logs", "checkpoints", "tensorboard", "model"):
         if (path / name).exists() and not (path / name).is_dir():
             found.problems.append(f"{name} is not a folder")
@@ -99,6 +101,16 @@ def _check_plan(path: Path, problems: list[str]) -> None:
         return
     if not isinstance(plan, dict) or not isinstance(plan.get("processes"), list):
         problems.append("plan.json has no list of processes")
+
+
+def _check_model(folder: Path, job: Mapping[str, Any], problems: list[str]) -> None:
+    """Whether the saved model is the one that the job names."""
+    if not (folder / DESCRIPTION).exists():
+        return
+    try:
+        read_description(folder, str(job.get("model")))
+    except (OSError, ValueError, BadRequest) as error:
+        problems.append(f"model/{DESCRIPTION}: {error}")
 
 
 def _starts(event: EventBase) -> bool:

@@ -23,6 +23,7 @@ from velodrome.errors import RunFailed, VelodromeError
 from velodrome.events.endings import BEATEN
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
+from velodrome.run import trust
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, RunFolder, Status, Store
 from velodrome.run.supervisor import EventKey, Listener, Supervisor, event_key
@@ -82,6 +83,7 @@ def execute(
     launcher.check(job)
     check_faults(job, launcher)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
+    trust.record(job)
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
     return _carry_out(run, job, launcher, listener, on_start, resume=False)
 

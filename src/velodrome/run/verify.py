@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from velodrome.cluster.launcher import Launcher
 from velodrome.errors import BadRequest
 from velodrome.events.models import ResultEvent
-from velodrome.models.recipe import DESCRIPTION
+from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.offers.registry import strategy_of
+from velodrome.run import trust
 from velodrome.run.rehearse import alone, rehearse
 from velodrome.run.store import RunFolder
 from velodrome.spec.job import Job
@@ -41,10 +42,10 @@ class Verified:
         return {**asdict(self), "ok": not self.problems}
 
 
-def verify_run(path: Path, launcher: Launcher) -> Verified:
+def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) -> Verified:
     """Load the model of a finished run in a process of its own and evaluate it on the run's test set."""
     folder = RunFolder(path)
-    result, job = finished_result(folder, "verify"), job_of_saved_model(folder)
+    result, job = finished_result(folder, "verify"), job_of_saved_model(folder, trusted)
     model = path / "model"
     events = rehearse(job, str(model.resolve()), launcher)
     final = next(event for event in events if isinstance(event, ResultEvent))
@@ -59,12 +60,18 @@ def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
     return result
 
 
-def job_of_saved_model(folder: RunFolder) -> Job:
-    """A job of one process that loads the run's model and data."""
+def job_of_saved_model(folder: RunFolder, trusted: Collection[str] = ()) -> Job:
+    """A job of one process that loads the run's model and data; `UntrustedCode` if it needs code that is not trusted,
+    `trusted` being what the user names."""
     model = folder.path / "model"
     if not (model / DESCRIPTION).is_file():
         raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
     stored = resolve(folder.job())
+    try:
+        read_description(model, stored.model)
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"run {folder.name!r} has no saved model that can be read: {error}") from None
+    trust.admit_stored(stored, f"run {folder.name!r}", folder.path, trusted)
     strategy = strategy_of(stored)
     share = batch_of_step(stored, strategy) // (replicas_of(stored) if strategy.synchronous else 1) // stored.accumulate
     # A model may take no other batch than the one that each process had. What only training uses is left out.

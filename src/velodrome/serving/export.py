@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from velodrome.spec.job import Job
 from velodrome.variables import EXPORT
 
 
-def export_run(path: Path, launcher: Launcher, *, again: bool = False) -> dict[str, Any]:
+def export_run(path: Path, launcher: Launcher, *, again: bool = False, trusted: Collection[str] = ()) -> dict[str, Any]:
     """Write `model.onnx` and its description beside a run's saved model; what was written and how exact it is."""
     runtime()
     folder = RunFolder(path)
     model = path.resolve() / "model"
     if again or not is_exported(model):
         finished_result(folder, "export")
-        job = job_of_saved_model(folder)
+        job = job_of_saved_model(folder, trusted)
         with tempfile.TemporaryDirectory(prefix=".onnx-", dir=model) as name:
             made = Path(name)
             rehearse(job, f"{EXPORT}{made}", launcher)

@@ -87,8 +87,8 @@ def _start_server(ranks: Ranks, seconds: float) -> subprocess.Popen[bytes]:
             f"cannot listen on {ranks.host}:{ranks.port} ({error.strerror or error}): worker 0 must run on "
             f"{ranks.host!r}"
         ) from error
-    command = [sys.executable, "-m", "velodrome.transport.rendezvous_server", "--listener", str(listener.fileno())]
-    command += ["--hosts", ",".join(ranks.hosts), "--seconds", str(seconds)]
+    command = [sys.executable, "-P", "-m", "velodrome.transport.rendezvous_server"]
+    command += ["--listener", str(listener.fileno()), "--hosts", ",".join(ranks.hosts), "--seconds", str(seconds)]
     with listener:
         # Not our output: a reader of it must not wait for the server.
         return subprocess.Popen(

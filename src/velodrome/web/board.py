@@ -40,7 +40,7 @@ class Boards:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port",
+            [sys.executable, "-P", "-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port",
              str(port), "--load_fast", "false"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )

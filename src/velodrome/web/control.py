@@ -75,8 +75,8 @@ class Control:
         environment = {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "velodrome", *words], stdin=subprocess.DEVNULL, stdout=handle, stderr=handle,
-                start_new_session=True, env=environment,
+                [sys.executable, "-P", "-m", "velodrome", *words], stdin=subprocess.DEVNULL, stdout=handle,
+                stderr=handle, start_new_session=True, env=environment,
             )
         finally:
             os.close(handle)

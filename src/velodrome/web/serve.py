@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +26,14 @@ from velodrome.web.served_models import ServedModels
 from velodrome.web.siblings import Siblings
 
 
-def check_runs(names: Sequence[str], runs: Path) -> list[str]:
+def check_runs(names: Sequence[str], runs: Path, trusted: Collection[str] = ()) -> list[str]:
     """Refuse what has no model, before anything is served; those that must be exported first."""
     unready = []
     for name in names:
         path = locate_run(runs, name)
         if not is_exported(path / "model"):
             finished_result(RunFolder(path), "serve")
-            job_of_saved_model(RunFolder(path))
+            job_of_saved_model(RunFolder(path), trusted)
             unready.append(name)
     return unready
 

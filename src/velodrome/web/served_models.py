@@ -104,7 +104,7 @@ class ServedModels:
 
     async def _export(self, slot: Slot) -> str:
         """Run `velodrome export`; the sentence of what went wrong, or nothing."""
-        words = [sys.executable, "-m", "velodrome", "export", str(slot.path), "--runs", str(self._runs), "--json"]
+        words = [sys.executable, "-P", "-m", "velodrome", "export", str(slot.path), "--runs", str(self._runs), "--json"]
         if self._mirror:
             words += ["--mirror", self._mirror]
         process = await asyncio.create_subprocess_exec(

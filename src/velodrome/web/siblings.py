@@ -79,7 +79,7 @@ class Siblings:
             another.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             another.bind((host, *rest))
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(another.fileno())], stdin=subprocess.PIPE,
+                [sys.executable, "-P", "-m", __name__, str(another.fileno())], stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[another.fileno()],
                 start_new_session=True,
             )

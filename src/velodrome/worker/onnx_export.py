@@ -63,7 +63,7 @@ def run(context: Context, folder: Path) -> None:
     """Export the model of the folder above `folder` into it; only the engine's own outputs, if another engine writes
     the graph."""
     saved = folder.parent
-    about = read_description(saved)
+    about = read_description(saved, context.job.model, context.job.model_args)
     engine = engine_of(context.job)
     name = f"{engine.worker.rpartition('.')[0]}.onnx_export"
     if find_spec(name) is None:

@@ -82,7 +82,7 @@ def _as_main(path: Path, words: list[str]) -> Iterator[types.ModuleType]:
     kept = sys.argv, list(sys.path), sys.modules["__main__"]
     threads = set(threading.enumerate())
     sys.argv = words
-    sys.path[:1] = [str(path.parent)]
+    sys.path.insert(0, str(path.parent))
     sys.modules["__main__"] = module
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what it prints can be followed in the log

@@ -79,9 +79,8 @@ def _become_child(request: dict[str, Any], descriptors: list[int], control: sock
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path[0] = request["folder"]  # as `python -m` has it
-    words = [sys.executable, "-m", "velodrome.worker", *request["words"]]
-    sys.argv = words[2:]
+    words = [sys.executable, "-P", "-m", "velodrome.worker", *request["words"]]
+    sys.argv = words[3:]
     show_command_line(words)
     from velodrome.worker.main import main
 
@@ -140,7 +139,7 @@ def main() -> NoReturn:
     # Children set their own number; libraries that decide once, at import, get the one that is always right.
     limit_threads(1)
     control = socket.socket(fileno=options.socket)
-    show_command_line([sys.executable, "-m", "velodrome.worker.template", "--engine", options.engine])
+    show_command_line([sys.executable, "-P", "-m", "velodrome.worker.template", "--engine", options.engine])
     import_module(engine_with_key(options.engine).worker)
     import_module("velodrome.worker.main")
     gc.collect()

@@ -77,7 +77,8 @@ def test_a_model_that_keras_can_load_is_saved_whole_with_the_places_of_the_users
     about = described(tmp_path)
     assert (about["file"], about["custom_objects"]) == ("model.keras", WHOLE[model])
     assert about["safe_mode"] is (model != "code")
-    np.testing.assert_allclose(load(tmp_path / "model")(sample()), network.model(sample()), rtol=1e-5)
+    loaded = load(tmp_path / "model", f"keras_saving:{model}")
+    np.testing.assert_allclose(loaded(sample()), network.model(sample()), rtol=1e-5)
 
 
 @pytest.mark.unit
@@ -94,7 +95,7 @@ def test_of_one_that_keras_cannot_load_the_weights_are_saved_and_that_is_said_be
     files = sorted(path.name for path in (tmp_path / "model").iterdir())
     assert files == ["README.md", "model.json", "model.weights.h5"]
     with numbers("float32"):
-        loaded = load(tmp_path / "model")
+        loaded = load(tmp_path / "model", f"keras_saving:{model}")
         assert (keras.config.floatx(), keras.config.dtype_policy().name) == ("float32", "float32")
     np.testing.assert_allclose(loaded(sample()), network.model(sample()), rtol=1e-12)
 

@@ -242,10 +242,11 @@ rows = dict(np.load("rows.npz"))
 for folder in sys.argv[1:]:
     scope = {}
     exec(re.findall("```python\\n(.*?)```", open(folder + "/README.md").read(), re.DOTALL)[0], scope)
-    names = json.load(open(folder + "/model.json"))["inputs"]
+    about = json.load(open(folder + "/model.json"))
+    names = about["inputs"]
     fed = {name: rows[name] for name in names}
     fed = fed if len(fed) > 1 else fed["x"]
-    outputs = [np.asarray(model(fed)) for model in (scope["model"], load(Path(folder)))]
+    outputs = [np.asarray(model(fed)) for model in (scope["model"], load(Path(folder), about["model"]))]
     assert (outputs[0] == outputs[1]).all(), folder
     np.save(folder + "/outputs.npy", outputs[0])
 """

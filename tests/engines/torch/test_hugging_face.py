@@ -76,7 +76,7 @@ def test_a_classifier_counts_as_its_logits_say_and_is_loaded_again(train, monkey
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     ran = train("bert", "ddp")
-    loaded = model_file.load(ran.folder / "model")
+    loaded = model_file.load(ran.folder / "model", "hugging_face:bert")
     about = json.loads((ran.folder / "model" / "model.json").read_text())
     assert (about["several"], about["outputs"]) == (True, "logits")
     assert loaded.config.num_labels == 3

@@ -215,7 +215,8 @@ def test_a_saved_model_loads_again_by_its_readme_and_by_its_description(single, 
         "import numpy as np", "import torch", "from pathlib import Path",
         "rows = {name: torch.from_numpy(array) for name, array in np.load('rows.npz').items()}",
         "rows = rows if len(rows) > 1 else rows['x']", loading_code(folder), "first = model(rows).tolist()",
-        "from velodrome.engines.torch.model_file import load", f"again = load(Path({str(folder)!r}))(rows).tolist()",
+        "from velodrome.engines.torch.model_file import load",
+        f"again = load(Path({str(folder)!r}), {about['model']!r})(rows).tolist()",
         "print(first == again, first)",
     ])
     found = subprocess.run(

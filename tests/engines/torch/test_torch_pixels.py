@@ -107,5 +107,6 @@ def test_a_saved_model_tells_how_to_make_its_input(alone, data):
     stored = np.load(data)
     inputs = torch.from_numpy(stored["test_images"] * np.array(told["scale"]) + np.array(told["offset"]))
     with torch.no_grad():
-        answers = model_file.load(alone.folder / "model")(inputs.permute(0, 3, 1, 2)).argmax(1).numpy()
+        loaded = model_file.load(alone.folder / "model", "torch_nets:logits")
+        answers = loaded(inputs.permute(0, 3, 1, 2)).argmax(1).numpy()
     assert int((answers == stored["test_labels"]).sum()) == alone.result["test"]["correct"]

@@ -48,7 +48,7 @@ def test_a_saved_model_answers_as_the_trained_one_did(tmp_path, monkeypatch, mod
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     data = write_data(tmp_path / "data.npz", shape=(16, 16, 1))
     ran = run(Job(model=model, strategy="allreduce", workers=2, epochs=2), data, tmp_path / "run")
-    loaded = saved.load(tmp_path / "run" / "model")
+    loaded = saved.load(tmp_path / "run" / "model", model)
     stored = np.load(data)
     images = torch.from_numpy(stored["test_images"]).permute(0, 3, 1, 2).float() * float(stored["scale"])
     with torch.no_grad():

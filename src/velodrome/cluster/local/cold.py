@@ -65,7 +65,7 @@ class ColdProcess:
 def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
     """The command line of a training process of this machine."""
     words = arguments(plan, process, folder, resume=resume)
-    return [str(interpreter_of(engine_of(plan.job).key)), "-m", WORKER, *words, *SUPERVISED]
+    return [str(interpreter_of(engine_of(plan.job).key)), "-P", "-m", WORKER, *words, *SUPERVISED]
 
 
 def start_cold(

@@ -25,7 +25,7 @@ def run_in_foreground(key: str, options: Sequence[str], deliver: Callable[[str],
     inherits our environment and standard error.
     """
     child = subprocess.Popen(
-        [str(interpreter_of(key)), "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
+        [str(interpreter_of(key)), "-P", "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         env={**os.environ, CONTROLLER: str(os.getpid())},
     )

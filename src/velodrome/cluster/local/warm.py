@@ -43,7 +43,7 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._popen = subprocess.Popen(
-                [str(interpreter_of(engine)), "-m", "velodrome.worker.template", "--engine", engine,
+                [str(interpreter_of(engine)), "-P", "-m", "velodrome.worker.template", "--engine", engine,
                  "--socket", str(theirs.fileno()), "x" * PADDING],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()], start_new_session=True,

@@ -33,7 +33,7 @@ class RayDriver:
     def __init__(self) -> None:
         # Not in our process group: Ctrl-C ends the run first, and with it the driver.
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "velodrome.cluster.ray.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-P", "-m", "velodrome.cluster.ray.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, start_new_session=True, env={**_SETTINGS, **os.environ},
         )
         self._writing = threading.Lock()

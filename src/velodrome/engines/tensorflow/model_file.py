@@ -26,7 +26,9 @@ from velodrome.models.recipe import (
     first_inputs,
     loading_recipe,
     read_description,
+    tuples,
 )
+from velodrome.offers.models import is_own
 
 WHOLE, WEIGHTS, NAMED_WEIGHTS = "model.keras", "model.weights.h5", "model.safetensors"
 
@@ -73,30 +75,46 @@ def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
     files.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n", sync=False)
 
 
-def load(folder: Path) -> keras.Model:
-    """Load a saved model. It takes images (count, height, width, channels), whose bytes were multiplied by `scale` of
-    the description and added to its `offset`, or arrays as described; a language model takes words and, if it carries
-    one, its state."""
-    about = read_description(folder)
-    if about["file"] == WHOLE:
-        objects = {name: builder_of(place) for name, place in about.get("custom_objects", {}).items()}
-        return keras.saving.load_model(
-            folder / WHOLE, custom_objects=objects, compile=False, safe_mode=about.get("safe_mode", True)
-        )
+def load(folder: Path, name: str | None = None, arguments: Mapping[str, Any] | None = None) -> keras.Model:
+    """Load a saved model. A model of your own is loaded only by its `name`, module:function, with the `arguments` that
+    are recorded unless others are given. It takes images (count, height, width, channels), whose bytes were multiplied
+    by `scale` of the description and added to its `offset`, or arrays as described; a language model takes words and,
+    if it carries one, its state."""
+    return restored(folder, read_description(folder, name, arguments))
+
+
+def restored(folder: Path, about: Mapping[str, Any]) -> keras.Model:
+    """The model of a folder whose description was read for the model that is expected there.
+
+    It is built anew, by the zoo or by the user's function, and takes the weights of the file. A whole model of Keras
+    may hold code, and names classes of any module: nothing but its weights is read.
+    """
     if about["file"] == NAMED_WEIGHTS:
         return _load_named(folder, about)
     before, policy = keras.config.floatx(), keras.config.dtype_policy()
     try:
         keras.config.set_floatx(about["dtype"])
         keras.config.set_dtype_policy(about.get("policy", about["dtype"]))
-        model = builder_of(about["model"])(**building_arguments(about))
-        zeros = {name: np.zeros(shape, form) for name, (shape, form) in first_inputs(about).items()}
-        model(zeros if len(zeros) > 1 else next(iter(zeros.values())))  # creates the weights
+        model = _built(about)
     finally:
         keras.config.set_floatx(before)
         keras.config.set_dtype_policy(policy)
-    model.load_weights(folder / WEIGHTS)
+    model.load_weights(folder / about["file"])
     return model
+
+
+def _built(about: Mapping[str, Any]) -> keras.Model:
+    from velodrome.models import keras_zoo
+
+    if is_own(about["model"]):
+        model = builder_of(about["model"])(**building_arguments(about))
+        zeros = {name: np.zeros(shape, form) for name, (shape, form) in first_inputs(about).items()}
+        model(zeros if len(zeros) > 1 else next(iter(zeros.values())))  # creates the weights
+        return model
+    if about.get("kind") == "text":
+        return keras_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 1))
+    outputs = about["returns"] if about.get("kind") == "arrays" else about["classes"]
+    return keras_zoo.build(about["model"], tuples(about["input_shape"]), outputs)
 
 
 def _load_named(folder: Path, about: Mapping[str, Any]) -> keras.Model:
@@ -150,12 +168,21 @@ def _tried(
             _write(trial / (WHOLE if whole else WEIGHTS), model)
             form = _needs_of(trial / WHOLE, about["model"]) if whole else Form(WEIGHTS)
             _describe(trial, form, about)
-            problem = _difference(model, load(trial), images)
+            loaded = _as_described(trial, form) if whole else load(trial, about["model"])
+            problem = _difference(model, loaded, images)
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
                 raise
             problem = _first_sentence(error)
     return (None, problem) if problem else (form, "")
+
+
+def _as_described(folder: Path, form: Form) -> keras.Model:
+    """A whole model that this process has saved, loaded as its README tells to."""
+    objects = {name: builder_of(place) for name, place in form.custom_objects.items()}
+    return keras.saving.load_model(
+        folder / WHOLE, custom_objects=objects, compile=False, safe_mode=form.safe_mode
+    )
 
 
 def _needs_of(file: Path, model: str) -> Form:

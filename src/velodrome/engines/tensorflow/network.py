@@ -45,7 +45,7 @@ class Network(KerasNetwork):
         self.shape, self.classes = data.input_shape, data.classes
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
-        model = self._built(job) if saved is None else model_file.load(saved)
+        model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
         self.pixels, self.notes = choose_transform(job, model, data)
         self.pixel_form = self.pixels.form
         schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
@@ -60,7 +60,7 @@ class Network(KerasNetwork):
         self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
         self._sample = images
         if saved is not None:
-            self.notes, self._found = (), Findings.of_saved(read_description(saved))
+            self.notes, self._found = (), Findings.of_saved(read_description(saved, job.model, job.model_args))
         elif is_own(job.model):
             self._found = Trial(job.model, model, self.shape, self.dtype).examine(
                 images, outputs, self.classes, smallest=sizes[-1],

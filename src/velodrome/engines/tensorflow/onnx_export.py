@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome import files
-from velodrome.engines.tensorflow.model_file import load
+from velodrome.engines.tensorflow.model_file import restored
 from velodrome.models.outputs import class_scores
 from velodrome.models.served import ServedState
 from velodrome.tasks.batch import Batch
@@ -26,8 +26,8 @@ _PLAIN = "float32"
 
 def export(saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
     """Write the model of a folder; its own outputs for these examples."""
-    model = load(saved)
-    plain = _in_float32(model, about)
+    model = restored(saved, about)
+    plain = _in_float32(model)
     if about.get("kind") == "text":
         return _export_text(model, plain, about, file, inputs["words"])
     names = list(inputs)
@@ -76,14 +76,15 @@ def _export_text(
     return Exported(expected, tuple(ServedState(name=name, shape=(-1, units)) for name, units in carried))
 
 
-def _in_float32(model: keras.Model, about: Mapping[str, Any]) -> keras.Model:
+def _in_float32(model: keras.Model) -> keras.Model:
     """The same weights in a model that computes in float32: ONNX Runtime has few kernels for other formats."""
     described = json.dumps(keras.saving.serialize_keras_object(model))
     changed = described.replace('"float64"', f'"{_PLAIN}"').replace('"mixed_bfloat16"', f'"{_PLAIN}"')
     if changed == described:
         return model
+    # The description is of the model that was built here: a function in it is one of the user's own code.
     with keras.saving.custom_object_scope({type(layer).__name__: type(layer) for layer in model.layers}):
-        copy = keras.saving.deserialize_keras_object(json.loads(changed), safe_mode=about.get("safe_mode", True))
+        copy = keras.saving.deserialize_keras_object(json.loads(changed), safe_mode=False)
     copy.set_weights([value.astype(_PLAIN) if value.dtype.kind == "f" else value for value in model.get_weights()])
     return copy
 

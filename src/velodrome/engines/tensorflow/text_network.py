@@ -31,7 +31,7 @@ class TextNetwork(FlatModel):
         if saved is None:
             super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), job.unroll))
         else:
-            super().__init__(job, model_file.load(saved))
+            super().__init__(job, model_file.load(saved, job.model))
         self.vocabulary, self._name = text.vocabulary, text.name
 
     @property

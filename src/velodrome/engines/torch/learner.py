@@ -321,7 +321,9 @@ class TorchLearner(Learner):
             return ()
         name, sample = self._context.job.model, self._network.sample
         notes = saved.check_saving(name, self._model, self._collected)
-        problem = saved.reload_problem(self._model, self.save, sample() if sample else None, folder, self._collected)
+        problem = saved.reload_problem(
+            name, self._model, self.save, sample() if sample else None, folder, self._collected
+        )
         return notes if problem is None else (*notes, saved.not_reloaded(name, problem))
 
     def save(self, folder: Path) -> None:

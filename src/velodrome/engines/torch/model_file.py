@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,16 @@ def check_saving(
 
 
 def reload_problem(
-    model: nn.Module, write: Callable[[Path], None], sample: Any | None, folder: Path,
+    name: str, model: nn.Module, write: Callable[[Path], None], sample: Any | None, folder: Path,
     weights: dict[str, torch.Tensor] | None = None,
 ) -> str | None:
     """Why what `write` saves cannot be loaded again, or is another model then; None if it is the same. It is tried in a
     folder below `folder`. `weights` as for `save`; the model is not called then."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as place:
         try:
-            write(Path(name))
-            loaded = load(Path(name))
+            write(Path(place))
+            loaded = load(Path(place), name)
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
                 raise
@@ -118,11 +118,16 @@ def not_reloaded(name: str, problem: str) -> str:
     )
 
 
-def load(folder: Path) -> nn.Module:
-    """Load a saved model in evaluation mode. It takes images (count, channels, height, width), whose bytes were
-    multiplied by `scale` of the description and added to its `offset`; a language model takes words and, if it
-    carries one, its state."""
-    about = read_description(folder)
+def load(folder: Path, name: str | None = None, arguments: Mapping[str, Any] | None = None) -> nn.Module:
+    """Load a saved model in evaluation mode. A model of your own is loaded only by its `name`, module:function, with
+    the `arguments` that are recorded unless others are given. It takes images (count, channels, height, width), whose
+    bytes were multiplied by `scale` of the description and added to its `offset`; a language model takes words and, if
+    it carries one, its state."""
+    return restored(folder, read_description(folder, name, arguments))
+
+
+def restored(folder: Path, about: Mapping[str, Any]) -> nn.Module:
+    """The model of a folder whose description was read for the model that is expected there."""
     if about.get("kind") == "text":
         language = torch_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 0))
         language.to(getattr(torch, about["dtype"])).load_state_dict(load_file(folder / WEIGHTS))
@@ -144,7 +149,7 @@ def load(folder: Path) -> nn.Module:
     return model.eval()
 
 
-def _load_arrays(folder: Path, about: dict[str, Any]) -> nn.Module:
+def _load_arrays(folder: Path, about: Mapping[str, Any]) -> nn.Module:
     from velodrome.engines.torch.array_network import make
 
     shape, dtype = tuples(about["input_shape"]), getattr(torch, about["dtype"])

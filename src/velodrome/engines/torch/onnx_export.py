@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from velodrome.engines.torch.calling import scores
-from velodrome.engines.torch.model_file import load
+from velodrome.engines.torch.model_file import restored
 from velodrome.models.served import ServedState
 from velodrome.tasks.batch import Batch
 from velodrome.worker.onnx_export import Exported, Named
@@ -66,7 +66,7 @@ class _WithState(nn.Module):
 def export(saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
     """Write the model of a folder; its own outputs for these examples."""
     expected = outputs(saved, about, inputs)
-    model = load(saved).float()
+    model = restored(saved, about).float()
     if about.get("kind") == "text":
         return Exported(expected, _write_text(model, about, file, inputs["words"]))
     names, arrays = list(inputs), [_tensor(array) for array in inputs.values()]
@@ -86,7 +86,7 @@ def export(saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> 
 def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> np.ndarray:
     """What the model of a folder returns for these examples, in the precision that it was saved in."""
     torch.manual_seed(0)
-    model: Any = load(saved)
+    model: Any = restored(saved, about)
     with torch.no_grad():
         if about.get("kind") == "text":
             rows = torch.from_numpy(inputs["words"])

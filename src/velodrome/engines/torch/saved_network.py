@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from velodrome.data.pixels import transform_of
-from velodrome.engines.torch.model_file import load
+from velodrome.engines.torch.model_file import restored
 from velodrome.engines.torch.network import Autocast, Network, loss_of_logits
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.models.recipe import read_description
@@ -18,12 +18,13 @@ from velodrome.worker.context import Context
 
 def load_network(folder: Path, context: Context, device: torch.device) -> Network:
     """What was saved in a folder, ready to be evaluated on the job's data."""
-    about = read_description(folder)
-    model, from_zoo = load(folder).to(device), not is_own(about["model"])
+    job = context.job
+    about = read_description(folder, job.model, job.model_args)
+    model, from_zoo = restored(folder, about).to(device), not is_own(job.model)
     channels_last = from_zoo or about.get("channels_last", False)
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
-    mixed = context.job.dtype == "bfloat16"
+    mixed = job.dtype == "bfloat16"
     if about.get("kind") == "text":
         language = Autocast(model, device) if mixed else None
         return Network(model=model, loss=loss_of_logits, from_zoo=True, adapter=language)
@@ -35,5 +36,5 @@ def load_network(folder: Path, context: Context, device: torch.device) -> Networ
         adapter = Autocast(adapter or model, device)
     return Network(
         model=model, loss=loss_of_logits, from_zoo=from_zoo, channels_last=channels_last,
-        pixels=transform_of(context.job.pixels, context.data), adapter=adapter,
+        pixels=transform_of(job.pixels, context.data), adapter=adapter,
     )

@@ -52,7 +52,7 @@ class ArrayTask(TorchTask):
         job, saved = context.job, context.saved_model
         network = build(
             job, context.data, _task_of(context), device, evaluation_batch=EVALUATION_BATCH,
-            model=None if saved is None else load(saved).train(),
+            model=None if saved is None else load(saved, job.model, job.model_args).train(),
         )
         if context.is_chief and saved is None:
             reasons = reasons_of(network.model, network.call) if promised(job) and network.call else ()
