@@ -13,7 +13,7 @@ from velodrome.spec.job import Job
 from velodrome.web import form
 
 #: Options of the command that are none of the race, or that the page decides.
-NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "warm", "mirror", "json"}
+NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "warm", "mirror", "trust_code", "json"}
 
 
 def options() -> dict[str, str]:
@@ -44,6 +44,18 @@ def test_a_form_stands_for_a_command_that_can_be_pasted() -> None:
     assert context.params["until_sure"] is True
     assert context.params["baseline"] is False
     assert checked.name == "first"
+
+
+def test_a_page_starts_no_code_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link can fill in the form."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_nets.py").touch()
+    for given in ({"model": "torch.utils.collect_env:run"}, {"model": "dense-128", "vary": "transform=os.path:join"},
+                  {"script": "/usr/lib/python3/x.py"}):
+        checked = form.check(given, Path("runs"))
+        assert checked.name is None
+        assert "is not in the folder that this page was started in" in " ".join(checked.errors.values())
+    assert not form.check({"model": "my_nets:build"}, Path("runs")).errors
 
 
 @pytest.mark.parametrize(("fields", "at", "part"), [

@@ -381,6 +381,27 @@ def test_a_race_that_ran_elsewhere_is_not_resumed_here(runs: Path, race: Path) -
     assert "'emulated'" in answer.json()["error"]
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["run", "race"])
+def test_a_page_resumes_no_code_that_is_not_trusted(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    marker = tmp_path / "ran"
+    Path("evil.py").write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n")
+    (runs / "sent").mkdir(parents=True)
+    if kind == "run":
+        (runs / "sent" / "job.yaml").write_text("{script: evil.py, engine: torch}\n")
+    else:
+        (runs / "sent" / "race.yaml").write_text("{job: {script: evil.py, engine: torch}, vary: {workers: [1]}}\n")
+    with pages(runs) as client:
+        answer = client.post(f"/api/{kind}s/sent/resume", headers={CSRF_HEADER: "the-token"})
+    assert (answer.status_code, marker.exists()) == (422, False)
+    said = answer.json()["error"]
+    assert f"script 'evil.py' ({tmp_path / 'evil.py'})" in said
+    assert "add --trust-code evil.py to this command in a terminal: velodrome r" in said
+
+
 def test_a_list_that_takes_long_to_read_begins_with_a_part_of_it(race: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("velodrome.web.index._FIRST_ROWS", 2)
     now = iter(range(1000))

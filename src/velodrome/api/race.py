@@ -15,6 +15,7 @@ from velodrome.cluster.registry import Where
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
+from velodrome.run import trust
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_jobs import run_entries, run_until_sure
 from velodrome.run.race_observer import RaceObserver, Result
@@ -175,6 +176,7 @@ def run_planned(
     planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None = None
 ) -> FinishedRace:
     """Run what is missing, compare the configurations, draw them, and judge."""
+    trust.record(entry.job for entry in planned.entries)  # also of jobs that a race which is stopped does not reach
     ending: Ending | None = None
     if planned.race.until_sure:
         failures, ending = _run_until_sure(planned, observer, warm=warm, parallel=parallel)

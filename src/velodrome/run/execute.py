@@ -83,7 +83,7 @@ def execute(
     launcher.check(job)
     check_faults(job, launcher)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
-    trust.record(job)
+    trust.record([job])
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
     return _carry_out(run, job, launcher, listener, on_start, resume=False)
 

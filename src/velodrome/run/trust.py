@@ -154,10 +154,17 @@ def _cluster(where: str) -> list[Code]:
     return []
 
 
-def record(job: Job) -> None:
-    """Remember the code of a job that a person has started."""
-    for code in code_of(job):
-        code.record()
+def record(jobs: Iterable[Job]) -> None:
+    """Remember the code of jobs that a person has started."""
+    for job in _differing(jobs):
+        for code in code_of(job):
+            code.record()
+
+
+def elsewhere(jobs: Iterable[Job]) -> list[Code]:
+    """Code that lies in another folder than the current one, and was not confirmed; clusters aside."""
+    return [code for code in _distinct(jobs, ()) if code.field != "on" and not code.is_recorded
+            and not code.lies_in([Path.cwd()])]
 
 
 def admit_stored(job: Job, what: str, folder: Path, trusted: Collection[str] = (), *, launched: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from velodrome.cluster.registry import DEFAULT
 from velodrome.run.listing import runs_of
 from velodrome.run.store import RunFolder
+from velodrome.run.trust import OPTION
 from velodrome.web import form
 from velodrome.web.app import failure, page
 from velodrome.web.control import Control
@@ -121,7 +123,10 @@ async def _resume(request: Request, path: Path, words: list[str]) -> Response:
         return failure(request, 409, f"{path.name!r} is running already.")
     command = control.start(words)
     if not await control.begun(command, path):
-        return failure(request, 422, command.complaint())
+        complaint = command.complaint()
+        if OPTION in complaint:  # code that is not trusted: a page runs none
+            complaint += f" to this command in a terminal: {shlex.join(['velodrome', *words])}"
+        return failure(request, 422, complaint)
     return JsonAnswer({"resumed": path.name}, 202)
 
 

@@ -20,9 +20,10 @@ from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.offers.models import MODELS
 from velodrome.offers.registry import NAMES, engines
+from velodrome.run.trust import elsewhere
 from velodrome.spec.job import GROUPS, Job
 from velodrome.spec.names import check_name
-from velodrome.spec.race import Race, parse_vary
+from velodrome.spec.race import Race, combinations, parse_vary
 from velodrome.spec.race_names import expand
 from velodrome.spec.read import reason_of
 
@@ -206,6 +207,11 @@ def _examine(
         return None, None
     try:
         asked = merge(None, job, vary, race)
+        for code in elsewhere(entry.job for entry in combinations(asked.model_copy(update={"repeat": 1})).entries):
+            errors[code.field] = (f"{_upper(str(code))[:-1]} is not in the folder that this page was started in, and "
+                                  "a page runs no other code: start the race in a terminal.")
+        if errors:
+            return None, None
         return texts.get("name") or default_name(None, asked), len(expand(asked)) if vary else None
     except (VelodromeError, ValueError) as error:
         errors.update(errors_of(str(error), known))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from keras_numbers import numbers
 from tiny import tiny_splits
 
+from velodrome.errors import BadRequest
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 
@@ -98,6 +100,40 @@ def test_of_one_that_keras_cannot_load_the_weights_are_saved_and_that_is_said_be
         loaded = load(tmp_path / "model", f"keras_saving:{model}")
         assert (keras.config.floatx(), keras.config.dtype_policy().name) == ("float32", "float32")
     np.testing.assert_allclose(loaded(sample()), network.model(sample()), rtol=1e-12)
+
+
+def lambda_model(marker: Path) -> Any:
+    """A model that creates a file when it is loaded: its code is in the file, compiled."""
+    code = f"lambda x: (__import__('pathlib').Path({str(marker)!r}).touch(), x)[1]"
+    return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Lambda(eval(code)), keras.layers.Flatten()])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("model", ["dense-128", "keras_saving:plain"])
+def test_code_inside_a_saved_model_does_not_run_whatever_its_description_says(model: str, tmp_path: Path) -> None:
+    from velodrome.engines.tensorflow.model_file import load
+
+    saved("plain", tmp_path)
+    folder, marker = tmp_path / "model", tmp_path / "ran"
+    lambda_model(marker).save(folder / "model.keras")
+    marker.unlink(missing_ok=True)
+    objects = {"x": "torch.utils.collect_env:run"}
+    about = {**described(tmp_path), "model": model, "safe_mode": False, "custom_objects": objects}
+    (folder / "model.json").write_text(json.dumps(about))
+    with suppress(ValueError):  # of Keras: other weights
+        load(folder, model)(sample())
+    assert not marker.exists()
+
+
+@pytest.mark.unit
+def test_a_saved_model_names_no_code_itself(tmp_path: Path) -> None:
+    from velodrome.engines.tensorflow.model_file import load
+
+    saved("plain", tmp_path)
+    with pytest.raises(BadRequest, match=r"names code, 'keras_saving:plain'.*load\(folder, 'keras_saving:plain'\)"):
+        load(tmp_path / "model")
+    with pytest.raises(BadRequest, match=r"describes model 'keras_saving:plain', and the job names 'dense-128'"):
+        load(tmp_path / "model", "dense-128")
 
 
 @pytest.mark.unit
