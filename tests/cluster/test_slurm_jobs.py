@@ -65,6 +65,14 @@ def test_a_refused_attach_leaves_the_job_of_a_running_run_alone(fake: FakeSlurm,
     assert mail.is_dir()
 
 
+@pytest.mark.parametrize("mail", ["/home", ".velodrome-slurm/x/..", ".velodrome-slurm/..", ".velodrome-slurm", "x"])
+def test_a_record_names_no_other_folder_as_the_mail_of_its_job(tmp_path, mail):
+    """It is removed with the job: a folder that somebody sent must not choose what that is."""
+    (tmp_path / "slurm.json").write_text(json.dumps({"job": 7, "mail": mail, "session": Path(mail).name}))
+    with pytest.raises(BadRequest, match=r"is no folder of a job's mail"):
+        read_record(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": "a", "processes": [{}]}'])
 def test_a_plan_that_cannot_be_read_is_a_sentence_and_leaves_the_job_alone(
     fake: FakeSlurm, store: Store, tmp_path: Path, content: str

@@ -15,12 +15,10 @@ from velodrome.cluster.launcher import AllocationEnded, Notice
 from velodrome.cluster.remote import bootstrap
 from velodrome.cluster.slurm import commands
 from velodrome.cluster.slurm.options import SlurmOptions
-from velodrome.cluster.slurm.record import JobRecord
+from velodrome.cluster.slurm.record import MAIL, JobRecord
 from velodrome.cluster.slurm.script import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import VelodromeError
 
-#: Below the shared folder.
-MAIL = ".velodrome-slurm"
 _STATE_SECONDS = 2.0
 _CANCEL_SECONDS = 30.0
 #: A job that gets its nodes sooner is not worth a notice.

@@ -16,6 +16,8 @@ from velodrome.spec.read import reason_of
 
 #: In the run's folder.
 RECORD = "slurm.json"
+#: Below the shared folder: the folders of the jobs' mail, each named as the session of its job.
+MAIL = ".velodrome-slurm"
 _LARGEST = 16 << 20
 
 
@@ -56,8 +58,11 @@ class JobRecord(BaseModel):
 def read_record(folder: Path) -> JobRecord:
     """What is stored about the job of a run; `BadRequest` if it has none, or if that cannot be read."""
     try:
-        found = files.read_json(folder / RECORD, _LARGEST)
-        return JobRecord.model_validate(found)
+        found = JobRecord.model_validate(files.read_json(folder / RECORD, _LARGEST))
+        # It is removed when the job ends.
+        if not found.session.isalnum() or Path(found.mail).parts[-2:] != (MAIL, found.session):
+            raise ValueError(f"mail: {found.mail!r} is no folder of a job's mail")
+        return found
     except FileNotFoundError:
         raise BadRequest(f"run {folder.name!r} has no job of Slurm to attach to") from None
     except (OSError, ValueError) as error:
