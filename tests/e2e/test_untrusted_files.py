@@ -280,3 +280,13 @@ def test_a_race_that_was_sent_goes_on_only_with_code_that_is_known(velodrome, he
     done = velodrome("race", folder / "race.yaml", "--name", "sent")
     assert (done.code, (here / "ran").exists()) == (2, False)
     assert "race 'sent' names code that nobody has named or confirmed on this machine: model 'evil:build'" in done.err
+
+
+@pytest.mark.parametrize("command", ["train", "check", "race"])
+def test_a_file_chooses_no_other_machine_unless_it_is_replaced(velodrome, here, command):
+    (here / "file.yaml").write_text(_file(command, on="slurm:python=/tmp/evil", engine="torch", epochs=1, steps=1))
+    done = velodrome(command, "file.yaml")
+    assert done.code == 2
+    assert "on 'slurm:python=/tmp/evil'" in done.err
+    assert "--trust-code slurm:python=/tmp/evil" in done.err
+    assert velodrome(command, "file.yaml", "--on", "local").code == 0

@@ -99,7 +99,7 @@ def race(
         "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
         "naming": naming,
     })
-    admit_code(merged, race, name or default_name(race, merged), runs, words_in([job, vary]), trust_code)
+    admit_code(merged, race, name or default_name(race, merged), runs, words_in([job, vary]), trust_code, on)
     with using_mirror(mirror):
         planned = plan_race(
             merged, name or default_name(race, merged), runs, on=on, warm=warm, complete=race is None,

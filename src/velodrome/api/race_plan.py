@@ -121,13 +121,14 @@ def words_in(given: Any) -> set[str]:
 
 def admit_code(
     race: Race, file: Race | str | Path | None, name: str, runs: str | Path, given: Collection[str],
-    trusted: Collection[str],
+    trusted: Collection[str], on: Where | None = None,
 ) -> list[Code]:
     """The code that the file of a race names, besides what is `given`; refused unless it may run. A race that goes on
-    in the folder that its file lies in is a stored one."""
+    in the folder that its file lies in is a stored one. `on` takes the place of the cluster that it names."""
     if file is None or isinstance(file, Race):
         return []
-    jobs = [entry.job for entry in combinations(race.model_copy(update={"repeat": 1})).entries]
+    once = race.model_copy(update={"repeat": 1, "job": race.job if on is None else {**race.job, "on": None}})
+    jobs = [entry.job for entry in combinations(once).entries]
     folder = RaceFolder(Path(runs), name).path
     if Path(file).absolute().parent.resolve() == folder.resolve():
         return trust.admit_race(jobs, f"race {name!r}", folder, given, trusted)

@@ -42,7 +42,7 @@ def command(
     from velodrome.cli.output import say_json, say_on_stderr
     from velodrome.run.rehearse import RehearsalFailed
 
-    job = job_from(file, fields, trust_code)
+    job = job_from(file, fields, trust_code, on)
     try:
         with data_progress() as progress:
             found = check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)

@@ -46,7 +46,7 @@ def command(
     """
     from velodrome.api.doctor import doctor
 
-    job = job_from(file, fields, trust_code)
+    job = job_from(file, fields, trust_code, on)
     found = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
     report(found, as_json=json)
 

@@ -229,8 +229,11 @@ def tell_code(what: str, codes: Sequence[Code]) -> None:
         say_on_stderr(f"{what} names code: {', '.join(map(str, codes))}")
 
 
-def job_from(file: Path | None, fields: dict[str, Any], trusted: list[str] | None = None) -> Job:
-    """The job of a YAML file with options on top. Code that only the file names is told, or refused."""
+def job_from(
+    file: Path | None, fields: dict[str, Any], trusted: list[str] | None = None, on: str | None = None
+) -> Job:
+    """The job of a YAML file with options on top. Code that only the file names is told, or refused; `on` takes the
+    place of the cluster that it names."""
     from velodrome.api.race_plan import words_in
     from velodrome.run.trust import admit_file
     from velodrome.run.yaml_files import read_yaml
@@ -243,7 +246,8 @@ def job_from(file: Path | None, fields: dict[str, Any], trusted: list[str] | Non
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     job = make_job({**base, **fields})
     if file is not None:
-        tell_code(str(file), asking(lambda names: admit_file([job], file, words_in(fields), names), trusted))
+        asked = job if on is None else job.model_copy(update={"on": None})
+        tell_code(str(file), asking(lambda names: admit_file([asked], file, words_in(fields), names), trusted))
     return job
 
 

@@ -181,7 +181,7 @@ def command(
     })
     called = name or default_name(file, asked)
     tell_code(str(file), asking(
-        lambda names: admit_code(asked, file, called, runs, words_in([fields, varied, on]), names), trust_code
+        lambda names: admit_code(asked, file, called, runs, words_in([fields, varied]), names, on), trust_code
     ))
     shared = asked.job.get("on")
     target = where(on or (shared if isinstance(shared, str) else None), place)

@@ -47,7 +47,7 @@ def command(
     from velodrome.api.train import train
     from velodrome.cli.console import run_visibly
 
-    job = job_from(file, fields, trust_code)
+    job = job_from(file, fields, trust_code, on)
     target = where(on, place, job)
     run_visibly(lambda progress: train(
         job, name=name, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin,
