@@ -11,17 +11,22 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import metadata
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 
 def found_as(name: str) -> str | None:
-    """What an import of the name would find: a `module`, a `folder` (a namespace package), or None. Imports nothing."""
+    """What an import of the name would find: a `module`, a `folder` (a namespace package, or something of the current
+    folder, which is the user's), or None. Imports nothing."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):  # a parent package that is missing, or a module without a spec
         return None
-    return None if spec is None else "folder" if spec.origin is None else "module"
+    if spec is None:
+        return "folder" if PathFinder.find_spec(name, [str(Path.cwd())]) is not None else None
+    return "folder" if spec.origin is None else "module"
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
