@@ -7,7 +7,6 @@ tries every port that it could find.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -112,7 +111,7 @@ def who(inodes: dict[int, tuple[str, int]]) -> dict[tuple[str, int], str]:
         with suppress(OSError):
             line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             for descriptor in (process / "fd").iterdir():
-                target = os.readlink(descriptor)
+                target = str(descriptor.readlink())
                 if target.startswith("socket:[") and (place := inodes.get(int(target[8:-1]))):
                     role = re.search(r"--role (\S+)", line)
                     server = "velodrome.transport.rendezvous_server" in line
@@ -194,6 +193,6 @@ def test_a_script_of_the_users_own_listens_on_loopback(
     scene: Scene, engine: str, example: str, neighbour: Neighbour
 ) -> None:
     script = ROOT / "src" / "velodrome" / "example_files" / example
-    words: list[Any] = ["train", "--script", script, "--script-args", "--epochs 5000", "--engine", engine, "--workers", 2, "--name", scene.name, "--runs",
-                        scene.runs]
+    words: list[Any] = ["train", "--script", script, "--script-args", "--epochs 5000", "--engine", engine, "--workers",
+                        2, "--name", scene.name, "--runs", scene.runs]
     check(scene, [str(word) for word in words], "script", neighbour)

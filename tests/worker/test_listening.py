@@ -101,7 +101,9 @@ def _ipv6(host: str) -> bytes:
                      struct.pack("=H", socket.AF_UNIX) + b"/a\0", id="unix"),
     ],
 )
-def test_any_address_becomes_that_of_the_host_and_others_stay(asked: bytes, host: str, both: bool, given: bytes) -> None:
+def test_any_address_becomes_that_of_the_host_and_others_stay(
+    asked: bytes, host: str, both: bool, given: bytes
+) -> None:
     assert listening.with_host(asked, host, lambda: both) == given
 
 
