@@ -60,7 +60,8 @@ class Neighbour:
         assert self.process.stdout.readline() == "ready\n"
         pid = str(self.process.pid)
         for words in (["link", "add", "near", "type", "veth", "peer", "name", "far", "netns", pid],
-                      ["addr", "add", f"{OURS}/24", "dev", "near"], ["link", "set", "near", "up"]):
+                      ["addr", "add", f"{OURS}/24", "dev", "near"], ["link", "set", "near", "up"],
+                      ["route", "add", "default", "via", THEIRS]):
             subprocess.run(["ip", *words], check=True)
         for words in (["addr", "add", f"{THEIRS}/24", "dev", "far"], ["link", "set", "far", "up"]):
             subprocess.run(["nsenter", "-t", pid, "-n", "ip", *words], check=True)
@@ -88,11 +89,11 @@ def neighbour() -> Iterator[Neighbour]:
     found.close()
 
 
-def listeners() -> dict[tuple[str, int], int]:
-    """Every listening socket of this network namespace: its address and port, and its inode."""
+def listeners(process: int | str = "self") -> dict[tuple[str, int], int]:
+    """Every listening socket of a process's network namespace: its address and port, and its inode."""
     found = {}
     for name in ("tcp", "tcp6"):
-        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+        for line in Path(f"/proc/{process}/net", name).read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == "0A":
                 address, port = words[1].split(":")
@@ -144,22 +145,20 @@ def observe(scene: Scene, process: subprocess.Popen[str], before: set[tuple[str,
     return found
 
 
-def check(scene: Scene, words: list[str], name: str, neighbour: Neighbour) -> None:
+def check(scene: Scene, words: list[str], name: str | None, neighbour: Neighbour) -> None:
     before = set(listeners())
     process = scene.start(*words)
     found = observe(scene, process, before)
     assert found, "nobody listens"
     assert {host for host, _ in found} == {"127.0.0.1"}, found
-    assert set(found.values()) <= stated(name), found
+    assert name is None or set(found.values()) <= stated(name), found
     ports = sorted(port for _, port in found)
     assert neighbour.reaches(ports) == []
     for port in ports:  # not from this machine either, at its address of the network
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((OURS, port), timeout=10)
-    still = [port for _, port in listeners() if port in ports]
-    assert still
-    for port in still:
-        with suppress(ConnectionRefusedError):  # closed meanwhile, as what is needed at the start only
+    for port in {port for _, port in listeners()} & set(ports):  # some were for the start only
+        with suppress(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=10).close()
     with socket.create_server((OURS, 0)) as open_port:
         number = open_port.getsockname()[1]
@@ -196,3 +195,40 @@ def test_a_script_of_the_users_own_listens_on_loopback(
     words: list[Any] = ["train", "--script", script, "--script-args", "--epochs 5000", "--engine", engine, "--workers",
                         2, "--name", scene.name, "--runs", scene.runs]
     check(scene, [str(word) for word in words], "script", neighbour)
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_of_its_own_is_on_loopback(scene: Scene, neighbour: Neighbour) -> None:
+    pytest.importorskip("ray")
+    check(scene, scene.words("torch", "ddp", "--dataset", "digits", *LONG, "--on", "ray"), None, neighbour)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "strategy"), [
+    ("tensorflow", "multi-worker-mirrored"), ("tensorflow", "parameter-server"), ("torch", "ddp"),
+    ("torch", "allreduce"),
+])
+def test_on_several_hosts_each_process_listens_at_the_address_of_its_host(
+    velodrome: Any, scene: Scene, engine: str, strategy: str
+) -> None:
+    words = ["--engine", engine, "--strategy", strategy, "--workers", 2, "--dataset", "digits", *LONG]
+    done = velodrome("plan", *words, "--hosts", "127.0.0.2,127.0.0.3", "--runs", scene.runs, "--name", scene.name,
+                     "--python", sys.executable, "--json")
+    processes = done.json()["processes"]
+    for process in processes:
+        scene.started.append(subprocess.Popen(["bash", "-c", process["command"]], stdin=subprocess.DEVNULL,
+                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    deadline = time.monotonic() + 200
+    while not any('"progress"' in file.read_text() for file in scene.path.glob("events-*.jsonl")):
+        assert all(process.poll() is None for process in scene.started)
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    found = who({inode: place for place, inode in listeners().items()})
+    # Gloo and MPICH choose an interface, whose first address is 127.0.0.1.
+    more = set() if engine == "tensorflow" else {"127.0.0.1"}
+    if engine == "tensorflow":
+        assert len(found) == len(processes)
+    assert {host for host, _ in found} <= {"127.0.0.2", "127.0.0.3"} | more, found
+    for process in scene.started:
+        process.terminate()
+        process.wait(60)
