@@ -23,6 +23,7 @@ import pytest
 from scene import LONG, Scene, training
 
 from velodrome.cluster import environments
+from velodrome.worker.listening import EXPOSED
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests" / "servers")]
@@ -195,6 +196,29 @@ def test_a_script_of_the_users_own_listens_on_loopback(
     words: list[Any] = ["train", "--script", script, "--script-args", "--epochs 5000", "--engine", engine, "--workers",
                         2, "--name", scene.name, "--runs", scene.runs]
     check(scene, [str(word) for word in words], "script", neighbour)
+
+
+#: Trains inside the command, on a system on which frameworks can or cannot be made to listen at one address.
+DEBUG = """
+import sys
+from velodrome.cli.main import main
+from velodrome.worker import listening
+if sys.argv.pop(1) == "cannot":
+    listening._JUMP_SLOT = {}
+main()
+"""
+
+
+@pytest.mark.parametrize("able", ["can", "cannot"])
+def test_where_a_framework_listens_everywhere_after_all_the_job_trains_and_warns_once(scene: Scene, able: str) -> None:
+    words = scene.words("tensorflow", "multi-worker-mirrored", "--dataset", "digits", "--epochs", 1, "--on", "debug",
+                        workers=1)
+    done = subprocess.run([sys.executable, "-c", DEBUG, able, *words], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    # The framework's sockets are looked at, and not whether their calls were redirected.
+    warned = [event["message"] for event in scene.events() if event["kind"] == "warning"]
+    assert warned == ([] if able == "can" else [EXPOSED])
+    assert scene.result()["status"] == "finished"
 
 
 @pytest.mark.slow
