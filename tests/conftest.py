@@ -211,6 +211,12 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the processes of a job know one another by, for transports that are tested without a job."""
+    monkeypatch.setenv("VELODROME_SECRET", "of these tests")
+
+
+@pytest.fixture
 def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 

@@ -247,16 +247,32 @@ def _has_ipv6_loopback() -> bool:
 
 
 def test_ports_names_and_connections(session: Session) -> None:
-    port = session.link.ask("listen")[0]["port"]
+    port = session.link.ask("listen", key="k")[0]["port"]
     assert port not in session.link.ask("ports", ports=[port], count=1)[0]["ports"]
-    answer, _ = session.link.ask("connect", address="127.0.0.1", port=port, measure=0.2)
+    answer, _ = session.link.ask("connect", address="127.0.0.1", port=port, key="k", measure=0.2)
     assert 0 < answer["round_trip"] < 5
     assert answer["bandwidth"] > 1e6
     if socket.has_dualstack_ipv6() and _has_ipv6_loopback():
-        assert session.link.ask("connect", address="::1", port=port)[0]["round_trip"] > 0
+        assert session.link.ask("connect", address="::1", port=port, key="k")[0]["round_trip"] > 0
     assert session.link.ask("resolve", names=["localhost"])[0]["addresses"]["localhost"]
     with pytest.raises(HostError, match="refused"):
-        session.link.ask("connect", address="127.0.0.1", port=1)
+        session.link.ask("connect", address="127.0.0.1", port=1, key="k")
+
+
+def test_a_port_that_measures_the_network_answers_who_has_the_key_and_listens_at_the_hosts_address(
+    session: Session,
+) -> None:
+    port = session.link.ask("listen", address="127.0.0.1", key="of this check")[0]["port"]
+    for said in (b"of that check", b"GET / HTTP/1.1\r\n", b"\0" * 100):
+        with socket.create_connection(("127.0.0.1", port), 20) as stranger, suppress(ConnectionError):
+            stranger.sendall(said + b"x")
+            assert stranger.recv(1) == b""
+    silent = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(50)]
+    assert session.link.ask("connect", address="127.0.0.1", port=port, key="of this check")[0]["round_trip"] > 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 20)
+    for link in silent:
+        link.close()
 
 
 def test_what_waits_for_a_lost_host_is_told(session: Session) -> None:

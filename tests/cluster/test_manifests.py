@@ -67,13 +67,16 @@ def test_a_batch_script_of_slurm_starts_them_with_the_addresses_of_its_allocatio
     lines = started(file, tmp_path / "seen", PATH=f"{tools}:{os.environ['PATH']}", SLURM_JOB_NODELIST="n[1-2]")
     assert [" ".join(line.split()[:2]) for line in lines] == ["chief 0", "server 0", "worker 0", "worker 1"]
     assert all("10.1.1.1:" in line and "10.1.1.2:" in line for line in lines)
+    assert [line.split()[0] for line in file.splitlines() if "VELODROME_SECRET=" in line] == ["export"]
 
 
 @pytest.mark.integration
 def test_a_compose_file_has_a_service_for_each_host_and_their_names_as_addresses(python: Path, tmp_path: Path) -> None:
     file = yaml.safe_load(plan(JOB, ["a", "b"], python=str(python), name="X.y", format="compose")["file"])
     assert [*file["services"]] == ["host0", "host1"]
+    assert len({service["environment"]["VELODROME_SECRET"] for service in file["services"].values()}) == 1
     for service in file["services"].values():
+        assert "VELODROME_SECRET" not in str(service["command"])
         lines = started(service["command"][2].replace("$$", "$"), tmp_path / "seen")
     assert len(lines) == 4
     assert all("host0:" in line for line in lines)

@@ -98,12 +98,22 @@ def test_a_process_is_told_its_role_and_rank_where_people_and_user_code_look() -
 def test_a_line_for_a_shell_says_the_same_words_whatever_is_in_them() -> None:
     made = make_plan("a", job("ddp", 2, model="m:build", model_args={"text": "it's \"odd\" $HOME"}), HOSTS[:2])
     words = shlex.split(manual_command(made, made.processes[1], Path("my runs"), "python3"))
-    assert words[0] == "env"
-    settings = dict(word.split("=", 1) for word in words[1 : words.index("python3")])
+    assert (words[0], words[1]) == (f"VELODROME_SECRET={made.secret}", "env"), "no list of processes shows the secret"
+    settings = dict(word.split("=", 1) for word in [words[0], *words[2 : words.index("python3")]])
     assert settings == environment(made, made.processes[1])
     assert words[words.index("--folder") + 1] == "my runs/a"
     assert words[words.index("python3") :][1:3] == ["-m", "velodrome.run.manual"]
     assert [member["host"] for member in json.loads(settings["VELODROME_WORLD"])] == HOSTS[:2]
+
+
+def test_every_plan_has_a_secret_of_its_own_that_all_its_processes_get_and_nobody_stores() -> None:
+    one, another = make_plan("a", job("ddp", 2)), make_plan("a", job("ddp", 2))
+    assert one.secret != another.secret
+    assert len(one.secret) >= 32
+    assert {environment(one, process)["VELODROME_SECRET"] for process in one.processes} == {one.secret}
+    assert one.secret not in json.dumps(one.as_json())
+    assert one.secret not in repr(one)
+    assert not [word for word in command(one, one.processes[0], Path("runs/a")) if one.secret in word]
 
 
 def test_a_plan_is_stored_as_json() -> None:

@@ -44,7 +44,7 @@ class Answers:
 
 
 def _launcher(monkeypatch: pytest.MonkeyPatch, driver: Answers, **options: Any) -> RayLauncher:
-    monkeypatch.setattr(module, "RayDriver", lambda: driver)
+    monkeypatch.setattr(module, "RayDriver", lambda address: driver)
     return RayLauncher(RayOptions(**options))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -52,7 +51,7 @@ class Scene:
     def start_line(self, line: str) -> subprocess.Popen[str]:
         """Start a line of a shell, as a person does; Ctrl-C reaches what it starts."""
         process = subprocess.Popen(
-            shlex.split(line), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            ["bash", "-c", line], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.started.append(process)

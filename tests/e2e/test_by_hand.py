@@ -146,7 +146,7 @@ def test_a_plan_for_people_names_every_host_and_is_ready_to_paste(velodrome, sce
     assert [line for line in lines if line.startswith("#")] == [
         "# on 10.0.0.1", "# worker 0", "# on 10.0.0.2", "# worker 1"
     ]
-    commands = [line for line in lines if line.startswith("env ")]
+    commands = [line for line in lines if line.startswith("VELODROME_SECRET=")]
     worlds = [shlex.split(command) for command in commands]
     hosts = [[member["host"] for member in json.loads(setting.removeprefix("VELODROME_WORLD="))]
              for words in worlds for setting in words if setting.startswith("VELODROME_WORLD=")]

@@ -28,7 +28,7 @@ from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve, roles_of
-from velodrome.variables import WORLD
+from velodrome.variables import SECRET, WORLD
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import State
 
@@ -144,7 +144,7 @@ def _words_and_environment(
 ) -> tuple[list[str], dict[str, str]]:
     folder.mkdir(parents=True, exist_ok=True)
     world = World(tuple(members), me)
-    environment = {**engine_of(job).environment(strategy_of(job), world), WORLD: world.to_json()}
+    environment = {**engine_of(job).environment(strategy_of(job), world), WORLD: world.to_json(), SECRET: "of tests"}
     folders = [str(PROCESS.parent), str(PROCESS.parent / job.engine), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(folders)
     return [me.role, str(me.rank), str(data), str(folder), str(int(resume)), job.model_dump_json()], environment

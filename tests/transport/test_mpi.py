@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -17,8 +20,11 @@ import pytest
 from velodrome.offers import segments as segments_of
 
 pytest.importorskip("mpi4py")
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("secret")]
 
+#: What a neighbour may try: silence, a rank without a proof, the protocol of MPICH, anything, a line without an end.
+STRANGE = (b"", b"velodrome-mpi-2 liveness 1\n", b"liveness 1 00 00\n", b"cmd=abort exitcode=1\ncmd=finalize\n",
+           os.urandom(5000), b"a" * 100_000)
 RANK = Path(__file__).with_name("rank.py")
 
 
@@ -109,6 +115,34 @@ def test_nothing_is_left_behind_even_if_mpich_names_its_segment_otherwise():
 def test_a_rank_that_waits_in_a_sum_lets_its_other_threads_run(tmp_path, monkeypatch):
     monkeypatch.setenv("BEATS", str(tmp_path / "beats"))
     assert [each["whole"] for each in finish(start(["127.0.0.1"] * 2, "late"))] == [2.0, 2.0]
+
+
+def test_ranks_join_whatever_a_stranger_sends_to_their_rendezvous() -> None:
+    """Somebody who can connect, and knows the protocol, cannot join, end or fill it."""
+    port, over = free_port(), threading.Event()
+
+    def attack() -> None:
+        links = []
+        for number in itertools.count():
+            if over.is_set():
+                break
+            with suppress(OSError):
+                links.append(socket.create_connection(("127.0.0.1", port), 1))
+                links[-1].sendall(STRANGE[number % len(STRANGE)])
+            time.sleep(0.001)
+            if len(links) > 400:
+                links.pop(0).close()
+        for link in links:
+            link.close()
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    try:
+        found = finish(start(["127.0.0.1"] * 2, "sums", port=port))
+    finally:
+        over.set()
+        thread.join()
+    assert [one["single"] for one in found] == [3.0, 3.0]
 
 
 def test_a_rank_that_does_not_join_is_named_in_time():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,10 @@ import pytest
 from velodrome.errors import PeerLost, PortTaken
 from velodrome.transport.rendezvous import Ranks
 from velodrome.transport.star import StarTransport
+
+STRANGE = (b"", b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n", b"velodrome-star-1\x00\x00\x00\x01", b"1 00 00\n",
+           os.urandom(9000))
+pytestmark = pytest.mark.usefixtures("secret")
 
 
 def _port() -> int:
@@ -85,14 +91,18 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(first)
-        stranger = _connected(port)
-        stranger.sendall(b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n")
+        # One says nothing and one something else; one says what a rank says, without its proof.
+        strangers = [_connected(port) for _ in range(60)]
+        for number, stranger in enumerate(strangers):
+            with suppress(ConnectionError):
+                stranger.sendall(STRANGE[number % len(STRANGE)])
         other = StarTransport(Ranks("127.0.0.1", port, 1, ("127.0.0.1",) * 2), 20.0)
         centre = waiting.result()
     assert (centre.size, other.size) == (2, 2)
     for each in (centre, other):
         each._close_all()
-    stranger.close()
+    for stranger in strangers:
+        stranger.close()
 
 
 def _connected(port: int) -> socket.socket:

@@ -13,6 +13,7 @@ import yaml
 
 from velodrome.cluster.plan import Plan, Process, arguments, environment
 from velodrome.offers.registry import engine_of
+from velodrome.variables import SECRET
 
 #: What stands in a plan for the address of the host with that number, until it is known.
 _HOST = "VELODROME-HOST-{}"
@@ -27,13 +28,18 @@ def _command(plan: Plan, process: Process, runs: Path, python: str) -> str:
     return shlex.join([python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
 
 
+def _shown(plan: Plan, process: Process) -> list[tuple[str, str]]:
+    """The variables that may be on a command line, where everybody on the host sees them."""
+    return [(name, value) for name, value in environment(plan, process).items() if name != SECRET]
+
+
 def _script(plan: Plan, runs: Path, python: str, node: str) -> str:
     """A part of a shell script that starts the processes of the host whose number is in a variable."""
     lines = [f'case "${node}" in']
     for number, host in enumerate(plan.hosts):
         lines.append(f"  {number})")
         for process in (process for process in plan.processes if process.host == host):
-            words = [f"{name}={_with_addresses(value, plan)}" for name, value in environment(plan, process).items()]
+            words = [f"{name}={_with_addresses(value, plan)}" for name, value in _shown(plan, process)]
             lines.append(f"    env {' '.join(words)} {_command(plan, process, runs, python)} &")
         lines.append("    ;;")
     lines += ["esac", 'status=0; for job in $(jobs -p); do wait "$job" || status=$?; done; exit "$status"']
@@ -60,7 +66,8 @@ def slurm(plan: Plan, runs: Path, python: str) -> str:
         f"# {plan.job.engine}/{plan.job.strategy}: submit it with `sbatch FILE`; needs velodrome on every node.",
         f"#SBATCH --job-name={plan.run}", f"#SBATCH --nodes={nodes}", "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --cpus-per-task={most}", "",
-        'mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', *addresses, f"export {exports}", "",
+        'mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")', *addresses,
+        f"export {exports} {SECRET}={plan.secret}", "",
         "srun --kill-on-bad-exit=1 bash -c " + shlex.quote(f"\n{_script(plan, runs, python, 'SLURM_NODEID')}\n"), "",
     ])
 
@@ -73,7 +80,7 @@ def skypilot(plan: Plan, runs: Path, python: str) -> str:
     task = {
         "name": plan.run, "num_nodes": len(plan.hosts), "workdir": ".",
         "setup": _installation(plan),
-        "run": f"{addresses}\n{_script(plan, runs, python, 'SKYPILOT_NODE_RANK')}\n",
+        "run": f"{addresses}\nexport {SECRET}={plan.secret}\n{_script(plan, runs, python, 'SKYPILOT_NODE_RANK')}\n",
     }
     return f"# Start it with `sky launch FILE`.\n{_yaml(task)}"
 
@@ -92,13 +99,12 @@ def compose(plan: Plan, runs: Path, python: str, image: str = "velodrome") -> st
     for number, host in enumerate(plan.hosts):
         lines = []
         for process in (process for process in plan.processes if process.host == host):
-            variables = environment(plan, process).items()
-            words = [f"{name}={shlex.quote(_as_services(value, plan))}" for name, value in variables]
+            words = [f"{name}={shlex.quote(_as_services(value, plan))}" for name, value in _shown(plan, process)]
             lines.append(f"env {' '.join(words)} {_command(plan, process, runs, python)} &")
         lines.append('status=0; for job in $$(jobs -p); do wait "$$job" || status=$$?; done; exit "$$status"')
         services[_service(number)] = {
             "image": image, "hostname": _service(number), "working_dir": "/work", "volumes": [".:/work"],
-            "shm_size": "1gb", "command": ["bash", "-c", "\n".join(lines)],
+            "shm_size": "1gb", "environment": {SECRET: plan.secret}, "command": ["bash", "-c", "\n".join(lines)],
         }
     start = "docker compose -f FILE up --abort-on-container-failure"
     return (f"# Start it with `{start}`; the image {image!r} must have velodrome.\n"

@@ -6,6 +6,7 @@ The only owner of what processes know about each other (`VELODROME_WORLD`, `TF_C
 from __future__ import annotations
 
 import itertools
+import secrets
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.world import Member, World, numbered
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import roles_of
-from velodrome.variables import JOB, RANK, ROLE, WORLD
+from velodrome.variables import JOB, RANK, ROLE, SECRET, WORLD
 
 LOOPBACK = "127.0.0.1"
 #: First port of a plan for hosts whose free ports are not known.
@@ -75,6 +76,8 @@ class Plan:
     hosts: tuple[str, ...] = (LOOPBACK,)
     #: What the launcher knows about the hosts.
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: By what its processes know one another; stored nowhere.
+    secret: str = field(default_factory=lambda: secrets.token_hex(24), repr=False, compare=False)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -167,11 +170,14 @@ def environment(plan: Plan, process: Process) -> dict[str, str]:
         WORLD: World(plan.members, process.member).to_json(),
         ROLE: process.role,
         RANK: str(process.rank),
+        SECRET: plan.secret,
         **process.environment,
     }
 
 
 def manual_command(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
     """A line for a shell on the process's host that starts it without a launcher."""
-    words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items())]
-    return shlex.join([*words, python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
+    words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items() if key != SECRET)]
+    # Set by the shell, so that no list of processes shows it.
+    line = shlex.join([*words, python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
+    return f"{SECRET}={plan.secret} {line}"

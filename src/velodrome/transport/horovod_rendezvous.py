@@ -1,30 +1,53 @@
 """The server at which Horovod's processes exchange their addresses: values by scope and key, over HTTP.
 
 Horovod's own launcher starts one that listens on every interface; this one listens at the plan's address of worker 0,
-for the engine and for scripts that use Horovod. Standard library only.
+for the engine and for scripts that use Horovod. Horovod knows no password, but every request that it makes begins with
+the address that it is given: that one contains a key of the job. Standard library only.
 """
 
 from __future__ import annotations
 
 import errno
+import hmac
+import os
 import socket
 import threading
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from velodrome.errors import PortTaken
+from velodrome.transport.door import derive
 
 #: Seconds within which a request must be complete.
 _REQUEST_SECONDS = 10.0
 #: What a process publishes is an address for each of its peers.
 _LARGEST = 1 << 20
+#: Connections at the same time: beyond that the oldest goes, and who had it asks again.
+_MOST = 512
+
+
+def announce(host: str, port: int) -> None:
+    """Let Horovod, when it starts in this process, ask the server at an address, with the job's key."""
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = f"{host}:{port}/{derive('horovod')}"
+    os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(port)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """`PUT`, `GET` and `DELETE` of `/SCOPE/KEY`."""
+    """`PUT`, `GET` and `DELETE` of `/JOB'S KEY:PORT/SCOPE/KEY`: Horovod adds the port to the address of the server."""
 
     timeout = _REQUEST_SECONDS
     server: RendezvousServer
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        key = self.path.split("/")[1].partition(":")[0] if self.path.startswith("/") else ""
+        if hmac.compare_digest(key.encode(errors="replace"), self.server.key.encode()):
+            return True
+        self._answer(HTTPStatus.FORBIDDEN)
+        return False
 
     def do_GET(self) -> None:
         value = self.server.values.get(self.path)
@@ -66,6 +89,10 @@ class RendezvousServer(ThreadingHTTPServer):
     def __init__(self, host: str, port: int) -> None:
         #: By path; the operations of a dictionary are atomic.
         self.values: dict[str, bytes] = {}
+        self.key = derive("horovod")
+        #: In the order in which they came.
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -81,6 +108,24 @@ class RendezvousServer(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = None
+            if len(self._open) > _MOST:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a connection that breaks concerns whoever had it."""
 
     def stop(self) -> None:
         self.shutdown()

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_address
 
 import psutil
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is given as an address and not by a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def listening_address(host: str) -> str:
+    """What to listen at so that the others reach this process at its host of the plan and, where that is an address of
+    this machine, nowhere else; a name may have another address here than the others know. Empty for all interfaces."""
+    return host if is_address(host) and interface_of(host) else ""
 
 
 def interface_of(host: str) -> str | None:

@@ -45,10 +45,10 @@ class KeyValueSpace:
         """The answer to one request; None for `barrier_in`, which is answered when all ranks have sent it."""
         match request.get("cmd"):
             case "put":
-                self._values[request["key"]] = request["value"]
+                self._values[request.get("key", "")] = request.get("value", "")
                 return "cmd=put_result rc=0 msg=success"
             case "get":
-                value = self._values.get(request["key"])
+                value = self._values.get(request.get("key", ""))
                 found = "rc=-1 msg=unknown value=unknown" if value is None else f"rc=0 msg=success value={value}"
                 return f"cmd=get_result {found}"
         return self._answers.get(request.get("cmd", ""))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from velodrome.errors import PeerLost, PortTaken, RunFailed
 from velodrome.offers.world import World
+from velodrome.transport.door import StrangerError, enter, read_line
 from velodrome.transport.rendezvous_server import LATE_SECONDS, PROTOCOL
 
 _RETRY_SECONDS = 0.05
@@ -100,26 +101,31 @@ def _start_server(ranks: Ranks, seconds: float) -> subprocess.Popen[bytes]:
 def _connect(ranks: Ranks, kind: str, deadline: float, seconds: float) -> socket.socket:
     while True:
         try:
-            link = socket.create_connection((ranks.host, ranks.port), timeout=max(0.1, deadline - time.monotonic()))
+            left = max(0.1, deadline - time.monotonic())
+            link = enter((ranks.host, ranks.port), PROTOCOL, [kind, str(ranks.rank)], left)
             break
         except OSError as error:
             if time.monotonic() + _RETRY_SECONDS > deadline:
-                raise RunFailed(
-                    f"{ranks.named(0)} did not join: nobody answered at {ranks.host}:{ranks.port} within {seconds:g} s "
-                    f"({error.strerror or error})"
-                ) from error
+                raise RunFailed(_nobody(ranks, seconds, error)) from error
             time.sleep(_RETRY_SECONDS)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    link.sendall(f"{PROTOCOL} {kind} {ranks.rank}\n".encode())
     return link
+
+
+def _nobody(ranks: Ranks, seconds: float, error: OSError) -> str:
+    where = f"{ranks.host}:{ranks.port}"
+    if isinstance(error, StrangerError):
+        return f"the rendezvous at {where} did not answer within {seconds:g} s: {error}"
+    return (f"{ranks.named(0)} did not join: nobody answered at {where} within {seconds:g} s "
+            f"({error.strerror or error})")
 
 
 def _wait_for_all(ranks: Ranks, liveness: socket.socket, deadline: float, seconds: float) -> str:
     # The server has the same limit and knows who is missing: leave it the time to report that.
     liveness.settimeout(max(0.1, deadline - time.monotonic()) + 5)
     try:
-        words = _read_line(liveness).split()
+        words = read_line(liveness).split()
     except TimeoutError as error:
         raise RunFailed(
             f"the rendezvous at {ranks.host}:{ranks.port} did not answer within {seconds:g} s: is another program "
@@ -137,14 +143,3 @@ def _wait_for_all(ranks: Ranks, liveness: socket.socket, deadline: float, second
         case ["taken"]:
             raise RunFailed(f"{ranks.named(ranks.rank)} joined the rendezvous at {ranks.host}:{ranks.port} twice")
     raise PeerLost(f"lost {ranks.named(0)} while waiting for the others at {ranks.host}:{ranks.port}")
-
-
-def _read_line(link: socket.socket) -> str:
-    """One line, byte by byte: what follows it is the next reader's."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = link.recv(1)
-        if not byte:
-            return ""
-        line += byte
-    return line.decode(errors="replace")

@@ -2,7 +2,8 @@
 
 Rank 0 starts it as a child (`python -m velodrome.transport.rendezvous_server`) on a socket that it has bound. Each rank
 has two connections: `pmi`, over which MPICH itself talks while it starts and ends, and `liveness`, which reports ranks
-that are lost. Only the standard library is imported, so that it is up at once.
+that are lost. Both have proved that they belong to the job (`transport/door.py`). Only the standard library is
+imported, so that it is up at once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from dataclasses import dataclass
 
 from velodrome.offers import segments
 from velodrome.transport import pmi
+from velodrome.transport.door import Door
 from velodrome.variables import TOKEN
 
 #: The first word on every connection, so that another program on the port is recognised.
-PROTOCOL = "velodrome-mpi-2"
+PROTOCOL = "velodrome-mpi-3"
+#: Bytes of the longest line of a rank; MPICH's have less than two thousand.
+_LONGEST = 1 << 16
 
 #: How long the server stays after it has reported who is missing.
 LATE_SECONDS = 1.0
@@ -60,9 +64,8 @@ class RendezvousServer:
         self._missing = ""
         self._in_barrier: list[Connection] = []
         self._selector = selectors.DefaultSelector()
-        self._listener, self._parent = listener, parent
-        listener.setblocking(True)
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._door, self._parent = Door(listener, PROTOCOL), parent
+        self._selector.register(self._door, selectors.EVENT_READ)
         self._selector.register(parent, selectors.EVENT_READ)
 
     def serve(self) -> None:
@@ -75,8 +78,9 @@ class RendezvousServer:
                 self._report_missing()
                 continue
             for key, _ in self._selector.select(left):
-                if key.fileobj is self._listener:
-                    self._accept()
+                if key.fileobj is self._door:
+                    for link, words in self._door.admit(0):
+                        self._enter(link, words)
                 elif key.fileobj == self._parent:
                     if not os.read(self._parent, 1):
                         return
@@ -92,11 +96,13 @@ class RendezvousServer:
                 key.data.link.close()
         self._selector.close()
 
-    def _accept(self) -> None:
-        link, _ = self._listener.accept()
+    def _enter(self, link: socket.socket, words: list[str]) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.settimeout(10)  # a peer that stops reading must not stop the server
-        self._selector.register(link, selectors.EVENT_READ, Connection(link))
+        connection = Connection(link)
+        self._selector.register(link, selectors.EVENT_READ, connection)
+        if not self._join(connection, words):
+            self._disconnect(connection)
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -109,19 +115,17 @@ class RendezvousServer:
         *lines, connection.unread = (connection.unread + data).split(b"\n")
         for line in lines:
             words = line.decode(errors="replace").split()
-            if connection.rank < 0:
-                if not self._join(connection, words):
-                    self._disconnect(connection)
-                    return
-            elif connection.kind == "pmi":
+            if connection.kind == "pmi":
                 self._answer(connection, pmi.parse_request(words))
             elif words == ["leave"]:
                 self._left.add(connection.rank)
+        if len(connection.unread) > _LONGEST:
+            self._disconnect(connection)
 
     def _join(self, connection: Connection, words: list[str]) -> bool:
-        if len(words) != 3 or words[0] != PROTOCOL or words[1] not in ("pmi", "liveness") or not words[2].isdigit():
+        if len(words) != 2 or words[0] not in ("pmi", "liveness") or not words[1].isdigit():
             return False
-        place = words[1], int(words[2])
+        place = words[0], int(words[1])
         if place[1] >= self._size or place in self._joined or self._complete:
             connection.send("taken")
             return False
@@ -133,8 +137,8 @@ class RendezvousServer:
             return True
         if len(self._joined) == 2 * self._size:
             self._complete = True
-            self._selector.unregister(self._listener)
-            self._listener.close()
+            self._selector.unregister(self._door)
+            self._door.close()
             self._send_all(f"complete {self.job}")
         return True
 
@@ -159,7 +163,8 @@ class RendezvousServer:
 
     def _answer(self, connection: Connection, request: dict[str, str]) -> None:
         if request.get("cmd") == pmi.BARRIER_IN:
-            self._in_barrier.append(connection)
+            if connection not in self._in_barrier:
+                self._in_barrier.append(connection)
             if len(self._in_barrier) == self._size:
                 for waiting in self._in_barrier:
                     waiting.send(pmi.BARRIER_OUT)

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from velodrome.errors import PeerLost, PortTaken
 from velodrome.transport.base import Transport
+from velodrome.transport.door import Door, enter
 from velodrome.transport.rendezvous import Ranks
 
 _LENGTH = struct.Struct(">Q")
-_RANK = struct.Struct(">I")
-#: What a connection begins with, so that a stranger is not taken for a peer.
-_GREETING = b"velodrome-star-1"
+#: The first word on every connection, so that another program on the port is recognised.
+_PROTOCOL = "velodrome-star-2"
+#: What every rank receives when all are here.
+_COMPLETE = b"complete"
 _RETRY_SECONDS = 0.05
-_GREETING_SECONDS = 5.0
 _NO_ONE_THERE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
 
 
@@ -56,48 +57,44 @@ class StarTransport(Transport):
                 if error.errno == errno.EADDRINUSE:
                     raise PortTaken(f"port {ranks.port} of {ranks.host} is in use") from error
                 raise
-            listener.listen(self.size)
-            while len(self._peers) < self.size - 1:
-                listener.settimeout(max(deadline - time.monotonic(), 0.001))
-                try:
-                    connection, _ = listener.accept()
-                except TimeoutError:
-                    missing = [ranks.named(rank) for rank in range(1, self.size) if rank not in self._peers]
-                    raise PeerLost(f"{', '.join(missing)} did not connect within {seconds:g} s") from None
-                rank = self._greeted(connection)
-                if rank is None:
-                    connection.close()
-                else:
-                    self._peers[rank] = connection
+            listener.listen(max(128, self.size))
+            door = Door(listener, _PROTOCOL)
+            try:
+                self._admit(door, deadline, seconds)
+            finally:
+                door.close()
         for connection in self._peers.values():
-            connection.sendall(_GREETING)
+            connection.sendall(_COMPLETE)
 
-    def _greeted(self, connection: socket.socket) -> int | None:
-        """The rank at the other end; None if that is no peer."""
-        connection.settimeout(_GREETING_SECONDS)
-        try:
-            if _received(connection, len(_GREETING)) != _GREETING:
-                return None
-            (rank,) = _RANK.unpack(_received(connection, _RANK.size))
-        except OSError:
-            return None
-        _prepare(connection)
-        return rank if 0 < rank < self.size and rank not in self._peers else None
+    def _admit(self, door: Door, deadline: float, seconds: float) -> None:
+        """Wait until all others are here; a connection that is none of them is closed."""
+        while missing := [rank for rank in range(1, self.size) if rank not in self._peers]:
+            if time.monotonic() >= deadline:
+                names = ", ".join(map(self._ranks.named, missing))
+                raise PeerLost(f"{names} did not connect within {seconds:g} s")
+            for connection, words in door.admit(max(deadline - time.monotonic(), 0.001)):
+                rank = int(words[0]) if len(words) == 1 and words[0].isdigit() else 0
+                if rank in missing and rank not in self._peers:
+                    _prepare(connection)
+                    self._peers[rank] = connection
+                else:
+                    connection.close()
 
     def _connect(self, deadline: float, seconds: float) -> socket.socket:
         ranks = self._ranks
         while True:
-            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            connection = None
             try:
+                left = max(deadline - time.monotonic(), 0.001)
+                connection = enter((ranks.host, ranks.port), _PROTOCOL, [str(self.rank)], left)
                 connection.settimeout(max(deadline - time.monotonic(), 0.001))
-                connection.connect((ranks.host, ranks.port))
-                connection.sendall(_GREETING + _RANK.pack(self.rank))
-                if _received(connection, len(_GREETING)) == _GREETING:  # all are here
+                if _received(connection, len(_COMPLETE)) == _COMPLETE:
                     _prepare(connection)
                     return connection
                 connection.close()
             except OSError as error:
-                connection.close()
+                if connection is not None:
+                    connection.close()
                 if error.errno not in _NO_ONE_THERE and not isinstance(error, TimeoutError | ConnectionError):
                     raise
             if time.monotonic() >= deadline:

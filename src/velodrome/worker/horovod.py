@@ -16,7 +16,7 @@ from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.offers.world import World
-from velodrome.transport.horovod_rendezvous import RendezvousServer
+from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
 
 
 class _OnImport(MetaPathFinder):
@@ -55,6 +55,7 @@ def wait_for(host: str, port: int, seconds: float) -> None:
 def rendezvous(world: World, seconds: float) -> Iterator[None]:
     """Provide the rendezvous to a script that imports Horovod during the block."""
     finder = _OnImport(world, seconds)
+    announce(world.peers[0].host, world.peers[0].port)
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -33,6 +33,7 @@ from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
 from velodrome.worker.hello import describe_process
 from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
+from velodrome.worker.listening import listening_at
 from velodrome.worker.processor import avoid_missing_tiles
 from velodrome.worker.sampler import Sampler, sampling_interval
 
@@ -102,6 +103,8 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
         rehearsal.prepare(context, instead)
     share_host(context.world.most_on_a_host("worker"))
     with ExitStack() as stack:
+        if any(member.port for member in context.world.members):
+            stack.enter_context(listening_at(context.world.me.host))
         interval = sampling_interval()
         if interval > 0:
             sampler = Sampler(events, context.status, cpu_time, interval)

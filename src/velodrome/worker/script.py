@@ -25,6 +25,7 @@ from velodrome.variables import FOLDER, SEED
 from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
 from velodrome.worker.horovod import rendezvous
+from velodrome.worker.listening import EXPOSED, redirects
 from velodrome.worker.recorder import Recorder
 from velodrome.worker.script_output import read_output
 
@@ -50,6 +51,8 @@ def run(context: Context) -> None:
         raise BadRequest(f"--script {job.script!r} cannot be read: {error.strerror}") from None
     os.environ[SEED], os.environ[FOLDER] = str(job.seed), str(context.folder.absolute())
     _choose_interface(context.world)
+    if context.is_chief and len(context.world.peers) > 1 and not redirects():
+        events.emit("warning", message=EXPOSED)
     recorder = Recorder(context)
     with ExitStack() as stack:
         stack.enter_context(computing(context.status))

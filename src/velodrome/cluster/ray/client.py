@@ -25,16 +25,21 @@ _MORE_SECONDS = 30.0
 _ABANDON_SECONDS = 1.0
 #: Ray gives up after 30 s by itself, which a busy machine may need; and it must not report to anybody.
 _SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0"}
+#: A cluster of our own is on loopback. Ray has no other option for it: it replaces a loopback address that it is given
+#: by that of the network, except where it has no clusters of several machines.
+_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 class RayDriver:
     """The process that has imported Ray."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str | None) -> None:
+        """Start it, for the cluster at an address or one of its own on this machine."""
+        settings = _SETTINGS if address else _SETTINGS | _ON_LOOPBACK
         # Not in our process group: Ctrl-C ends the run first, and with it the driver.
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "velodrome.cluster.ray.driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, env={**_SETTINGS, **os.environ},
+            stderr=subprocess.PIPE, start_new_session=True, env={**settings, **os.environ},
         )
         self._writing = threading.Lock()
         self._numbers = itertools.count()

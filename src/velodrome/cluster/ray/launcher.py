@@ -62,7 +62,7 @@ class RayLauncher(RemoteLauncher):
 
     def _connected(self) -> RayDriver:
         if self._driver is None:
-            self._driver = RayDriver()
+            self._driver = RayDriver(self.options.address)
             try:
                 found = self._driver.connect(self.options.address)
             except VelodromeError:

@@ -5,6 +5,7 @@ Every check ends within its limit, and all hosts are asked at the same time.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -114,13 +115,15 @@ def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
     """Hosts without free ports, and pairs of hosts that cannot connect to each other."""
     found: list[Finding] = []
     listening: dict[str, int] = {}
+    key = secrets.token_hex(16)
 
     def free(link: Link) -> list[Finding]:
         answer, _ = link.ask("ports", ports=list(PORTS), count=_PORTS_NEEDED)
         if len(answer["ports"]) < _PORTS_NEEDED:
             return [Finding("error", "ports", link.host, f"only {len(answer['ports'])} ports between {PORTS.start} and "
                             f"{PORTS.stop} are free", "end the programs that listen there")]
-        listening[link.host] = link.ask("listen", port=answer["ports"][0])[0]["port"]
+        asked = {"port": answer["ports"][0], "address": addresses[link.host], "key": key}
+        listening[link.host] = link.ask("listen", **asked)[0]["port"]
         return []
 
     found += everywhere(links, "ports", free)
@@ -131,7 +134,7 @@ def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
             if host == link.host:
                 continue
             try:
-                link.ask("connect", address=addresses[host], port=port, limit=_CONNECT_SECONDS)
+                link.ask("connect", address=addresses[host], port=port, key=key, limit=_CONNECT_SECONDS)
             except HostLost:
                 raise
             except HostError as error:
@@ -153,9 +156,10 @@ def measure(links: Sequence[Link], addresses: Mapping[str, str]) -> list[dict[st
                 continue
             row: dict[str, Any] = {"from": source.host, "to": target.host, "round_trip": None, "bandwidth": None}
             with suppress(HostError):
-                port = target.ask("listen")[0]["port"]
+                address, key = addresses[target.host], secrets.token_hex(16)
+                port = target.ask("listen", address=address, key=key)[0]["port"]
                 answer, _ = source.ask(
-                    "connect", address=addresses[target.host], port=port, limit=_CONNECT_SECONDS, trips=20,
+                    "connect", address=address, port=port, key=key, limit=_CONNECT_SECONDS, trips=20,
                     measure=_MEASURE_SECONDS,
                 )
                 row |= {"round_trip": answer["round_trip"], "bandwidth": answer["bandwidth"]}

@@ -144,7 +144,7 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
     """Submit a job whose steps are the agents of its nodes."""
     session = secrets.token_hex(8)
     mail = Path(options.shared_dir or ".").resolve() / MAIL / session
-    mail.mkdir(parents=True)
+    mail.mkdir(mode=0o700, parents=True)  # what processes know one another by passes through it
     options = options.model_copy(update={"shared_dir": str(mail.parents[1])})  # as other commands find it
     python = options.python or sys.executable
     files.write_text(mail / "agent", bootstrap.source().decode())

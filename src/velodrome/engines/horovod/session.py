@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from velodrome.errors import PeerLost, RunFailed, headline
-from velodrome.transport.horovod_rendezvous import RendezvousServer
+from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.transport.rendezvous import Ranks
 from velodrome.transport.star import StarTransport
@@ -29,6 +29,7 @@ class HorovodTransport(StarTransport):
         super().__init__(ranks, context.job.start_timeout)
         self._horovod = horovod
         _set_options(context, ranks)
+        announce(ranks.host, ranks.port)
         # The port is that at which all have just met; nobody listens there any more.
         server = RendezvousServer(ranks.host, ranks.port) if ranks.rank == 0 else None
         try:

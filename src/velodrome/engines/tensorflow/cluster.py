@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,10 @@ from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
 from velodrome.offers.engines.tensorflow import cluster_of, task_of
 from velodrome.offers.world import Member, World
+from velodrome.transport.interfaces import is_address, listening_address
+from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
+from velodrome.worker.listening import EXPOSED, is_exposed
 
 _DISCONNECTED = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,
@@ -68,15 +72,22 @@ def rendezvous(me: Member, others: Sequence[Member], limit: float) -> None:
 
     Each process listens on its port until it has reached all others. A peer that is late finds TensorFlow there.
     """
-    dual_stack = socket.has_dualstack_ipv6()
+    address = listening_address(me.host)
+    dual_stack = not address and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual_stack or ":" in address else socket.AF_INET
     try:
-        listener = socket.create_server(
-            ("", me.port), family=socket.AF_INET6 if dual_stack else socket.AF_INET, dualstack_ipv6=dual_stack
-        )
+        listener = socket.create_server((address, me.port), family=family, dualstack_ipv6=dual_stack)
     except OSError as error:
         raise PortTaken(_port_taken(me.port)) from error
     with listener:
         wait_for(others, limit)
+
+
+def warn_if_exposed(context: Context) -> None:
+    """Warn once in a job of this machine whose servers listen on all of its interfaces after all."""
+    me = context.world.me
+    if context.is_chief and is_address(me.host) and ip_address(me.host).is_loopback and is_exposed(me.port):
+        context.events.emit("warning", message=EXPOSED)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import PeerMonitor, limited, wait_for
+from velodrome.engines.tensorflow.cluster import PeerMonitor, limited, wait_for, warn_if_exposed
 from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.parameter_server import make_strategy
 from velodrome.engines.tensorflow.tasks.base import task_of_job
@@ -32,6 +32,7 @@ def lead(context: Context) -> None:
         wait_for(others, limit)
         with limited(limit):
             strategy = make_strategy(context)
+        warn_if_exposed(context)
     with context.events.phase("build"):
         task = task_of_job(context)
         with strategy.scope() if is_by_keras(context.job) else nullcontext():

@@ -12,7 +12,13 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.cluster import cluster_resolver, limited, rendezvous, translate_errors
+from velodrome.engines.tensorflow.cluster import (
+    cluster_resolver,
+    limited,
+    rendezvous,
+    translate_errors,
+    warn_if_exposed,
+)
 from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.tasks.base import task_of_job
@@ -109,6 +115,7 @@ def _multi_worker(context: Context) -> Learner:
         rendezvous(world.me, [peer for peer in world.peers if peer != world.me], limit)
         with limited(limit):
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver(world))
+        warn_if_exposed(context)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
         return _replicas(context, strategy, strategy.extended.worker_devices)

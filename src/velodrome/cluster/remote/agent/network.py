@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hmac
+import ipaddress
 import os
 import shutil
 import socket
@@ -18,6 +20,8 @@ from velodrome.cluster.remote.agent.frames import Header
 _ENVIRONMENTS, _USUAL_ENVIRONMENTS = "VELODROME_ENVIRONMENTS", "~/.local/share/velodrome/environments"
 _ACCEPT_SECONDS = 20.0
 _CONNECT_SECONDS = 5.0
+#: Connections that are answered at the same time; a host of a large cluster has some from every other one.
+_MOST_CONNECTIONS = 256
 
 
 def facts(root: Path) -> Header:
@@ -62,8 +66,12 @@ def resolve(header: Header, body: bytes) -> Header:
     return {"addresses": found}
 
 
-def _listener(port: int) -> socket.socket:
-    """A socket that listens at all addresses of this host, IPv6 included where it has some."""
+def _listener(address: str, port: int) -> socket.socket:
+    """A socket that listens at an address of this host and, where the others know it by a name or by an address that it
+    does not have itself, at all addresses, IPv6 included where it has some."""
+    with suppress(ValueError, OSError):
+        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+        return socket.create_server((address, port), family=family)
     if socket.has_dualstack_ipv6():
         try:
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -74,28 +82,51 @@ def _listener(port: int) -> socket.socket:
 
 
 def listen(header: Header, body: bytes) -> Header:
-    """Listen for a while; whoever connects gets the first bytes back, and the rest is thrown away."""
-    listener = _listener(header.get("port", 0))
-    listener.settimeout(header.get("limit", _ACCEPT_SECONDS))
+    """Listen for a while; whoever begins with the key gets the first bytes back, and the rest is thrown away."""
+    listener, limit = _listener(header.get("address", ""), header.get("port", 0)), header.get("limit", _ACCEPT_SECONDS)
+    key, served = header["key"].encode(), threading.BoundedSemaphore(_MOST_CONNECTIONS)
+    until = [time.monotonic() + limit]
+
+    def serve(link: socket.socket) -> None:
+        with suppress(OSError), link:
+            if _begins_with(link, key):
+                until[0] = time.monotonic() + limit
+                _echo(link)
+        served.release()
 
     def accept() -> None:
         with suppress(OSError), listener:
-            while True:
+            while (left := until[0] - time.monotonic()) > 0:
+                listener.settimeout(left)
                 link, _ = listener.accept()
-                threading.Thread(target=_echo, args=(link,), daemon=True).start()
+                if served.acquire(blocking=False):
+                    threading.Thread(target=serve, args=(link,), daemon=True).start()
+                else:
+                    link.close()
 
     port = listener.getsockname()[1]
     threading.Thread(target=accept, daemon=True).start()
     return {"port": port}
 
 
+def _begins_with(link: socket.socket, key: bytes) -> bool:
+    """Whether the other side sends the key, in a few seconds."""
+    said, deadline = b"", time.monotonic() + _CONNECT_SECONDS
+    while len(said) < len(key) and (left := deadline - time.monotonic()) > 0:
+        link.settimeout(left)
+        data = link.recv(len(key) - len(said))
+        if not data:
+            return False
+        said += data
+    return hmac.compare_digest(said, key)
+
+
 def _echo(link: socket.socket) -> None:
-    with suppress(OSError), link:
-        link.settimeout(30.0)
-        while (data := link.recv(1)) and data != b".":
-            link.sendall(data)
-        while link.recv(1 << 20):
-            pass
+    link.settimeout(30.0)
+    while (data := link.recv(1)) and data != b".":
+        link.sendall(data)
+    while link.recv(1 << 20):
+        pass
 
 
 def connect(header: Header, body: bytes) -> Header:
@@ -103,6 +134,7 @@ def connect(header: Header, body: bytes) -> Header:
     link = socket.create_connection((header["address"], header["port"]), timeout=header.get("limit", _CONNECT_SECONDS))
     with link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.sendall(header["key"].encode())
         trips = []
         for _ in range(header.get("trips", 3)):
             began = time.perf_counter()

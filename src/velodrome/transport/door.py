@@ -1,0 +1,195 @@
+"""How the processes of a job know one another: who connects proves that it has the job's secret, and so does who
+listens. The secret itself is never sent. Standard library only.
+
+The listener begins with a number of its own; the other side answers with what it is, a number of its own, and a proof
+made of both numbers and the secret; the listener proves the same in return.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from velodrome.errors import RunFailed
+from velodrome.variables import SECRET
+
+#: How long a connection may take to prove itself, and how many may be at it: beyond that the oldest goes.
+VISIT_SECONDS = 10.0
+MOST_VISITORS = 256
+#: Bytes of the longest line of a proof.
+_LINE = 512
+
+
+class StrangerError(ConnectionError):
+    """Whoever listens there does not belong to the job."""
+
+
+class Admitted(NamedTuple):
+    """A connection that has proved itself, and what it said it is."""
+
+    link: socket.socket
+    words: list[str]
+
+
+def derive(*parts: str) -> str:
+    """A proof that this process has the job's secret, for these parts alone."""
+    key = os.environ.get(SECRET, "")
+    if not key:
+        raise RunFailed(f"{SECRET} is not set, by which the processes of a job know one another: let a launcher start "
+                        "them, or paste the whole line that `velodrome plan` printed")
+    return hmac.new(key.encode(), " ".join(parts).encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass
+class _Visitor:
+    """A connection that has not proved itself yet."""
+
+    number: str
+    until: float
+    said: bytes = b""
+
+
+class Door:
+    """A listening socket that only processes of the job get through, whatever others send, and however many."""
+
+    def __init__(self, listener: socket.socket, protocol: str) -> None:
+        derive()  # without a secret it would not even open
+        listener.setblocking(False)
+        self._listener, self._protocol = listener, protocol
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        #: In the order in which they came.
+        self._visitors: dict[socket.socket, _Visitor] = {}
+
+    def fileno(self) -> int:
+        """Readable when `admit` has something to do."""
+        return self._selector.fileno()
+
+    def admit(self, seconds: float | None) -> list[Admitted]:
+        """Whoever has proved itself since; waits so long at most until something happens."""
+        admitted = []
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._visitors:
+                admitted += self._read(key.fileobj)
+        now = time.monotonic()
+        for link in [link for link, visitor in self._visitors.items() if visitor.until < now]:
+            self._dismiss(link)
+        return admitted
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for link in list(self._visitors):
+            self._dismiss(link)
+        self._selector.close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor is left, for example
+            self._dismiss_oldest()
+            return
+        if len(self._visitors) >= MOST_VISITORS:
+            self._dismiss_oldest()
+        link.setblocking(False)
+        visitor = _Visitor(secrets.token_hex(16), time.monotonic() + VISIT_SECONDS)
+        self._visitors[link] = visitor
+        self._selector.register(link, selectors.EVENT_READ)
+        try:
+            link.sendall(f"{self._protocol} {visitor.number}\n".encode())
+        except OSError:
+            self._dismiss(link)
+
+    def _read(self, link: socket.socket) -> list[Admitted]:
+        visitor = self._visitors[link]
+        try:
+            data = link.recv(_LINE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        visitor.said += data
+        complete = visitor.said.endswith(b"\n")
+        if data and not complete and b"\n" not in visitor.said and len(visitor.said) < _LINE:
+            return []
+        words = self._proven(visitor) if data and complete else None
+        if words is None:
+            self._dismiss(link)
+            return []
+        *words, number = words
+        self._forget(link)
+        link.settimeout(VISIT_SECONDS)
+        with suppress(OSError):  # a connection that is gone again is noticed by whoever gets it
+            link.sendall(f"welcome {derive('listener', self._protocol, visitor.number, number)}\n".encode())
+        return [Admitted(link, words)]
+
+    def _proven(self, visitor: _Visitor) -> list[str] | None:
+        """What a visitor said it is, and its number; None if it has not proved that."""
+        *words, proof = visitor.said.decode(errors="replace").split() or [""]
+        wanted = derive("visitor", self._protocol, visitor.number, *words)
+        return words if words and hmac.compare_digest(proof.encode(), wanted.encode()) else None
+
+    def _dismiss_oldest(self) -> None:
+        for link in list(self._visitors)[:1]:
+            self._dismiss(link)
+
+    def _dismiss(self, link: socket.socket) -> None:
+        self._forget(link)
+        link.close()
+
+    def _forget(self, link: socket.socket) -> None:
+        del self._visitors[link]
+        self._selector.unregister(link)
+
+
+def enter(address: tuple[str, int], protocol: str, words: Sequence[str], seconds: float) -> socket.socket:
+    """A connection through the door of this job, within so many seconds; `StrangerError` if that is not its door."""
+    deadline = time.monotonic() + seconds
+    link = socket.create_connection(address, timeout=seconds)
+    try:
+        match read_line(link, deadline).split():
+            case [said, theirs] if said == protocol:
+                pass
+            case _:
+                raise StrangerError("another program listens there")
+        ours = secrets.token_hex(16)
+        proof = derive("visitor", protocol, theirs, *words, ours)
+        link.sendall(f"{' '.join(words)} {ours} {proof}\n".encode())
+        welcome = f"welcome {derive('listener', protocol, theirs, ours)}\n"
+        if not hmac.compare_digest(read_line(link, deadline).encode(), welcome.encode()):
+            raise StrangerError("another job's process listens there")
+        link.settimeout(None)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def read_line(link: socket.socket, deadline: float | None = None) -> str:
+    """One line, byte by byte: what follows it is the next reader's. Without its end if the connection ends, or if it is
+    longer than those of a job. With a deadline it waits no longer, however slowly bytes come."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LINE:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            link.settimeout(left)
+        byte = link.recv(1)
+        if not byte:
+            break
+        line += byte
+    return line.decode(errors="replace")
