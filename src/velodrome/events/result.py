@@ -5,7 +5,7 @@ The descriptions are the reference (docs/reference/run-folder.md is generated fr
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -26,6 +26,8 @@ from velodrome.events.fields import (
 
 class TestScore(Record):
     """How well the trained model does on the whole test set: metrics of its task, and what they were counted from."""
+
+    __pydantic_extra__: dict[str, Number | None]
 
     perplexity: Number | None = Field(
         None, description="language models only: exp of the loss per word; accuracy and correct are null then"
@@ -183,6 +185,30 @@ class RunError(Record):
     stack: Annotated[str | None, NOT_NULL] = Field(None, description="of the process that stopped making progress")
 
 
+class Link(Record):
+    """The network between two emulated hosts."""
+
+    bandwidth: Amount | None = Field(None, description="bits per second")
+    latency: Amount | None = Field(None, description="seconds, one way")
+    round_trip: Amount | None = Field(None, description="seconds, there and back")
+
+
+class ClusterHost(Record):
+    """A host as its launcher described it."""
+
+    cores: Count = Field(description="cores that a process may use")
+
+
+class Cluster(Record):
+    """What the launcher knows about the hosts."""
+
+    hosts: dict[str, ClusterHost] = Field(default_factory=dict, description="by address")
+    asked: Link | None = Field(None, description="of an emulated cluster: as requested")
+    measured: Link | None = Field(None, description="of an emulated cluster: between two of its nodes")
+    accuracy: dict[str, Number | None] | None = Field(None, description="measured divided by asked")
+    made_by: dict[str, str | None] | None = Field(None, description="what emulates each of them")
+
+
 class RunResult(Record):
     """How a run ended."""
 
@@ -217,7 +243,7 @@ class RunResult(Record):
         None, description="how the strategy was implemented, if the engine reported it"
     )
     launcher: Annotated[str | None, NOT_NULL] = Field(None, description="what started the processes, e.g. `local`")
-    cluster: Annotated[dict[str, Any] | None, NOT_NULL] = Field(
+    cluster: Annotated[Cluster | None, NOT_NULL] = Field(
         None, description="what the launcher knows about the hosts; of an emulated cluster, what was `asked` for, what "
         "it is `made_by`, the bandwidth (bits per second), round-trip time and latency (seconds) `measured` between "
         "two nodes, and their `accuracy`: measured divided by asked"

@@ -53,7 +53,9 @@ def verify_run(path: Path, launcher: Launcher) -> Verified:
 
 def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
     """The result of a run that has a model; `purpose` is what is done with it."""
-    result = folder.result()
+    result, problem = folder.read()
+    if problem is not None:
+        raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
     if result is None or result["status"] != "finished" or not result.get("test"):
         raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
     return result

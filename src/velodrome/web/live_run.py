@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
+from velodrome.errors import VelodromeError
 from velodrome.events.lines import LONGEST_LINE, parse_stored
 from velodrome.events.models import (
     EpochEvent,
@@ -110,7 +111,7 @@ class LiveRun:
         if self._job is None and self.path.is_dir():
             try:
                 self._job = self.folder.job()
-            except Exception:  # a page shows what can be read
+            except VelodromeError:
                 return None
         return self._job
 
@@ -131,14 +132,18 @@ class LiveRun:
         if self.result is None:
             self.status = self.folder.status()
             self._read_events()
+            self.error = self.error or self.folder.read()[1]
         return changed or before != self.status
 
     def _read_result(self) -> None:
         if self._state[2] is None:
             self.result = None
             return
-        result = self.folder.result()
-        if result is None or result == self.result:
+        result, problem = self.folder.read()
+        if result is None:
+            self.result, self.error = None, problem
+            return
+        if result == self.result:
             return
         self.result, self.status = result, str(result["status"])
         if self._read_to:
@@ -198,7 +203,7 @@ class LiveRun:
 
     def _new_events(self, file: Path) -> Iterable[Event]:
         try:
-            with files.open_regular(file) as stream:
+            with files.open_regular(file, inside=self.path) as stream:
                 stream.seek(self._read_to)
                 text = stream.read(_MOST_NEW_BYTES)
         except OSError:

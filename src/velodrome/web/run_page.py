@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -14,7 +13,6 @@ from starlette.routing import BaseRoute, Route
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.recipe import DESCRIPTION
-from velodrome.printable import shown
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
@@ -25,36 +23,23 @@ from velodrome.web.finding import full_name, run_of
 from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.security import host_name, is_loopback
 
-T = TypeVar("T")
-
 
 async def show(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
     names: dict[str, Any] = {"run": full_name(request), "race": request.path_params.get("race")}
-    return await run_in_threadpool(
-        _readable, lambda found: page(request, "run.html", **_content(found), **names), found
-    )
-
-
-def _readable(read: Callable[[Found], T], found: Found) -> T:
-    """What a function reads of a run, or an answer that says how to find out what is wrong with its files."""
-    from jinja2 import UndefinedError
-
-    try:
-        return read(found)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, UndefinedError) as error:
-        command = shlex.join(["velodrome", "runs", "check", str(found.path)])
-        raise HTTPException(422, f"The files of {shown(found.name)!r} are not those of a run ({shown(error)}): "
-                            f"{command} says what is wrong.") from error
+    return await run_in_threadpool(lambda: page(request, "run.html", **_content(found), **names))
 
 
 def _content(found: Found) -> dict[str, Any]:
     folder = RunFolder(found.path)
-    result = folder.result() or {}
+    result, problem = folder.read()
+    if problem is not None:
+        problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
+    result = result or {}
     try:
-        configuration, problem = run_view.configuration_of(found.path), None
+        configuration = run_view.configuration_of(found.path)
     except VelodromeError as unreadable:
-        configuration, problem = [], str(unreadable)
+        configuration, problem = [], problem or str(unreadable)
     error = result.get("error") or {}
     again = shlex.join([
         "velodrome", "train", str(found.path / "job.yaml"), "--name", f"{found.name[:110]}-again", "--runs",
@@ -76,7 +61,7 @@ def _content(found: Found) -> dict[str, Any]:
 
 async def view(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    return JsonAnswer(await run_in_threadpool(_readable, lambda found: run_view.run_view(found.path), found))
+    return JsonAnswer(await run_in_threadpool(run_view.run_view, found.path))
 
 
 async def stream(request: Request) -> Response:
