@@ -20,6 +20,8 @@ LARGEST_INT = 2**63 - 1
 Number = Annotated[float, Field(allow_inf_nan=False)]
 #: A measured quantity that cannot be negative: seconds, rates, per cent.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: The same of one run, in seconds, bytes or per second: no run measures more, and statistics could not count with it.
+Measured = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 #: A number that starts at 1, such as an epoch.
 Positive = Annotated[int, Field(ge=1, le=LARGEST_INT)]
@@ -80,7 +82,7 @@ class MetricDefinition(Record):
     form: Annotated[str, Field(pattern=r"^,?(\.\d{1,2})?[efg%]?$")] = Field(
         ".4g", description="format specification: digits after the point and how they are written"
     )
-    margin: Amount = Field(0.0, description="models this close to the best count as equally good")
+    margin: Measured = Field(0.0, description="models this close to the best count as equally good")
     relative_margin: bool = Field(False, description="whether the margin is a fraction of the best value")
 
 
@@ -120,8 +122,8 @@ class HistoryRow(Record):
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
         None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
     )
-    seconds: Amount = Field(description="training time, without validation")
-    evaluate_seconds: Amount = Field(description="validation time")
+    seconds: Measured = Field(description="training time, without validation")
+    evaluate_seconds: Measured = Field(description="validation time")
 
 
 class Implementation(Record):

@@ -12,10 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from velodrome.events.fields import (
     NOT_NULL,
-    Amount,
     Count,
     HistoryRow,
     Implementation,
+    Measured,
     MetricDefinition,
     Network,
     Number,
@@ -57,19 +57,19 @@ class TestScore(Record):
 class Seconds(Record):
     """Wall-clock seconds as the controller saw them."""
 
-    startup: Amount = Field(description="from the start to the first training step: importing, connecting, building")
-    train: Amount | None = Field(
+    startup: Measured = Field(description="from the start to the first training step: importing, connecting, building")
+    train: Measured | None = Field(
         description="training, without start-up and evaluation; null if a script of your own reported nothing"
     )
-    evaluate: Amount | None = Field(description="validation and test; null as above")
-    total: Amount = Field(description="from start to end")
+    evaluate: Measured | None = Field(description="validation and test; null as above")
+    total: Measured = Field(description="from start to end")
 
 
 class Throughput(Record):
     """Speed of the training phase alone."""
 
-    examples_per_second: Amount | None = Field(description="of all workers together, without the warm-up steps")
-    batches_per_second: Amount | None = Field(
+    examples_per_second: Measured | None = Field(description="of all workers together, without the warm-up steps")
+    batches_per_second: Measured | None = Field(
         description="the same divided by `batch_of_step` (for a language model, by the words of a step)"
     )
     warmup_steps: Count = Field(0, description="number of first steps that are left out")
@@ -78,9 +78,9 @@ class Throughput(Record):
 class Spread(Record):
     """Mean, minimum and maximum over the samples of a process; null without a sample."""
 
-    mean: Amount | None = None
-    min: Amount | None = None
-    max: Amount | None = None
+    mean: Measured | None = None
+    min: Measured | None = None
+    max: Measured | None = None
 
 
 class CountSpread(Spread):
@@ -103,16 +103,16 @@ class Node(Record):
     network_bytes: Network = Field(
         description="in, out and loopback bytes of the process's *host* while the process lived"
     )
-    phases: dict[str, Amount] = Field(default_factory=dict, description="seconds spent in each phase")
+    phases: dict[str, Measured] = Field(default_factory=dict, description="seconds spent in each phase")
 
 
 class HostCpu(Record):
     """How many of a host's cores were in use, on average, while all of the run's processes on it were alive."""
 
-    busy: Amount = Field(description="cores in use, whoever used them")
-    own: Amount = Field(description="cores in use by the run's processes and their controller")
-    foreign: Amount = Field(description="cores in use by other programs")
-    seconds: Amount = Field(description="length of the time that this was measured over")
+    busy: Measured = Field(description="cores in use, whoever used them")
+    own: Measured = Field(description="cores in use by the run's processes and their controller")
+    foreign: Measured = Field(description="cores in use by other programs")
+    seconds: Measured = Field(description="length of the time that this was measured over")
 
 
 class Host(Record):
@@ -141,9 +141,9 @@ class FaultRecord(Record):
     action: str = Field(description="kill, pause, partition or slow")
     target: str = Field(description="the process or host that was named")
     host: str = Field(description="the host that it is about, or that the process runs on")
-    factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
-    start: Amount = Field(description="seconds since the run began")
-    end: Amount | None = Field(None, description="seconds since the run began; null if it lasted until the end")
+    factor: Annotated[Measured | None, NOT_NULL] = Field(None, description="how many times slower")
+    start: Measured = Field(description="seconds since the run began")
+    end: Measured | None = Field(None, description="seconds since the run began; null if it lasted until the end")
 
 
 class Machine(Record):
@@ -158,16 +158,16 @@ class Machine(Record):
 class Staleness(Record):
     """Age of the weights, in updates, from which gradients were computed."""
 
-    mean: Amount
-    max: Amount
+    mean: Measured
+    max: Measured
 
 
 class Shares(Record):
     """How training time divides."""
 
-    compute: Number
-    wait: Number
-    communicate: Number
+    compute: Measured
+    wait: Measured
+    communicate: Measured
 
 
 class RunError(Record):
@@ -188,9 +188,9 @@ class RunError(Record):
 class Link(Record):
     """The network between two emulated hosts."""
 
-    bandwidth: Amount | None = Field(None, description="bits per second")
-    latency: Amount | None = Field(None, description="seconds, one way")
-    round_trip: Amount | None = Field(None, description="seconds, there and back")
+    bandwidth: Measured | None = Field(None, description="bits per second")
+    latency: Measured | None = Field(None, description="seconds, one way")
+    round_trip: Measured | None = Field(None, description="seconds, there and back")
 
 
 class ClusterHost(Record):

@@ -14,6 +14,7 @@ from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.offers.registry import engines
 from velodrome.spec.job import Job
+from velodrome.spec.names import LONGEST_NAME
 from velodrome.spec.race import Race, combinations
 from velodrome.spec.resolve import roles_of
 
@@ -120,7 +121,7 @@ def label_of(dataset: str) -> str:
     word = _LABELS.get(last or before, last or before)
     parts: list[str] = re.findall(r"[A-Za-z0-9]+", word) or ["data"]
     head, *tail = parts
-    return head + "".join(part[0].upper() + part[1:] for part in tail)
+    return (head + "".join(part[0].upper() + part[1:] for part in tail))[:LONGEST_NAME]
 
 
 def _size(job: Job) -> int:

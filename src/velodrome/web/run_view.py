@@ -37,7 +37,8 @@ MOST_CLASSES = 60
 
 def run_view(path: Path) -> dict[str, Any]:
     """The data of a run's page; of a run that has ended it is read once."""
-    state = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in event_files(path))
+    read = [file for file in (path / "result.json", *event_files(path)) if file.exists()]
+    state = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in read)
     ended = (path / "result.json").exists() and not RunFolder(path).is_locked()
     return _kept_view(path, state) if ended else _view(path)
 
