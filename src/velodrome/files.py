@@ -92,6 +92,14 @@ def is_linked(path: Path | str, inside: Path | str) -> bool:
     return any(Path(inside, *parts[: count + 1]).is_symlink() for count in range(len(parts)))
 
 
+def refuse_links(folder: Path | str) -> None:
+    """Raise `OSError` if there is a link below a folder: for libraries that open or write files themselves."""
+    for top, folders, names in os.walk(folder, followlinks=False):
+        for name in (*folders, *names):
+            if Path(top, name).is_symlink():
+                raise OSError(errno.ELOOP, "it is a link, which is not followed", str(Path(top, name)))
+
+
 def _too_large(path: Path | str, largest: int, size: str) -> OSError:
     return OSError(errno.EFBIG, f"it has {size} bytes, and at most {largest:,} are read", str(path))
 

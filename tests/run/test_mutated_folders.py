@@ -6,10 +6,12 @@ readers takes minutes; of the quick tests, a sample.
 
 from __future__ import annotations
 
+import html
 import json
 import random
 import shutil
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -138,7 +140,10 @@ class Store:
             assert done.code in (0, 1, 2), (words, done)
             assert "Traceback" not in done.text, (words, done.text[-2000:])
             assert time.monotonic() - began < MOST_SECONDS, words
-        self._read_pages()
+        began = time.monotonic()
+        for address, _ in self.pages():
+            assert time.monotonic() - began < MOST_SECONDS, address
+            began = time.monotonic()
         if deep:
             self._read_report()
 
@@ -150,7 +155,8 @@ class Store:
         for write in (to_markdown, to_latex, nodes_to_csv, lambda report: to_html(report, [])):
             write(made)
 
-    def _read_pages(self) -> None:
+    def pages(self) -> Iterator[tuple[str, str]]:
+        """Every page and answer of the web interface."""
         from starlette.testclient import TestClient
 
         from velodrome.web.security import Security
@@ -162,9 +168,9 @@ class Store:
             "/api/runs/plain/wrong", f"/runs/{self.name}", "/races/race", "/api/races/race",
             f"/compare?run={self.name}&run={self.other}", f"/api/compare?run={self.name}&run=plain",
         ):
-            began = time.monotonic()
-            assert client.get(address).status_code in (200, 404, 422), address
-            assert time.monotonic() - began < MOST_SECONDS, address
+            answer = client.get(address)
+            assert answer.status_code in (200, 404), (address, answer.text)
+            yield address, answer.text
 
 
 def whole_job(store: Store) -> dict[str, Any]:
@@ -336,3 +342,133 @@ def test_the_index_of_shards(tmp_path: Path) -> None:
         (tmp_path / "index.json").write_bytes(mutated(INDEX, place, text).encode())
         with suppress(DataError):
             read_index(open_store(str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["result.json", "job.yaml", "race.yaml", "events.jsonl", "logs", "logs/worker-0.log"])
+def test_a_link_in_a_folder_shows_nothing_of_what_it_leads_to(store: Store, tmp_path: Path, name: str) -> None:
+    place = (store.race if name == "race.yaml" else store.victim) / name
+    secret = tmp_path / "secret"
+    place.rename(secret)
+    file = secret / "worker-0.log" if secret.is_dir() else secret
+    if name == "result.json":
+        file.write_text(json.dumps({**json.loads(file.read_text()), "model": "my-secret", "class_names": ["my-secret"]},
+                                   indent=2))
+    elif name == "events.jsonl":
+        warning = {"time": 1_800_000_001.0, "kind": "warning", "message": "my-secret"}
+        file.write_text(file.read_text() + json.dumps(warning) + "\n")
+    else:
+        file.write_text(f"# my-secret\n{file.read_text()}")
+    place.symlink_to(secret)
+    said = ""
+    packed = ("runs", "export", "race", "--out", str(tmp_path / "a.zip"))
+    for words in (*store.commands(), *store.all_commands(), packed):
+        if words[0] != "race":  # which reads a file that the user names
+            done = store.command(*words, "--runs", store.runs)
+            assert done.code in (0, 1, 2), done.text
+            said += done.text
+    said += "".join(answer for _, answer in store.pages())
+    with suppress(VelodromeError):
+        made = make_report(load_race(store.runs, "race"))
+        said += to_markdown(made) + to_html(made, [])
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        said += "".join(archive.read(one).decode(errors="replace") for one in archive.namelist())
+    assert "my-secret" not in said
+    if name in ("result.json", "job.yaml", "race.yaml"):
+        row = next(row for row in api.list(store.runs, within_races=True) if row["run"] == (
+            "race" if name == "race.yaml" else store.name))
+        assert row["problem"] == f"its {name} cannot be read: it is a link, which is not followed"
+    if name in ("result.json", "job.yaml", "events.jsonl"):
+        found = api.check(store.name, runs=store.runs)["runs"][0]
+        assert any("it is a link, which is not followed" in problem for problem in found["problems"]), found
+
+
+def test_a_folder_of_runs_may_be_a_link(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(store.runs)
+    assert api.list(tmp_path / "linked") == api.list(store.runs)
+    assert load_race(tmp_path / "linked", "race").failures == ()
+    assert api.show("plain", tmp_path / "linked")["status"] == "finished"
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "logs", "logs/worker-0.log", "checkpoints"])
+def test_a_run_with_a_link_in_it_is_not_resumed(store: Store, tmp_path: Path, name: str) -> None:
+    run = store.runs / "plain"
+    (run / "result.json").unlink()
+    if (run / name).exists():
+        (run / name).rename(tmp_path / "moved")
+    (run / name).symlink_to(tmp_path / "moved")
+    done = store.command("resume", "plain", "--runs", store.runs)
+    assert (done.code, "it is a link, which is not followed" in done.err) == (1, True), done.text
+
+
+def test_a_checkpoint_and_a_model_behind_a_link_are_not_read(tmp_path: Path) -> None:
+    import numpy as np
+
+    from velodrome.models.recipe import read_description
+    from velodrome.worker import checkpoint
+
+    run = tmp_path / "run"
+    run.mkdir()
+    checkpoint.write(run, 1, {"w": np.zeros(1)}, [], 1)
+    assert checkpoint.latest(run) is not None
+    (run / "checkpoints").rename(tmp_path / "checkpoints")
+    (run / "checkpoints").symlink_to(tmp_path / "checkpoints")
+    assert checkpoint.latest(run) is None
+    (run / "model").mkdir()
+    (tmp_path / "model.json").write_text("{}")
+    (run / "model" / "model.json").symlink_to(tmp_path / "model.json")
+    with pytest.raises(OSError, match="it is a link, which is not followed"):
+        read_description(run / "model")
+
+
+def test_a_run_is_shown_where_it_was_found(store: Store) -> None:
+    (store.runs / "plain").rename(store.runs / "moved")
+    shown = api.show("moved", store.runs)
+    assert (shown["run"], shown["path"]) == ("moved", str(store.runs.resolve() / "moved"))
+    assert f"stored in {shown['path']}" in store.command("runs", "show", "moved", "--runs", store.runs).out
+
+
+SIXTY = list(range(1, 61))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("fields", "asked"), [
+    ({"repeat": 1_000_000_000}, "1,000,000,000 jobs (1 × repeat 1,000,000,000)"),
+    ({"repeat": 10_001}, "10,001 jobs"),
+    ({"vary": {"workers": SIXTY, "batch_size": SIXTY, "epochs": SIXTY, "seed": SIXTY}}, "12,960,000 jobs"),
+    ({"until_sure": True, "max_repeat": 10**12}, "max_repeat 1,000,000,000,000"),
+    ({"vary": {"seed": [*range(10_100)]}, "naming": "published"}, "10,100 jobs"),
+    ({"vary": {"seed": [*range(500_000)]}}, "it holds more than 100,000 values"),
+], ids=["repeat", "one too many", "grid", "until sure", "published", "seeds"])
+def test_a_race_of_too_many_jobs_is_refused_before_it_is_expanded(
+    store: Store, fields: dict[str, Any], asked: str
+) -> None:
+    store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, **fields}))
+    file = store.race / "race.yaml"
+    for words in (("report", "race"), ("recommend", "race"), ("race", file, "--dry-run", "--name", "other"),
+                  ("race", file, "--name", "race", "--dry-run")):
+        done = store.command(*words, "--runs", store.runs)
+        assert (done.code, asked in done.err) == (2, True), done.text
+    if "values" not in asked:
+        assert "a race has at most 10,000: vary fewer values, or lower" in done.err
+    row = next(row for row in api.list(store.runs) if row["kind"] == "race")
+    assert asked in row["problem"]
+    assert row["jobs"] == 4
+    assert row["problem"].startswith("its race.yaml cannot be read: it ")
+    shown = dict(store.pages())
+    assert asked in html.unescape(shown["/"])
+    assert asked in html.unescape(shown["/races/race"])
+
+
+def test_a_stored_race_that_would_grow_too_large_is_refused(store: Store) -> None:
+    """The repetitions that it had count for what is asked for now."""
+    store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, "until_sure": True, "max_repeat": 9_000}))
+    done = store.command("race", "--vary", "batch_size=1,2", "--name", "race", "--dry-run", "--runs", store.runs)
+    assert (done.code, "18,000 jobs" in done.err) == (2, True), done.text
+
+
+def test_as_many_jobs_of_one_name_as_a_race_may_have_are_told_apart() -> None:
+    from velodrome.spec.race import parse_race
+    from velodrome.spec.race_names import expand
+
+    race = parse_race({"job": {"dataset": "digits"}, "vary": {"start_timeout": [float(n) for n in range(1, 5001)]}})
+    assert len({entry.name for entry in expand(race)}) == 5000

@@ -90,7 +90,7 @@ def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -
         (count, true, taken) for true, row in enumerate(confusion or []) for taken, count in enumerate(row)
         if true != taken and count
     ]
-    if not pairs or confusion is None:
+    if not pairs or confusion is None or any(len(row) != len(confusion) for row in confusion):
         return None
     count, true, taken = max(pairs, key=lambda pair: pair[0])
     named = names if names and len(names) == len(confusion) else [f"class {place}" for place in range(len(confusion))]

@@ -35,6 +35,7 @@ _OUTPUTS = {
 
 def read_description(folder: Path) -> dict[str, Any]:
     """What is recorded of the model in a folder; `OSError` or `ValueError` if that cannot be read."""
+    files.refuse_links(folder)
     about = files.read_json(folder / DESCRIPTION, LARGEST_DESCRIPTION)
     if not isinstance(about, dict):
         raise ValueError(f"{folder / DESCRIPTION} describes no model")

@@ -187,11 +187,13 @@ class Store:
         if status == "unreadable":
             raise BadRequest(f"run {name!r} cannot be resumed: {run.read()[1]}; remove that file to run it to its end")
         try:
+            files.refuse_links(run.path)
             run.begin()
             (run.path / "result.json").unlink(missing_ok=True)
         except OSError as error:
             run.close()
-            raise VelodromeError(f"cannot resume run {name!r} in {run.path}: {error.strerror or error}") from error
+            where = run.path if error.filename is None else error.filename
+            raise VelodromeError(f"cannot resume run {name!r}: {where}: {error.strerror or error}") from error
         return run
 
     def get(self, name: str) -> RunFolder:

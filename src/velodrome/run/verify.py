@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.cluster.launcher import Launcher
 from velodrome.errors import BadRequest
 from velodrome.events.models import ResultEvent
@@ -64,8 +65,12 @@ def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
 def job_of_saved_model(folder: RunFolder) -> Job:
     """A job of one process that loads the run's model and data."""
     model = folder.path / "model"
-    if not (model / DESCRIPTION).is_file():
-        raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
+    try:
+        files.check_regular(model / DESCRIPTION, inside=folder.path)
+    except FileNotFoundError:
+        raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing") from None
+    except OSError as error:
+        raise BadRequest(f"run {folder.name!r}: {model / DESCRIPTION} cannot be read: {error.strerror}") from None
     stored = resolve(folder.job())
     strategy = strategy_of(stored)
     share = batch_of_step(stored, strategy) // (replicas_of(stored) if strategy.synchronous else 1) // stored.accumulate

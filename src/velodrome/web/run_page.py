@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.recipe import DESCRIPTION
 from velodrome.run.listing import Found
@@ -118,6 +119,8 @@ async def tensorboard(request: Request) -> Response:
     if not is_loopback(host_name(request.headers["host"])):
         raise BadRequest("TensorBoard listens on loopback only, and you look from another machine: start it yourself "
                          f"with tensorboard --logdir {found.path / 'tensorboard'}")
+    if files.is_linked(found.path / "tensorboard", found.path):
+        raise BadRequest(f"{str(found.path / 'tensorboard')!r} is a link, which is not followed")
     boards: Boards = request.app.state.boards
     return JsonAnswer({"address": await boards.address(found.path / "tensorboard")})
 

@@ -56,7 +56,7 @@ class JobRecord(BaseModel):
 def read_record(folder: Path) -> JobRecord:
     """What is stored about the job of a run; `BadRequest` if it has none, or if that cannot be read."""
     try:
-        found = files.read_json(folder / RECORD, _LARGEST)
+        found = files.read_json(folder / RECORD, _LARGEST, inside=folder)
         return JobRecord.model_validate(found)
     except FileNotFoundError:
         raise BadRequest(f"run {folder.name!r} has no job of Slurm to attach to") from None
