@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Target
@@ -46,7 +46,7 @@ class Measure:
 _LARGEST = 1e100
 
 
-def usable(value: Any) -> bool:
+def usable(value: Any) -> TypeGuard[float]:
     """Whether a metric is a number that statistics can count with."""
     return isinstance(value, int | float) and abs(value) <= _LARGEST
 

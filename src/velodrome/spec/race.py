@@ -98,7 +98,7 @@ class Race(BaseModel):
         "resumed race has the same names"
     )
     machine: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published names, "
+        None, max_length=60, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published names, "
         "recorded like the sizes"
     )
     prefix: list[Prefix] | None = Field(
