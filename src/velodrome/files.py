@@ -32,12 +32,16 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path | str, largest: int | None = None) -> io.BufferedReader:
+def open_regular(
+    path: Path | str, largest: int | None = None, *, inside: Path | str | None = None
+) -> io.BufferedReader:
     """Open a regular file of at most that many bytes for reading; `OSError`, as ever, if that is impossible.
 
-    Opening a named pipe would wait for a writer, and reading a device may never end: both are errors here.
+    Opening a named pipe would wait for a writer, and reading a device may never end: both are errors here. So is a link
+    below the folder `inside`, which may have come from elsewhere: it would show any file of whoever reads it.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags) if inside is None else _open_inside(path, inside, flags)
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
@@ -51,19 +55,64 @@ def open_regular(path: Path | str, largest: int | None = None) -> io.BufferedRea
         raise
 
 
+def _open_inside(path: Path | str, inside: Path | str, flags: int) -> int:
+    """Open a file below a folder, without following a link on the way from there to it."""
+    parts = _parts_below(path, inside)
+    try:
+        if len(parts) == 1:
+            return os.open(path, flags | os.O_NOFOLLOW)
+        folder = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for place, part in enumerate(parts):
+                kind = flags if place == len(parts) - 1 else os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+                below = os.open(part, kind | os.O_NOFOLLOW, dir_fd=folder)
+                folder, above = below, folder
+                os.close(above)
+        except BaseException:
+            os.close(folder)
+            raise
+        return folder
+    except OSError as error:
+        if is_linked(path, inside):
+            raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path)) from None
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _parts_below(path: Path | str, inside: Path | str) -> tuple[str, ...]:
+    """The names that lead from a folder to a path below it."""
+    parts = Path(str(path).removeprefix(f"{inside}/")).parts
+    if str(path).startswith(f"{inside}/") and parts and os.pardir not in parts:
+        return parts
+    raise OSError(errno.EINVAL, f"it is not inside {str(inside)!r}", str(path))
+
+
+def is_linked(path: Path | str, inside: Path | str) -> bool:
+    """Whether a path below a folder is a link, or leads through one."""
+    parts = _parts_below(path, inside)
+    return any(Path(inside, *parts[: count + 1]).is_symlink() for count in range(len(parts)))
+
+
+def refuse_links(folder: Path | str) -> None:
+    """Raise `OSError` if there is a link below a folder: for libraries that open or write files themselves."""
+    for top, folders, names in os.walk(folder, followlinks=False):
+        for name in (*folders, *names):
+            if Path(top, name).is_symlink():
+                raise OSError(errno.ELOOP, "it is a link, which is not followed", str(Path(top, name)))
+
+
 def _too_large(path: Path | str, largest: int, size: str) -> OSError:
     return OSError(errno.EFBIG, f"it has {size} bytes, and at most {largest:,} are read", str(path))
 
 
-def check_regular(path: Path | str) -> None:
+def check_regular(path: Path | str, *, inside: Path | str | None = None) -> None:
     """Raise `OSError` unless it is a regular file that can be read: for libraries that open files themselves."""
-    open_regular(path).close()
+    open_regular(path, inside=inside).close()
 
 
-def read_bytes(path: Path | str, largest: int) -> bytes:
+def read_bytes(path: Path | str, largest: int, *, inside: Path | str | None = None) -> bytes:
     """The content of a regular file of at most that many bytes."""
     content = bytearray()
-    with open_regular(path, largest) as stream:
+    with open_regular(path, largest, inside=inside) as stream:
         # In pieces, because memory for all that is asked for at once would be taken before anything is read.
         while piece := stream.read(min(_PIECE, largest + 1 - len(content))):
             content += piece
@@ -72,22 +121,24 @@ def read_bytes(path: Path | str, largest: int) -> bytes:
     return bytes(content)
 
 
-def read_text(path: Path | str, largest: int, *, errors: str = "strict") -> str:
+def read_text(
+    path: Path | str, largest: int, *, errors: str = "strict", inside: Path | str | None = None
+) -> str:
     """The text of a regular UTF-8 file of at most that many bytes."""
-    return read_bytes(path, largest).decode("utf-8", errors)
+    return read_bytes(path, largest, inside=inside).decode("utf-8", errors)
 
 
-def read_json(path: Path | str, largest: int) -> Any:
+def read_json(path: Path | str, largest: int, *, inside: Path | str | None = None) -> Any:
     """What a JSON file of at most that many bytes holds; `ValueError`, and no other, if it holds no JSON."""
     try:
-        return json.loads(read_bytes(path, largest))
+        return json.loads(read_bytes(path, largest, inside=inside))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_lines(path: Path | str, longest: int) -> Iterator[str]:
+def read_lines(path: Path | str, longest: int, *, inside: Path | str | None = None) -> Iterator[str]:
     """Yield the lines of a regular UTF-8 file, up to one of more than `longest` bytes: that is an `OSError`."""
-    with open_regular(path) as stream:
+    with open_regular(path, inside=inside) as stream:
         number = 0
         while line := stream.readline(longest + 1):
             number += 1

@@ -141,3 +141,59 @@ def test_patience_lasts_some_seconds_after_a_signal_and_none_after_two() -> None
     short.is_over()
     time.sleep(0.01)
     assert short.is_over()
+
+
+@pytest.mark.parametrize("name", [
+    "result.json", "./result.json", "model/../job.yaml", "checkpoints/../../other/result.json", "", ".", "..", "/",
+    "/tmp/x", "//x", "model", "model/", "model//x", "logs", "job.yaml", "race.yaml", "RESULT.JSON", "events.jsonl",
+    "events-worker-0.jsonl", "plan.json", "slurm.json", "controller.lock", ".reserve", "result.json/x", "model/\0",
+    "a\nb", "model\\..\\x", "x" * 300, None, 5, ["model"], {"a": 1},
+])
+def test_a_host_cannot_write_what_is_the_controllers(tmp_path: Path, name: object) -> None:
+    folder = tmp_path / "runs" / "a"
+    folder.mkdir(parents=True)
+    (folder / "model").mkdir()
+    before = {"job.yaml": "job", "result.json": "result"}
+    for file, text in before.items():
+        (folder / file).write_text(text)
+    group = group_of(folder)
+    for frame in ({"at": 0, "last": False}, {"at": 5, "last": True}, {}):
+        group._handle((group.hosts["h"].link, {"is": "file", "run": "t", "name": name, **frame}, b"other"), None)
+    assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == before
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(before)
+    warnings = group.warnings()
+    assert len(warnings) == 1
+    assert warnings[0].startswith("host 'h' sent a file ")
+    assert group.warnings() == []
+
+
+def test_a_link_in_the_folder_of_the_run_does_not_lead_a_host_out_of_it(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "run", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "model").symlink_to(outside)
+    assert write_through(folder, "model/model.json") == ["a link in the run's folder is in its place"]
+    assert list(outside.iterdir()) == []
+
+
+def test_a_file_in_place_of_a_folder_is_no_crash(tmp_path: Path) -> None:
+    assert write_through(tmp_path, "model/a") == []
+    assert write_through(tmp_path, "model/a/b") == ["something else is in its place"]
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "x").mkdir()
+    assert write_through(tmp_path, "logs/x") == ["something else is in its place"]
+
+
+@pytest.mark.parametrize("name", ["model/model.json", "model/a/b.bin", "logs/worker-0.log", "horovod-timeline.json",
+                                  "weights.pt", "outputs/mine.csv", "tensorboard/events.out.tfevents.1"])
+def test_what_processes_write_is_collected(tmp_path: Path, name: str) -> None:
+    assert write_through(tmp_path, name) == []
+    assert (tmp_path / name).read_bytes() == b"x"
+
+
+def write_through(folder: Path, name: str) -> list[str]:
+    """Write a file as a host does; the reasons for which it was refused."""
+    group = group_of(folder)
+    for at, body, last in ((0, b"x", False), (1, b"", True)):
+        group._write("h", {"is": "file", "run": "t", "name": name, "at": at, "last": last}, body)
+    return [sentence.rpartition(": ")[2] for sentence in group.warnings()]

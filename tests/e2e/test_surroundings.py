@@ -13,6 +13,7 @@ import psutil
 import pytest
 from scene import Scene, left_in
 
+from synthetic_races import result
 from velodrome.cluster.local.launcher import LocalLauncher
 from velodrome.cluster.local.ports import free_port
 from velodrome.run.execute import JobFailed, execute
@@ -149,7 +150,7 @@ def test_what_is_broken_on_disk_does_not_break_the_list(velodrome, scene: Scene,
     store = Store(scene.runs)
     for name in ("broken", "whole"):
         run = store.create(name, Job())
-        run.finish({"status": "finished", "test": {"accuracy": 0.5}})
+        run.finish(result(accuracy=0.5))
         run.close()
     (scene.runs / "broken" / "result.json").write_bytes(content)
     (scene.runs / "broken" / "events.jsonl").write_bytes(b'{"time": 1, "kind": "prog')

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from synthetic_races import result
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import ProgressEvent
@@ -34,7 +35,7 @@ def test_a_run_is_running_while_open_interrupted_when_left_and_what_its_result_s
     assert reader.status() == "interrupted"
     again = Store(runs).reopen("a")
     assert reader.status() == "running"
-    again.finish({"status": "finished"})
+    again.finish(result())
     again.close()
     assert reader.status() == "finished"
     assert sorted(path.name for path in run.path.iterdir()) == [
@@ -57,7 +58,7 @@ def test_a_finished_and_a_running_run_cannot_be_reopened(runs: Path) -> None:
         store.reopen("a")
     with pytest.raises(BadRequest, match="running already"):
         OpenRun(run.path).begin()
-    run.finish({"status": "finished"})
+    run.finish(result())
     run.close()
     with pytest.raises(BadRequest, match="nothing to resume"):
         store.reopen("a")
@@ -66,12 +67,15 @@ def test_a_finished_and_a_running_run_cannot_be_reopened(runs: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", '{"status": "fi', "[]", '"finished"', '{"run": "a"}', '{"status": 5}', '{"status": "odd"}', "\xff"]
 )
-def test_a_result_that_is_not_whole_counts_as_none(runs: Path, content: str) -> None:
+def test_a_result_that_is_not_whole_is_unreadable_and_kept(runs: Path, content: str) -> None:
     run = Store(runs).create("a", JOB)
     run.close()
     (run.path / "result.json").write_text(content)
     assert run.result() is None
-    assert run.status() == "interrupted"
+    assert run.status() == "unreadable"
+    with pytest.raises(BadRequest, match=r"run 'a' cannot be resumed: its result\.json .*; remove that file"):
+        Store(runs).reopen("a")
+    assert (run.path / "result.json").read_text() == content
 
 
 def test_events_that_were_cut_off_are_passed_over_and_do_not_spoil_what_is_appended(runs: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any
 
+from velodrome.analysis.measures import usable
 from velodrome.analysis.statistics import CONFIDENCE, t_quantile
 
 if TYPE_CHECKING:
@@ -217,10 +218,11 @@ def scores_of(results: Sequence[Mapping[str, Any]], metric: str, fraction: bool)
     for place, result in enumerate(results):
         test = result.get("test") or {}
         value = test.get(metric)
-        if isinstance(value, int | float) and math.isfinite(value):
+        if usable(value):
             seed = result.get("seed")
             seed = seed if isinstance(seed, int) else -1 - place
-            total = int(test.get("total") or 0) if fraction else 0
+            # A script may call something accuracy that is no fraction of its examples, such as per cent.
+            total = int(test.get("total") or 0) if fraction and 0 <= value <= 1 else 0
             correct = _correct(test.get("answers"), total)
             found.append(Score(seed, float(value), total, correct, str(test.get("fingerprint") or "")))
     return found

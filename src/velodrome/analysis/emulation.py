@@ -14,13 +14,15 @@ def emulation_lines(result: Mapping[str, Any]) -> list[str]:
     empty for other runs, and where nothing was measured."""
     cluster = result.get("cluster") or {}
     asked, measured = cluster.get("asked") or {}, cluster.get("measured") or {}
-    if result.get("launcher") != "emulated" or not measured:
+    bandwidth, latency = measured.get("bandwidth"), measured.get("latency")
+    if latency is None and measured.get("round_trip") is not None:
+        latency = measured["round_trip"] / 2
+    if result.get("launcher") != "emulated" or bandwidth is None or latency is None:
         return []
     made_by, accuracy = cluster.get("made_by") or {}, cluster.get("accuracy") or {}
     lines = [
-        _line("bandwidth", _rate(asked.get("bandwidth")), _rate(measured["bandwidth"]), accuracy.get("bandwidth"), ""),
-        _line("latency", _milliseconds(asked.get("latency")),
-              _milliseconds(measured.get("latency", measured["round_trip"] / 2)), accuracy.get("latency"),
+        _line("bandwidth", _rate(asked.get("bandwidth")), _rate(bandwidth), accuracy.get("bandwidth"), ""),
+        _line("latency", _milliseconds(asked.get("latency")), _milliseconds(latency), accuracy.get("latency"),
               f", by {made_by['latency']}" if made_by.get("latency") else ""),
     ]
     if made_by.get("limits"):

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Target
@@ -43,12 +42,21 @@ class Measure:
         return format(value / self.scale, self.form)
 
 
+#: Metrics beyond this are not measured: a loss that diverged may be finite, and no statistic can count with it.
+_LARGEST = 1e100
+
+
+def usable(value: Any) -> TypeGuard[float]:
+    """Whether a metric is a number that statistics can count with."""
+    return isinstance(value, int | float) and abs(value) <= _LARGEST
+
+
 def _at(*path: str) -> Callable[[Result], float | None]:
     def read(result: Result) -> float | None:
         value: Any = result
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
-        return value if isinstance(value, int | float) and math.isfinite(value) else None
+        return value if usable(value) else None
 
     return read
 

@@ -47,7 +47,7 @@ class Spread:
     @property
     def log_variance(self) -> float:
         """Of the logarithms; never less than what counting in whole steps hides."""
-        hidden = (self.resolution / self.centre) ** 2 / 12
+        hidden = min(1.0, self.resolution / self.centre) ** 2 / 12
         return max(variance(map(math.log, self.values)), hidden)
 
 

@@ -59,7 +59,12 @@ def show(name: str, runs: str | Path = "runs") -> dict[str, Any]:
     if found.kind == "race":
         return {**row_of_race(found.path), "rows": _rows_within(found)}
     folder = RunFolder(found.path)
-    return folder.result() or {"run": folder.name, "status": folder.status()}
+    result, problem = folder.read()
+    # The run may have been moved or renamed: it is the folder that was found, whatever it says of itself.
+    where = {"run": folder.name, "path": str(folder.path.resolve())}
+    if result is not None:
+        return {**result, **where}
+    return {**where, "status": folder.status(), **({} if problem is None else {"problem": problem})}
 
 
 def compare(first: str, second: str, runs: str | Path = "runs") -> dict[str, Any]:

@@ -132,10 +132,11 @@ def stored(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _unfinished(ctx: typer.Context) -> list[str]:
-    from velodrome.run.listing import glance, scan
+    from velodrome.run.listing import scan
+    from velodrome.run.store import RunFolder
 
     runs = [one for one in scan(_runs_folder(ctx)) if one.kind == "run"]
-    return [one.name for one in runs if (glance(one.path)[0] or {}).get("status") != "finished"]
+    return [one.name for one in runs if (RunFolder(one.path).result() or {}).get("status") != "finished"]
 
 
 def _races(ctx: typer.Context) -> list[str]:

@@ -111,20 +111,15 @@ def show(
 
 def _show_run(asked: str, found: dict[str, Any], runs: Path) -> None:
     from velodrome.cli.summary import print_summary
-    from velodrome.errors import VelodromeError
 
     name, status = asked.rpartition("/")[2], found["status"]
     if status == "finished":
-        try:
-            print_summary(found)
-        except (KeyError, TypeError, ValueError, AttributeError) as broken:
-            raise VelodromeError(
-                f"run {name!r}: its result.json is broken ({broken!r}); `velodrome runs check {asked}` shows details"
-            ) from None
+        print_summary(found)
         return
-    error = found.get("error")
-    reason = f": {error['message']}" if isinstance(error, dict) and "message" in error else ""
-    say(f"{name}: {status}{reason}")
+    reason = found["error"]["message"] if "error" in found else found.get("problem")
+    say(f"{name}: {status}{f': {reason}' if reason else ''}")
+    if status == "unreadable":
+        say(f"`{command_on('runs check', runs / asked)}` shows details")
     if status in ("failed", "interrupted") and "/" not in asked:
         say(f"`{command_on('resume', runs / name)}` resumes it from its newest checkpoint")
 

@@ -43,16 +43,18 @@ def summary(result: dict[str, Any]) -> Table:
         table.add_row("implementation", "\n".join(lines))
     if pair := _most_confused(result.get("confusion"), result.get("class_names")):
         table.add_row("most confused", pair)
-    if result["parameters"] is not None:
+    if result.get("parameters") is not None:
         table.add_row("parameters", f"{result['parameters']:,}")
     names = {"startup": "start-up", "train": "training", "evaluate": "evaluation", "total": "total"}
     table.add_row("seconds", ", ".join(
         f"{words} {seconds[name]:.1f}" for name, words in names.items() if seconds[name] is not None
     ))
     if rate["examples_per_second"]:
+        batches = rate["batches_per_second"]
         table.add_row(
-            "throughput", f"{rate['examples_per_second']:,.0f} examples/s, {rate['batches_per_second']:,.1f} batches/s "
-            f"(first {rate['warmup_steps']} steps left out)"
+            "throughput", f"{rate['examples_per_second']:,.0f} examples/s, "
+            f"{f'{batches:,.1f} batches/s ' if batches is not None else ''}"
+            f"(first {rate.get('warmup_steps', 0)} steps left out)"
         )
     if missing := result.get("not_reported"):
         table.add_row("not reported", "\n".join(missing))
@@ -60,10 +62,10 @@ def summary(result: dict[str, Any]) -> Table:
         table.add_row("staleness", f"mean {result['staleness']['mean']:.2f}, at most {result['staleness']['max']}")
     for node in result["nodes"]:
         cpu, memory, network = node["cpu_percent"], node["memory_bytes"], node["network_bytes"]
-        if cpu["mean"] is not None:
+        if not {None} & {cpu.get("mean"), cpu.get("max"), memory.get("max")}:
             table.add_row(
                 f"{node['role']} {node['rank']}", f"CPU {cpu['mean']:.0f} % (max {cpu['max']:.0f}), "
-                f"memory {memory['max'] / 2**20:,.0f} MiB, network in {network['in'] / 2**20:.1f} / out "
+                f"memory {memory['max'] / 2**20:,.0f} MiB, network in {network.get('in', 0) / 2**20:.1f} / out "
                 f"{network['out'] / 2**20:.1f} / loopback {network['loopback'] / 2**20:.1f} MiB"
             )
     if emulation := emulation_lines(result):
@@ -88,7 +90,7 @@ def _most_confused(confusion: list[list[int]] | None, names: list[str] | None) -
         (count, true, taken) for true, row in enumerate(confusion or []) for taken, count in enumerate(row)
         if true != taken and count
     ]
-    if not pairs or confusion is None:
+    if not pairs or confusion is None or any(len(row) != len(confusion) for row in confusion):
         return None
     count, true, taken = max(pairs, key=lambda pair: pair[0])
     named = names if names and len(names) == len(confusion) else [f"class {place}" for place in range(len(confusion))]

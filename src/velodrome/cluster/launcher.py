@@ -115,6 +115,14 @@ class CountsTraffic(Protocol):
         """Bytes `in`, `out` and over `loopback` since the processes were started, by host."""
 
 
+@runtime_checkable
+class Warns(Protocol):
+    """A group whose hosts may do what is worth a warning."""
+
+    def warnings(self) -> Sequence[str]:
+        """A sentence for each, since the last time."""
+
+
 class AllocationEnded(VelodromeError):
     """The hosts of a run were taken away, by a time limit or for another job: it is interrupted, and can be resumed."""
 

@@ -15,6 +15,10 @@ import yaml
 _BROKEN = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 #: Levels and values that a text may hold, with every alias in full: both grow far beyond the size of the text.
 _DEEPEST, _MOST_VALUES = 50, 1_000_000
+#: Values that may be written down, which takes half a second to read.
+_MOST_WRITTEN = 100_000
+#: The largest whole number, in either direction: nothing can count with more.
+_LARGEST_INT = 2**63 - 1
 
 _BOOL, _INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float"))
 #: In place of PyYAML's: no `yes`, `no`, `on` and `off`, and no numbers to the base of 60.
@@ -42,7 +46,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             found.add(str(key.value))
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value = int(super().construct_yaml_int(node))
+        if abs(value) > _LARGEST_INT:
+            raise ValueError(f"{node.value[:20]!r} in line {node.start_mark.line + 1} is too large a number")
+        return value
 
+
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
 for _tag, _pattern, _first in _RESOLVERS:
     _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first])
 
@@ -50,7 +61,7 @@ for _tag, _pattern, _first in _RESOLVERS:
 def parse_yaml(text: str) -> Any:
     """What a YAML text holds; `ValueError`, and no other, for whatever is wrong with it."""
     try:
-        _check_depth(text)
+        _check_size(text)
         loader = _Loader(text)
         try:
             root = loader.get_single_node()
@@ -62,10 +73,13 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _check_depth(text: str) -> None:
-    """Refuse what is nested too deeply: libyaml would fill the stack and end the process."""
-    depth = 0
+def _check_size(text: str) -> None:
+    """Refuse what is nested too deeply, which would fill libyaml's stack and end the process, and what is too long."""
+    depth = values = 0
     for event in yaml.parse(text, Loader=_Loader):
+        values += isinstance(event, yaml.ScalarEvent)
+        if values > _MOST_WRITTEN:
+            raise ValueError(f"it holds more than {_MOST_WRITTEN:,} values")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:

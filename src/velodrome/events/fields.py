@@ -5,7 +5,7 @@ Reading is strict about types and lenient about names: an unknown field was writ
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -14,13 +14,17 @@ from pydantic_core import PydanticCustomError
 #: version up to this one, and a record without a version is from before versions were written (0).
 SCHEMA_VERSION = 1
 
+#: The largest whole number of a record: more is no measurement, and a float, a table or a date cannot hold it.
+LARGEST_INT = 2**63 - 1
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 #: A measured quantity that cannot be negative: seconds, rates, per cent.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+#: The same of one run, in seconds, bytes or per second: no run measures more, and statistics could not count with it.
+Measured = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 #: A number that starts at 1, such as an epoch.
-Positive = Annotated[int, Field(ge=1)]
-
+Positive = Annotated[int, Field(ge=1, le=LARGEST_INT)]
 
 
 def _refuse_null(value: Any) -> Any:
@@ -74,9 +78,11 @@ class MetricDefinition(Record):
     """A metric of a task that only a training process knows."""
 
     name: str = Field(description="as it is called in counts and history")
-    better: str = Field(description="`more` or `less`")
-    form: str = Field(".4g", description="format specification")
-    margin: Amount = Field(0.0, description="models this close to the best count as equally good")
+    better: Literal["more", "less"] = Field(description="`more` or `less`")
+    form: Annotated[str, Field(pattern=r"^,?(\.\d{1,2})?[efg%]?$")] = Field(
+        ".4g", description="format specification: digits after the point and how they are written"
+    )
+    margin: Measured = Field(0.0, description="models this close to the best count as equally good")
     relative_margin: bool = Field(False, description="whether the margin is a fraction of the best value")
 
 
@@ -98,7 +104,9 @@ class CpuTime(Record):
 
 
 class HistoryRow(Record):
-    """One epoch of a run."""
+    """One epoch of a run. Whatever else it holds is a metric of the run's task."""
+
+    __pydantic_extra__: dict[str, Number | None]
 
     train_perplexity: Number | None = Field(None, description="language models only: over the words trained on")
     validation_perplexity: Number | None = Field(None, description="language models only: over the validation text")
@@ -114,8 +122,8 @@ class HistoryRow(Record):
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
         None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
     )
-    seconds: Amount = Field(description="training time, without validation")
-    evaluate_seconds: Amount = Field(description="validation time")
+    seconds: Measured = Field(description="training time, without validation")
+    evaluate_seconds: Measured = Field(description="validation time")
 
 
 class Implementation(Record):

@@ -88,4 +88,4 @@ def event_files(folder: Path) -> list[Path]:
 def read_events(path: Path) -> Iterator[Event]:
     """Yield the events of a file; lines that are no event of this version are skipped."""
     with suppress(OSError):
-        yield from filter(None, map(parse_stored, files.read_lines(path, LONGEST_LINE)))
+        yield from filter(None, map(parse_stored, files.read_lines(path, LONGEST_LINE, inside=path.parent)))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
+from velodrome.events.fields import LARGEST_INT
 from velodrome.events.result import RunResult
+
+#: What readers add to a result: a file that holds it does not speak for them.
+_ADDED = ("job", "folder", "examples_trained")
+#: Where there may be a number that no field can hold.
+_ODD_NUMBER = re.compile(rb"NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 
 #: What pydantic calls a mistake, and how the value differs from what is expected.
 _EXPECTED = {
@@ -23,16 +32,53 @@ _EXPECTED = {
     "null": "null instead of a value",
     "model_type": "not an object",
     "model_attributes_type": "not an object",
+    "less_than_equal": "too large",
+    "string_pattern_mismatch": "not a format",
 }
 
 
-def result_problems(result: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the fields of a result, each as the end of a sentence about it."""
+class BadResult(ValueError):
+    """What is wrong with a stored result; each sentence continues one that starts with the file's name."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        super().__init__(sentences[0])
+        self.sentences = tuple(sentences)
+
+
+def parse_result(text: bytes) -> dict[str, Any]:
+    """Return the fields of a result as they were written, all of the documented types; `BadResult` otherwise.
+
+    This is the only way into the program for a stored result: whoever holds one need not check its fields again.
+    """
     try:
-        RunResult.model_validate(result)
+        fields = from_json(text)
+    except ValueError:
+        raise BadResult(["is not whole"]) from None
+    if not isinstance(fields, dict):
+        raise BadResult(["is not an object"])
+    for name in _ADDED:
+        fields.pop(name, None)
+    try:
+        RunResult.model_validate(fields)
     except ValidationError as error:
-        return list(sentences(error))
-    return []
+        raise BadResult([*sentences(error)]) from None
+    # Fields that are not documented are kept as they are, except for numbers that nothing can count with.
+    if _ODD_NUMBER.search(text) and (place := _odd_number(fields)) is not None:
+        raise BadResult([f"has {_path(place)!r}, which is not a number to count with"])
+    return fields
+
+
+def _odd_number(value: Any) -> list[int | str] | None:
+    """The place of a number that is not finite or has more than 64 bits, the innermost name last."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else []
+    if isinstance(value, int):
+        return None if abs(value) <= LARGEST_INT else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in inner:
+        if (place := _odd_number(one)) is not None:
+            return [name, *place]
+    return None
 
 
 def sentences(error: ValidationError, *, union: bool = False) -> Iterator[str]:

@@ -5,17 +5,17 @@ The descriptions are the reference (docs/reference/run-folder.md is generated fr
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from velodrome.events.fields import (
     NOT_NULL,
-    Amount,
     Count,
     HistoryRow,
     Implementation,
+    Measured,
     MetricDefinition,
     Network,
     Number,
@@ -26,6 +26,8 @@ from velodrome.events.fields import (
 
 class TestScore(Record):
     """How well the trained model does on the whole test set: metrics of its task, and what they were counted from."""
+
+    __pydantic_extra__: dict[str, Number | None]
 
     perplexity: Number | None = Field(
         None, description="language models only: exp of the loss per word; accuracy and correct are null then"
@@ -55,19 +57,19 @@ class TestScore(Record):
 class Seconds(Record):
     """Wall-clock seconds as the controller saw them."""
 
-    startup: Amount = Field(description="from the start to the first training step: importing, connecting, building")
-    train: Amount | None = Field(
+    startup: Measured = Field(description="from the start to the first training step: importing, connecting, building")
+    train: Measured | None = Field(
         description="training, without start-up and evaluation; null if a script of your own reported nothing"
     )
-    evaluate: Amount | None = Field(description="validation and test; null as above")
-    total: Amount = Field(description="from start to end")
+    evaluate: Measured | None = Field(description="validation and test; null as above")
+    total: Measured = Field(description="from start to end")
 
 
 class Throughput(Record):
     """Speed of the training phase alone."""
 
-    examples_per_second: Amount | None = Field(description="of all workers together, without the warm-up steps")
-    batches_per_second: Amount | None = Field(
+    examples_per_second: Measured | None = Field(description="of all workers together, without the warm-up steps")
+    batches_per_second: Measured | None = Field(
         description="the same divided by `batch_of_step` (for a language model, by the words of a step)"
     )
     warmup_steps: Count = Field(0, description="number of first steps that are left out")
@@ -76,9 +78,9 @@ class Throughput(Record):
 class Spread(Record):
     """Mean, minimum and maximum over the samples of a process; null without a sample."""
 
-    mean: Amount | None = None
-    min: Amount | None = None
-    max: Amount | None = None
+    mean: Measured | None = None
+    min: Measured | None = None
+    max: Measured | None = None
 
 
 class CountSpread(Spread):
@@ -101,16 +103,16 @@ class Node(Record):
     network_bytes: Network = Field(
         description="in, out and loopback bytes of the process's *host* while the process lived"
     )
-    phases: dict[str, Amount] = Field(default_factory=dict, description="seconds spent in each phase")
+    phases: dict[str, Measured] = Field(default_factory=dict, description="seconds spent in each phase")
 
 
 class HostCpu(Record):
     """How many of a host's cores were in use, on average, while all of the run's processes on it were alive."""
 
-    busy: Amount = Field(description="cores in use, whoever used them")
-    own: Amount = Field(description="cores in use by the run's processes and their controller")
-    foreign: Amount = Field(description="cores in use by other programs")
-    seconds: Amount = Field(description="length of the time that this was measured over")
+    busy: Measured = Field(description="cores in use, whoever used them")
+    own: Measured = Field(description="cores in use by the run's processes and their controller")
+    foreign: Measured = Field(description="cores in use by other programs")
+    seconds: Measured = Field(description="length of the time that this was measured over")
 
 
 class Host(Record):
@@ -139,9 +141,9 @@ class FaultRecord(Record):
     action: str = Field(description="kill, pause, partition or slow")
     target: str = Field(description="the process or host that was named")
     host: str = Field(description="the host that it is about, or that the process runs on")
-    factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
-    start: Amount = Field(description="seconds since the run began")
-    end: Amount | None = Field(None, description="seconds since the run began; null if it lasted until the end")
+    factor: Annotated[Measured | None, NOT_NULL] = Field(None, description="how many times slower")
+    start: Measured = Field(description="seconds since the run began")
+    end: Measured | None = Field(None, description="seconds since the run began; null if it lasted until the end")
 
 
 class Machine(Record):
@@ -156,16 +158,16 @@ class Machine(Record):
 class Staleness(Record):
     """Age of the weights, in updates, from which gradients were computed."""
 
-    mean: Amount
-    max: Amount
+    mean: Measured
+    max: Measured
 
 
 class Shares(Record):
     """How training time divides."""
 
-    compute: Number
-    wait: Number
-    communicate: Number
+    compute: Measured
+    wait: Measured
+    communicate: Measured
 
 
 class RunError(Record):
@@ -181,6 +183,30 @@ class RunError(Record):
     )
     traceback: Annotated[str | None, NOT_NULL] = Field(None, description="of your own code, if it raised")
     stack: Annotated[str | None, NOT_NULL] = Field(None, description="of the process that stopped making progress")
+
+
+class Link(Record):
+    """The network between two emulated hosts."""
+
+    bandwidth: Measured | None = Field(None, description="bits per second")
+    latency: Measured | None = Field(None, description="seconds, one way")
+    round_trip: Measured | None = Field(None, description="seconds, there and back")
+
+
+class ClusterHost(Record):
+    """A host as its launcher described it."""
+
+    cores: Count = Field(description="cores that a process may use")
+
+
+class Cluster(Record):
+    """What the launcher knows about the hosts."""
+
+    hosts: dict[str, ClusterHost] = Field(default_factory=dict, description="by address")
+    asked: Link | None = Field(None, description="of an emulated cluster: as requested")
+    measured: Link | None = Field(None, description="of an emulated cluster: between two of its nodes")
+    accuracy: dict[str, Number | None] | None = Field(None, description="measured divided by asked")
+    made_by: dict[str, str | None] | None = Field(None, description="what emulates each of them")
 
 
 class RunResult(Record):
@@ -217,7 +243,7 @@ class RunResult(Record):
         None, description="how the strategy was implemented, if the engine reported it"
     )
     launcher: Annotated[str | None, NOT_NULL] = Field(None, description="what started the processes, e.g. `local`")
-    cluster: Annotated[dict[str, Any] | None, NOT_NULL] = Field(
+    cluster: Annotated[Cluster | None, NOT_NULL] = Field(
         None, description="what the launcher knows about the hosts; of an emulated cluster, what was `asked` for, what "
         "it is `made_by`, the bandwidth (bits per second), round-trip time and latency (seconds) `measured` between "
         "two nodes, and their `accuracy`: measured divided by asked"

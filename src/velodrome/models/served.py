@@ -82,4 +82,4 @@ class Served(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Served:
-        return cls.model_validate(files.read_json(file, LARGEST_DESCRIPTION))
+        return cls.model_validate(files.read_json(file, LARGEST_DESCRIPTION, inside=file.parent))

@@ -11,7 +11,6 @@ from velodrome.errors import VelodromeError
 from velodrome.reporting.load import RaceRecord
 from velodrome.run.race import RaceFolder
 from velodrome.run.until_sure import Ending, UntilSure, criteria_of
-from velodrome.spec.race import Race
 from velodrome.spec.race_names import expand
 
 
@@ -30,11 +29,11 @@ class Decision:
 def decision_of(record: RaceRecord, rows: Sequence[Row]) -> Decision | None:
     """The decision of a race that runs until it is sure; None for any other, or if its jobs are not known here."""
     try:
-        race = Race.model_validate(dict(record.spec))
+        race = record.race
         if not race.until_sure or not rows:
             return None
         entries = expand(race.model_copy(update={"repeat": race.most}))
-    except (VelodromeError, ValueError):
+    except VelodromeError:
         return None
     folder = RaceFolder(record.path.resolve().parent, record.name)
     criteria = criteria_of(race, (entry.job.target for entry in entries))

@@ -12,17 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from velodrome import files
 from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.margins import Margins, parse_margins
 from velodrome.analysis.objective import OBJECTIVES, objective_of
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.problems import result_problems
-from velodrome.run.listing import ASIDE, glance
-from velodrome.run.store import RunFolder, Store
+from velodrome.run.listing import ASIDE
+from velodrome.run.store import RunFolder, Store, race_of, reason_of
 from velodrome.run.trained import examples_trained
-from velodrome.run.yaml_files import LARGEST, parse_yaml
+from velodrome.run.yaml_files import parse_yaml
 from velodrome.spec.job import Job
 from velodrome.spec.race import Race
 from velodrome.spec.race_names import expand
@@ -47,7 +45,7 @@ class RaceRecord:
     path: Path
     #: The race as requested, as the text of its file and as fields.
     text: str
-    spec: Mapping[str, Any]
+    race: Race
     #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`.
     results: tuple[Mapping[str, Any], ...]
     failures: tuple[Failure, ...]
@@ -73,12 +71,12 @@ class RaceRecord:
 
     def objective_for(self, objective: str | None, target: str | None) -> str:
         """What it is judged by: as requested, else as the race says, else by its target or throughput."""
-        own = self.spec.get("objective") if target is None else None
+        own = self.race.objective if target is None else None
         return objective_of(objective or (own if own in OBJECTIVES else None), target, self.target)
 
     def margins_for(self, tolerance: str | float | None = None, accuracy: str | float | None = None) -> Margins:
         """Margins as requested, else as the race says."""
-        given = self.spec.get("tolerance"), self.spec.get("accuracy_margin")
+        given = self.race.tolerance, self.race.accuracy_margin
         return parse_margins(given[0] if tolerance is None else tolerance, given[1] if accuracy is None else accuracy)
 
     def failed_among(self, rows: Sequence[Row]) -> int:
@@ -98,14 +96,13 @@ def load_race(runs: Path, name: str) -> RaceRecord:
     if not (path / "race.yaml").is_file():
         raise BadRequest(_no_race(runs, name))
     try:
-        text = files.read_text(path / "race.yaml", LARGEST, errors="replace")
-    except OSError as error:
-        raise VelodromeError(f"race {path.name!r}: {path / 'race.yaml'} cannot be read: {error.strerror}") from None
-    spec = _mapping(text)
-    if spec is None:
-        raise VelodromeError(
-            f"race {path.name!r}: {path / 'race.yaml'} is not a race file; restore it or run the race again"
-        )
+        text = RunFolder(path).read_text("race.yaml", errors="replace")
+        race = race_of(text)
+    except (OSError, ValueError) as error:
+        raise BadRequest(
+            f"race {path.name!r}: {path / 'race.yaml'} is not a race file: {reason_of(error)}; restore it or run the "
+            "race again"
+        ) from None
     results, failures, aside = [], [], 0
     repeated: list[str] = []
     names = set()
@@ -114,7 +111,7 @@ def load_race(runs: Path, name: str) -> RaceRecord:
             if (crash := _archived_crash(folder)) is not None:
                 results.append(crash)
                 failures.append(_failure(crash))
-            elif (glance(folder.path)[0] or {}).get("status") == "finished":
+            elif folder.status() == "finished":
                 repeated.append(folder.name.partition(ASIDE)[0])
             else:
                 aside += 1
@@ -135,7 +132,7 @@ def load_race(runs: Path, name: str) -> RaceRecord:
             failures.append(_failure(result))
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
-        path.resolve().name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside,
+        path.resolve().name, path, text, race, tuple(results), tuple(failures), tuple(_missing(race, names)), aside,
         tuple(repeated),
     )
 
@@ -169,7 +166,7 @@ class _UnreadableError(Exception):
 def _job(folder: RunFolder) -> dict[str, Any]:
     """The fields of job.yaml, validated; fields of other versions are kept and not checked."""
     try:
-        job = _mapping(files.read_text(folder.path / "job.yaml", LARGEST, errors="replace"))
+        job = _mapping(folder.read_text("job.yaml", errors="replace"))
     except OSError as error:
         raise _UnreadableError(f"its job.yaml cannot be read: {error.strerror}") from error
     if not job or not all(isinstance(name, str) for name in job):
@@ -177,9 +174,7 @@ def _job(folder: RunFolder) -> dict[str, Any]:
     try:
         whole = Job.model_validate({name: value for name, value in job.items() if name in Job.model_fields})
     except ValidationError as error:
-        first = error.errors()[0]
-        wrong = f"{first['loc'][0]!r} {str(first['input'])[:60]!r}: {first['msg']}"
-        raise _UnreadableError(f"its job.yaml has {wrong}") from error
+        raise _UnreadableError(f"its job.yaml has {reason_of(error)}") from error
     if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
     # A text such as '2' is a number to a job, and must be one for the analysis.
@@ -188,11 +183,11 @@ def _job(folder: RunFolder) -> dict[str, Any]:
 
 def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
     """The result with its job; for a run without one, what is known of it."""
-    result = folder.result()
+    result, problem = folder.read()
+    if problem is not None:
+        raise _UnreadableError(problem)
     if result is None:
         return {**job, "run": folder.name, "status": folder.status(), "job": job}
-    if problems := result_problems(result):
-        raise _UnreadableError(f"its result.json {problems[0]}")
     # The run may have been moved: its folder is where it was found, not the recorded path.
     return {
         **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
@@ -213,15 +208,14 @@ def _archived_crash(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _failure(result: Mapping[str, Any]) -> Failure:
-    error = result.get("error")
-    message = error.get("message") if isinstance(error, Mapping) else None
+    message = (result.get("error") or {}).get("message")
     default = "it finished without a test result" if result["status"] == "finished" else "its controller ended"
     return Failure(result["run"], result["status"], str(message or default), Configuration.of(result).task)
 
 
-def _missing(spec: Mapping[str, Any], names: set[str]) -> list[str]:
+def _missing(race: Race, names: set[str]) -> list[str]:
     """Runs that the race asks for and that have no folder; unknown if an engine of the race is not known here."""
     try:
-        return [entry.name for entry in expand(Race.model_validate(dict(spec))) if entry.name not in names]
-    except (VelodromeError, ValueError):
+        return [entry.name for entry in expand(race) if entry.name not in names]
+    except VelodromeError:
         return []

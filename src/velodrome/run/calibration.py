@@ -80,7 +80,7 @@ def rates(folder: Path) -> list[float]:
     """The rates of a race's calibrations, in order; lines that cannot be read are skipped."""
     found = []
     try:
-        for line in files.read_lines(folder / FILE, _LONGEST_LINE):
+        for line in files.read_lines(folder / FILE, _LONGEST_LINE, inside=folder):
             answer: Any = None
             with suppress(ValueError):
                 answer = json.loads(line)

@@ -17,12 +17,11 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import LONGEST_LINE, PREFIX, event_files
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
-from velodrome.events.problems import sentences
+from velodrome.events.problems import BadResult, sentences
 from velodrome.events.result import RunResult
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run.consistency import contradictions
 from velodrome.run.store import LARGEST_RESULT, RunFolder
-from velodrome.run.yaml_files import LARGEST, parse_yaml
 
 #: Nobody reads more lines than this about one kind of mistake.
 _MOST = 5
@@ -84,16 +83,12 @@ def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
         return folder.job().model_dump()
     except VelodromeError as error:
         problems.append(f"job.yaml: {' '.join(str(error).partition(': ')[2].split())}")
-    try:
-        job = parse_yaml(files.read_text(folder.path / "job.yaml", LARGEST))
-    except (OSError, ValueError):
         return {}
-    return job if isinstance(job, dict) else {}
 
 
 def _check_plan(path: Path, problems: list[str]) -> None:
     try:
-        plan = files.read_json(path / "plan.json", LARGEST_RESULT)
+        plan = files.read_json(path / "plan.json", LARGEST_RESULT, inside=path)
     except FileNotFoundError:
         return  # a run that was started manually or ended early has none
     except (OSError, ValueError) as error:
@@ -136,7 +131,7 @@ class _EventLog:
         """Read a file. A process that is killed while it writes leaves half a line: at the end, or before a resume."""
         half: int | None = None
         try:
-            for number, line in enumerate(files.read_lines(file, LONGEST_LINE), start=1):
+            for number, line in enumerate(files.read_lines(file, LONGEST_LINE, inside=file.parent), start=1):
                 if not line.strip():
                     continue
                 is_object, event = self._parse(line, f"{file.name}, line {number}")
@@ -199,14 +194,14 @@ def _newer(version: int | None) -> str:
 def _check_result(path: Path, problems: list[str]) -> RunResult | None:
     """Read the result, if its fields are as documented."""
     try:
-        result = RunResult.model_validate(files.read_json(path / "result.json", LARGEST_RESULT))
+        result = RunResult.model_validate(RunFolder(path).parse())
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        problems += [f"result.json {problem}" for problem in sentences(error)]
+    except BadResult as error:
+        problems += [f"result.json {problem}" for problem in error.sentences]
         return None
-    except (OSError, ValueError) as error:
-        problems.append(f"result.json cannot be read: {error}")
+    except OSError as error:
+        problems.append(f"result.json cannot be read: {error.strerror}")
         return None
     if result.schema_version > SCHEMA_VERSION:
         problems.append(f"result.json: {_newer(result.schema_version)}")

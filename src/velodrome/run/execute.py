@@ -125,7 +125,7 @@ def attach(
 def _stored_plan(folder: RunFolder, job: Job, facts: Mapping[str, Any]) -> Plan:
     path = folder.path / "plan.json"
     try:
-        return plan_from_json(job, files.read_json(path, _LARGEST_PLAN), facts)
+        return plan_from_json(job, files.read_json(path, _LARGEST_PLAN, inside=folder.path), facts)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise VelodromeError(f"run {folder.name!r} cannot be taken over: {str(path)!r} cannot be read "
                              f"({type(error).__name__}: {error}); its processes are left as they are") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ import yaml
 from velodrome import files
 from velodrome.cluster import environments
 from velodrome.cluster.registry import refuse_living
-from velodrome.errors import BadRequest
-from velodrome.events.problems import result_problems
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.offers.registry import DEFAULT_ENGINE
-from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
-from velodrome.run.yaml_files import LARGEST, parse_yaml
+from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store, read_race
 from velodrome.spec import published
 from velodrome.spec.names import check_name
 from velodrome.spec.race import LIMITS, Entry, Race
@@ -48,10 +46,9 @@ class RaceFolder:
 
     def written(self) -> Race | None:
         """The race that the folder holds, if it holds a readable one."""
-        try:
-            return Race.model_validate(parse_yaml(files.read_text(self.path / "race.yaml", LARGEST)))
-        except (OSError, ValueError):
-            return None
+        with suppress(VelodromeError):
+            return read_race(self.path)
+        return None
 
     def refuse_other(self, race: Race, *, grown: bool = False) -> bool:
         """Refuse another race under the same name; whether the folder holds this one, with all its repetitions.
@@ -59,7 +56,7 @@ class RaceFolder:
         The same race may have more repetitions than before, or fewer, which discards none, and another end. With
         `grown` it may have more jobs of any kind.
         """
-        if (self.path / "race.yaml").exists():
+        if os.path.lexists(self.path / "race.yaml"):
             written = self.written()
             if written is not None and _with_repetitions_of(race, written) == written:
                 return True
@@ -115,14 +112,8 @@ class RaceFolder:
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
-        found = {}
-        for run in self.store.runs():
-            result = run.result()
-            if result is None or result["status"] != "finished":
-                continue
-            if not result_problems(result):
-                found[run.name] = result
-        return found
+        results = {run.name: run.result() for run in self.store.runs()}
+        return {name: found for name, found in results.items() if found is not None and found["status"] == "finished"}
 
 
 def _engine_of(race: Race) -> str | None:

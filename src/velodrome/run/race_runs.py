@@ -16,7 +16,6 @@ from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
-from velodrome.events.problems import result_problems
 from velodrome.offers.registry import engine_of
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
@@ -243,7 +242,7 @@ def _bring_back_finished(folder: RaceFolder) -> None:
         path = folder.path / name
         last = attempts_of(path)[-1:]
         result = last[0].result() if last else None
-        if result is not None and result["status"] == "finished" and not result_problems(result):
+        if result is not None and result["status"] == "finished":
             _swap(path)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.problems import result_problems
-from velodrome.run.listing import ASIDE, glance, locate, scan
+from velodrome.run.listing import ASIDE, locate, scan
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
 
@@ -23,11 +22,9 @@ def read(path: Path) -> dict[str, Any]:
     Its message continues a sentence that starts with the run's name.
     """
     folder = RunFolder(path)
-    result = folder.result()
+    result, problem = folder.read()
     if result is None:
-        raise VelodromeError("its result cannot be read")
-    if problems := result_problems(result):
-        raise VelodromeError(f"its result.json {problems[0]}")
+        raise VelodromeError(problem or "it has no result yet")
     try:
         job = folder.job().model_dump()
     except VelodromeError:
@@ -56,10 +53,10 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
     for beside in scan(found.path.parent):
         if beside.kind != "run" or beside.path == found.path or ASIDE in beside.name:
             continue
-        summary, problem = glance(beside.path)
+        summary, problem = RunFolder(beside.path).read()
         if problem is not None:
             skipped(beside.name, problem)
-        # Comparing a few fields first avoids reading thousands of other runs in full.
+        # Comparing a few fields first avoids reading the jobs and events of thousands of other runs.
         if summary is None or summary["status"] != "finished" or any(summary.get(f) != mine.get(f) for f in _ALIKE):
             continue
         try:

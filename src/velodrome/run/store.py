@@ -10,19 +10,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal
 
 import yaml
+from pydantic import ValidationError
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import read_events, to_line
 from velodrome.events.models import Event, EventBase
+from velodrome.events.problems import BadResult, parse_result
 from velodrome.run.yaml_files import LARGEST, parse_yaml
 from velodrome.spec.job import Job
 from velodrome.spec.names import check_name
+from velodrome.spec.race import Race
+from velodrome.spec.read import reason_of as said_of
+from velodrome.spec.wording import in_words
 
-Status = Literal["running", "finished", "failed", "interrupted"]
+Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
@@ -43,25 +48,45 @@ class RunFolder:
         return self.path.name
 
     def job(self) -> Job:
+        """The job of the run; `VelodromeError` if it cannot be read."""
         try:
-            return Job.model_validate(parse_yaml(files.read_text(self.path / "job.yaml", LARGEST)))
+            return Job.model_validate(parse_yaml(self.read_text("job.yaml")))
         except (OSError, ValueError) as error:
-            raise VelodromeError(f"run {self.name!r} has no readable job.yaml: {error}") from error
+            raise VelodromeError(f"run {self.name!r} has no readable job.yaml: {reason_of(error)}") from error
+
+    def read_text(self, name: str, *, errors: str = "strict") -> str:
+        """The text of one of its YAML files, which is no link."""
+        return files.read_text(self.path / name, LARGEST, errors=errors, inside=self.path)
+
+    def read(self) -> tuple[dict[str, Any] | None, str | None]:
+        """The result of the run, all of its fields of the documented types, and else what is wrong with its file.
+
+        Both are None if there is none yet. The reason continues a sentence that starts with the run's name.
+        """
+        try:
+            return self.parse(), None
+        except FileNotFoundError:
+            return None, None
+        except OSError as error:
+            return None, f"its result.json cannot be read: {error.strerror}"
+        except BadResult as error:
+            return None, f"its result.json {error}"
+
+    def parse(self) -> dict[str, Any]:
+        """The result of the run; `OSError` or `BadResult` if it cannot be read."""
+        return parse_result(files.read_bytes(f"{self.path}/result.json", LARGEST_RESULT, inside=self.path))
 
     def result(self) -> dict[str, Any] | None:
-        """The result of the run, or None if there is none yet."""
-        try:
-            result = files.read_json(self.path / "result.json", LARGEST_RESULT)
-        except (OSError, ValueError):
-            return None
-        return result if isinstance(result, dict) and result.get("status") in get_args(Status) else None
+        """The result of the run; None if there is none, or none that can be read."""
+        return self.read()[0]
 
     def status(self) -> Status:
         locked = self.is_locked()  # asked first: a run writes its result before it is unlocked
-        if (result := self.result()) is not None:
+        result, problem = self.read()
+        if result is not None:
             status: Status = result["status"]
             return status
-        return "running" if locked else "interrupted"
+        return "running" if locked else "interrupted" if problem is None else "unreadable"
 
     def events(self) -> Iterator[Event]:
         """Yield every complete event; lines that were cut off are skipped."""
@@ -159,12 +184,16 @@ class Store:
             raise BadRequest(f"run {name!r} is finished: there is nothing to resume")
         if status == "running":
             raise BadRequest(f"run {name!r} is running")
+        if status == "unreadable":
+            raise BadRequest(f"run {name!r} cannot be resumed: {run.read()[1]}; remove that file to run it to its end")
         try:
+            files.refuse_links(run.path)
             run.begin()
             (run.path / "result.json").unlink(missing_ok=True)
         except OSError as error:
             run.close()
-            raise VelodromeError(f"cannot resume run {name!r} in {run.path}: {error.strerror or error}") from error
+            where = run.path if error.filename is None else error.filename
+            raise VelodromeError(f"cannot resume run {name!r}: {where}: {error.strerror or error}") from error
         return run
 
     def get(self, name: str) -> RunFolder:
@@ -179,3 +208,25 @@ class Store:
             return []
         found = [RunFolder(path) for path in self.path.iterdir() if (path / "job.yaml").is_file()]
         return sorted(found, key=lambda run: (run.path.stat().st_mtime, run.name))
+
+
+def race_of(text: str) -> Race:
+    """The race in the text of a race.yaml; `ValueError` if it holds none."""
+    return Race.model_validate(parse_yaml(text))
+
+
+def read_race(path: Path) -> Race:
+    """The race that a folder holds; `VelodromeError` with the reason if its file holds none."""
+    try:
+        return race_of(RunFolder(path).read_text("race.yaml"))
+    except (OSError, ValueError) as error:
+        raise VelodromeError(f"its race.yaml cannot be read: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file of a run or race cannot be read, as the end of a sentence."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place!r} {in_words(first['input'])!r}: {said_of(first)}" if place else said_of(first)
+    return str(error.strerror if isinstance(error, OSError) else error)

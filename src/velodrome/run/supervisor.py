@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from velodrome.cluster.interrupts import Patience, deferred
-from velodrome.cluster.launcher import CountsTraffic, Group, Launcher
+from velodrome.cluster.launcher import CountsTraffic, Group, Launcher, Warns
 from velodrome.cluster.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
@@ -202,4 +202,7 @@ class Supervisor:
             group.collect(patience.is_over)
         except (OSError, VelodromeError) as error:
             return Failure(f"model, checkpoints or logs could not be collected: {error}", cause="collect")
+        finally:
+            for sentence in group.warnings() if isinstance(group, Warns) else ():
+                self._record(make_event("warning", message=sentence))
         return None

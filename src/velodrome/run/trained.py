@@ -14,7 +14,7 @@ def examples_trained(folder: Path) -> int | None:
     trained: dict[int, int] = {}
     for path in event_files(folder):
         try:
-            for line in files.read_lines(path, LONGEST_LINE):
+            for line in files.read_lines(path, LONGEST_LINE, inside=folder):
                 # Most lines are not worth parsing.
                 if '"epoch"' in line and '"validation"' in line:
                     event = parse_stored(line)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.cluster.launcher import Launcher
 from velodrome.errors import BadRequest
 from velodrome.events.models import ResultEvent
@@ -54,7 +55,9 @@ def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) ->
 
 def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
     """The result of a run that has a model; `purpose` is what is done with it."""
-    result = folder.result()
+    result, problem = folder.read()
+    if problem is not None:
+        raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
     if result is None or result["status"] != "finished" or not result.get("test"):
         raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
     return result
@@ -64,8 +67,12 @@ def job_of_saved_model(folder: RunFolder, trusted: Collection[str] = ()) -> Job:
     """A job of one process that loads the run's model and data; `UntrustedCode` if it needs code that is not trusted,
     `trusted` being what the user names."""
     model = folder.path / "model"
-    if not (model / DESCRIPTION).is_file():
-        raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing")
+    try:
+        files.check_regular(model / DESCRIPTION, inside=folder.path)
+    except FileNotFoundError:
+        raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing") from None
+    except OSError as error:
+        raise BadRequest(f"run {folder.name!r}: {model / DESCRIPTION} cannot be read: {error.strerror}") from None
     stored = resolve(folder.job())
     try:
         read_description(model, stored.model)

@@ -60,6 +60,7 @@ class LoadedModel:
     def __init__(self, folder: Path, name: str, *, threads: int | None = None) -> None:
         self.name, self.folder, self.threads = name, folder, threads
         try:
+            files.check_regular(folder / ONNX, inside=folder.parent)
             self.about = Served.read(folder / SERVED)
         except (OSError, ValueError) as error:
             raise BadRequest(f"model of {name!r} cannot be read: {str(folder / SERVED)!r}: {error}") from None
@@ -110,7 +111,7 @@ class LoadedModel:
     def examples(self) -> dict[str, Array]:
         """Examples of the test set: inputs as `in:NAME`, targets as `y:NAME`; none if the file is gone."""
         try:
-            files.check_regular(self.folder / EXAMPLES)
+            files.check_regular(self.folder / EXAMPLES, inside=self.folder.parent)
             with np.load(self.folder / EXAMPLES, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files if name != "expected"}
         except (OSError, ValueError, KeyError):

@@ -17,6 +17,8 @@ from velodrome.spec.optimization import Positive as Positive
 BatchScope = Literal["global", "per-worker"]
 Sharding = Literal["auto", "file", "data", "off"]
 Pixels = Literal["auto", "unit", "byte", "standardize"]
+#: Workers and servers that a job may have, each: plans, names and lists have an entry for every one.
+MOST_PROCESSES = 65_536
 #: What `--schedule` also takes: no schedule of the learning rate has these names.
 PIPELINE_SCHEDULES = ("gpipe", "1f1b")
 
@@ -84,8 +86,12 @@ class Job(Optimization):
         default_factory=list, description="regular expressions that find figures in what the script prints: each named "
         "group is a figure, as in `loss: (?P<loss>[0-9.]+)`"
     )
-    workers: Positive = Field(1, description="training processes (logical devices for mirrored and central-storage)")
-    servers: int = Field(0, ge=0, description="parameter servers, for strategies that have them (1 by default)")
+    workers: Positive = Field(
+        1, le=MOST_PROCESSES, description="training processes (logical devices for mirrored and central-storage)"
+    )
+    servers: int = Field(
+        0, ge=0, le=MOST_PROCESSES, description="parameter servers, for strategies that have them (1 by default)"
+    )
     batch_size: Positive = Field(128, description="examples per batch")
     batch_scope: BatchScope | None = Field(
         None, description="whether the batch is divided among the workers (global) or each worker has a batch of this "
@@ -135,7 +141,7 @@ class Job(Optimization):
         "by default Horovod's own 1"
     )
     timeline_steps: int | None = Field(
-        None, ge=0, description="for horovod: first steps whose timeline is saved with the run "
+        None, ge=0, le=2**63 - 1, description="for horovod: first steps whose timeline is saved with the run "
         "(`horovod-timeline.json`); by default 20, no more than throughput leaves out"
     )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")

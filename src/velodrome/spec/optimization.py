@@ -26,7 +26,7 @@ OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 WEIGHTS_FILES = (".safetensors", ".keras", ".weights.h5")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Schedule = Literal["constant", "cosine", "linear", "step"]
 ScaleRate = Literal["none", "linear", "sqrt"]
 
@@ -106,7 +106,9 @@ class Optimization(BaseModel):
     decay: float | None = Field(
         None, gt=0, le=1, description="factor applied to the learning rate in each epoch after --decay-after"
     )
-    decay_after: int = Field(0, ge=0, description="epochs with the full learning rate before the decay begins")
+    decay_after: int = Field(
+        0, ge=0, le=2**63 - 1, description="epochs with the full learning rate before the decay begins"
+    )
     clip_norm: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="clip the gradient of a step to this global norm"
     )

@@ -33,6 +33,8 @@ _CHOSEN: dict[tuple[str, str], str] = {
 }
 #: Labels that the published names shorten.
 _LABELS = {"articleType": "artType", "fashion-products": "artType"}
+#: Characters of a label: with all else that a name has, a file system still takes it.
+_LONGEST_LABEL = 75
 _NAME = re.compile(
     r"(?P<letters>[A-Z]+)(?P<group>[0-9]{3,})-(?P<size>[0-9]+)d-(?P<label>[A-Za-z0-9]+)-(?P<instances>[0-9]+)i-"
     r"(?P<batch>[0-9]+)b-(?P<instance_type>[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*)-(?P<epochs>[0-9]+)e-"
@@ -120,7 +122,7 @@ def label_of(dataset: str) -> str:
     word = _LABELS.get(last or before, last or before)
     parts: list[str] = re.findall(r"[A-Za-z0-9]+", word) or ["data"]
     head, *tail = parts
-    return head + "".join(part[0].upper() + part[1:] for part in tail)
+    return (head + "".join(part[0].upper() + part[1:] for part in tail))[:_LONGEST_LABEL]
 
 
 def _size(job: Job) -> int:

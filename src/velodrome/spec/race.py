@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from velodrome.errors import BadRequest
 from velodrome.offers.registry import DEFAULT_ENGINE
@@ -32,6 +42,10 @@ LIMITS = frozenset({
 })
 
 
+#: Jobs that a race may have, with all repetitions: each has a name, a folder and a row on pages.
+MOST_JOBS = 10_000
+
+
 class Race(BaseModel):
     """What a race file holds."""
 
@@ -41,7 +55,7 @@ class Race(BaseModel):
     vary: dict[str, list[Any]] = Field(
         default_factory=dict, description="field names with their values; `entry` takes partial jobs"
     )
-    repeat: Annotated[int, Field(ge=1)] = Field(
+    repeat: Positive = Field(
         1, description="runs of each configuration, with seeds that count up; with `until_sure` the least number"
     )
     until_sure: bool = Field(
@@ -84,16 +98,16 @@ class Race(BaseModel):
         "resumed race has the same names"
     )
     machine: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published names, "
+        None, max_length=60, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published names, "
         "recorded like the sizes"
     )
     prefix: list[Prefix] | None = Field(
-        None, description="what plain names begin with: data set, model or both; by default those of which the race "
-        "has several"
+        None, max_length=2, description="what plain names begin with: data set, model or both; by default those of "
+        "which the race has several"
     )
     named_by: list[str] | None = Field(
-        None, description="fields whose values are part of plain names, besides strategy, sizes and batch: those that "
-        "vary, recorded when the race starts"
+        None, max_length=100, description="fields whose values are part of plain names, besides strategy, sizes and "
+        "batch: those that vary, recorded when the race starts"
     )
     engine: str | None = Field(
         None, description="engine of jobs that name none, recorded when the race starts; by default torch, or "
@@ -108,6 +122,13 @@ class Race(BaseModel):
     def most(self) -> int:
         """The most repetitions that it can have."""
         return max(self.repeat, self.max_repeat) if self.until_sure else self.repeat
+
+    @model_validator(mode="after")
+    def _has_few_enough_jobs(self) -> Race:
+        """Refuse what nobody could run before anything is expanded."""
+        if (sentence := _too_many(self)) is not None:
+            raise PydanticCustomError("too_many_jobs", "{sentence}", {"sentence": sentence})
+        return self
 
     @field_validator("vary")
     @classmethod
@@ -150,6 +171,8 @@ def parse_race(content: dict[str, Any]) -> Race:
     try:
         return Race.model_validate(content)
     except ValidationError as error:
+        if (first := error.errors()[0])["type"] == "too_many_jobs":
+            raise BadRequest(f"this race cannot run: {first['msg']}") from None
         raise BadRequest(f"this is not a race: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
@@ -203,6 +226,16 @@ def refusal(wrong: list[str]) -> str:
     return "this race cannot run:\n  " + "\n  ".join(dict.fromkeys(wrong))
 
 
+def _too_many(race: Race) -> str | None:
+    """What is wrong with a race of more jobs than a race may have, which is known without expanding it."""
+    configurations = math.prod(map(len, race.vary.values()))
+    if configurations * race.most <= MOST_JOBS:
+        return None
+    limit = "max_repeat" if race.most > race.repeat else "repeat"
+    return (f"it asks for {configurations * race.most:,} jobs ({configurations:,} × {limit} {race.most:,}), and a race "
+            f"has at most {MOST_JOBS:,}: vary fewer values, or lower {limit}")
+
+
 def varying(race: Race) -> Iterator[dict[str, Any]]:
     """The values of each combination, by the names of what varies."""
     for values in itertools.product(*race.vary.values()):
@@ -215,6 +248,8 @@ def combinations(race: Race) -> Combinations:
     The baseline of most races is one process. So if strategies vary, one that is limited to one worker takes part with
     one, and once, unless its own entry names another number.
     """
+    if (sentence := _too_many(race)) is not None:
+        raise BadRequest(f"this race cannot run: {sentence}")
     found = Combinations()
     engine = race.engine or DEFAULT_ENGINE
     seen: dict[str, bool] = {}

@@ -71,13 +71,14 @@ def plain_names(entries: Sequence[Entry], prefix: Sequence[str] | None, fields: 
         prefix = several_of((entry.job.dataset, entry.job.model) for entry in entries)
     found: list[Entry] = []
     seen: set[str] = set()
+    numbers: dict[str, int] = {}
     for entry in entries:
         own = _own_name(entry, fields)
         before = "".join(f"{_plain(getattr(entry.job, name))}-" for name in prefix or ())
         name = (before[-max(1, min(_LONGEST_PREFIX, LONGEST_NAME - len(own))) :] + own).lstrip("._-")
-        plain, number = name, 1
+        plain = name
         while name in seen:
-            number += 1
+            numbers[plain] = number = numbers.get(plain, 1) + 1
             name = f"{plain}-again" if number == 2 else f"{plain}-again-{number - 1}"
         seen.add(name)
         found.append(replace(entry, name=name))

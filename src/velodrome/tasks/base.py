@@ -143,7 +143,8 @@ class Task(ABC):
 
     def amount(self, counts: Mapping[str, Any]) -> str:
         """What a metric was measured on: `10,000 examples`."""
-        return f"{counts['total']:,} {self.unit}"
+        total = counts.get("total")
+        return f"{self.unit} that were not counted" if total is None else f"{total:,} {self.unit}"
 
     # -- events and results
 

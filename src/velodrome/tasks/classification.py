@@ -28,7 +28,8 @@ class Classification(ExampleTask):
         return {"accuracy": float(counts["correct"] / counts["total"]), "loss": mean_loss(counts)}
 
     def amount(self, counts: Mapping[str, Any]) -> str:
-        return f"{counts['correct']:,} of {counts['total']:,}"
+        correct, total = counts.get("correct"), counts.get("total")
+        return super().amount(counts) if correct is None or total is None else f"{correct:,} of {total:,}"
 
     def fit(self, job: Job, data: Splits | Arrays) -> Splits | Arrays:
         from velodrome.data.splits import Splits

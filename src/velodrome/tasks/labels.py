@@ -54,7 +54,8 @@ class _Labels(ExampleTask):
         return {metric.name: found[metric.name] for metric in self.metrics}
 
     def amount(self, counts: Mapping[str, Any]) -> str:
-        return f"{counts['correct']:,} of {counts['total']:,} right"
+        correct, total = counts.get("correct"), counts.get("total")
+        return super().amount(counts) if correct is None or total is None else f"{correct:,} of {total:,} right"
 
     def count_scores(self, data: Arrays, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
         import numpy as np

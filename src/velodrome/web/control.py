@@ -126,7 +126,7 @@ def _holder(folder: Path) -> psutil.Process:
         raise BadRequest(f"{folder.name!r} is not running")
     for path in locked:
         try:
-            number = int(files.read_text(path / LOCK, 64).strip())
+            number = int(files.read_text(path / LOCK, 64, inside=path).strip())
             process = psutil.Process(number)
             is_ours = "velodrome" in " ".join(process.cmdline()) and process.uids().real == os.getuid()
         except (OSError, ValueError, psutil.Error):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import LONGEST_LINE, parse_stored
 from velodrome.events.models import (
     EpochEvent,
@@ -23,6 +24,7 @@ from velodrome.events.models import (
 )
 from velodrome.run.store import RunFolder
 from velodrome.spec.job import Job
+from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.web.thinned import Thinned, read_thinned
 
@@ -110,9 +112,19 @@ class LiveRun:
         if self._job is None and self.path.is_dir():
             try:
                 self._job = self.folder.job()
-            except Exception:  # a page shows what can be read
+            except VelodromeError:
                 return None
         return self._job
+
+    @property
+    def task(self) -> Task | None:
+        """The task of its job; of a job that this version cannot run, what its result would be read as."""
+        if (job := self.job) is None:
+            return None
+        try:
+            return task_of(job)
+        except BadRequest:
+            return task_of_result({"model": job.model})
 
     def poll(self) -> bool:
         """Read what is new."""
@@ -131,14 +143,18 @@ class LiveRun:
         if self.result is None:
             self.status = self.folder.status()
             self._read_events()
+            self.error = self.error or self.folder.read()[1]
         return changed or before != self.status
 
     def _read_result(self) -> None:
         if self._state[2] is None:
             self.result = None
             return
-        result = self.folder.result()
-        if result is None or result == self.result:
+        result, problem = self.folder.read()
+        if result is None:
+            self.result, self.error = None, problem
+            return
+        if result == self.result:
             return
         self.result, self.status = result, str(result["status"])
         if self._read_to:
@@ -198,7 +214,7 @@ class LiveRun:
 
     def _new_events(self, file: Path) -> Iterable[Event]:
         try:
-            with files.open_regular(file) as stream:
+            with files.open_regular(file, inside=self.path) as stream:
                 stream.seek(self._read_to)
                 text = stream.read(_MOST_NEW_BYTES)
         except OSError:
@@ -250,8 +266,7 @@ class LiveRun:
             self.pace.add(round(event.controller_time - (self.began or 0.0), 1), round(rate, 1))
 
     def _add_epoch(self, event: EpochEvent) -> None:
-        job = self.job
-        task = task_of(job) if job is not None else task_of_result({"task": "classification"})
+        task = self.task or task_of_result({})
         last = self.curve[-1] if self.curve else {}
         self.curve = [point for point in self.curve if (point["epoch"] or 0) < event.epoch]
         row = task.history(train=event.train.as_json(), validation=event.validation.as_json())
@@ -281,7 +296,7 @@ class LiveRun:
         if rate is None and self.pace.columns[1]:
             rate = self.pace.columns[1][-1]
         values = [point["value"] for point in self.curve if point["value"] is not None]
-        task = task_of(job) if job is not None else None
+        task = self.task
         test = (result or {}).get("test") or {}
         return {
             "name": self.name, "status": self.status, "phase": self.phase if self.status == "running" else "",

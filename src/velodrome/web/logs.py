@@ -20,7 +20,8 @@ def names_of(folder: Path) -> list[str]:
     """The logs that a run has, by the name of their process. Links are not followed."""
     with suppress(OSError):
         return sorted(
-            path.stem for path in (folder / "logs").glob("*.log") if path.is_file() and not path.is_symlink()
+            path.stem for path in (folder / "logs").glob("*.log")
+            if path.is_file() and not files.is_linked(path, folder)
         )
     return []
 
@@ -32,16 +33,16 @@ def search(folder: Path, text: str = "", process: str = "") -> dict[str, Any]:
     for name in names_of(folder):
         if process and name != process:
             continue
-        for number, line in _lines(folder / "logs" / f"{name}.log"):
+        for number, line in _lines(folder, folder / "logs" / f"{name}.log"):
             if not wanted or wanted in line.lower():
                 total += 1
                 found.append({"process": name, "number": number, "text": printable(line, _LONGEST)})
     return {"lines": list(found), "total": total}
 
 
-def _lines(path: Path) -> list[tuple[int | None, str]]:
+def _lines(folder: Path, path: Path) -> list[tuple[int | None, str]]:
     try:
-        with files.open_regular(path) as stream:
+        with files.open_regular(path, inside=folder) as stream:
             size = path.stat().st_size
             stream.seek(max(0, size - _MOST_BYTES))
             text = stream.read(_MOST_BYTES).decode("utf-8", "replace")

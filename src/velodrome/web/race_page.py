@@ -10,10 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from velodrome import files
 from velodrome.reporting.load import load_race
 from velodrome.run.listing import Found
-from velodrome.run.yaml_files import LARGEST
+from velodrome.run.store import RunFolder
 from velodrome.web.app import page
 from velodrome.web.finding import race_of
 from velodrome.web.json_answer import JsonAnswer
@@ -30,7 +29,7 @@ async def show(request: Request) -> Response:
     watch = await _watch(request)
     await watch.refresh()
     try:
-        text = await run_in_threadpool(files.read_text, watch.path / "race.yaml", LARGEST, errors="replace")
+        text = await run_in_threadpool(RunFolder(watch.path).read_text, "race.yaml", errors="replace")
     except OSError as error:
         text = f"race.yaml cannot be read: {error.strerror}"
     state = watch.state()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -12,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.recipe import DESCRIPTION
-from velodrome.printable import shown
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
@@ -25,36 +24,23 @@ from velodrome.web.finding import full_name, run_of
 from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.security import host_name, is_loopback
 
-T = TypeVar("T")
-
 
 async def show(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
     names: dict[str, Any] = {"run": full_name(request), "race": request.path_params.get("race")}
-    return await run_in_threadpool(
-        _readable, lambda found: page(request, "run.html", **_content(found), **names), found
-    )
-
-
-def _readable(read: Callable[[Found], T], found: Found) -> T:
-    """What a function reads of a run, or an answer that says how to find out what is wrong with its files."""
-    from jinja2 import UndefinedError
-
-    try:
-        return read(found)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, UndefinedError) as error:
-        command = shlex.join(["velodrome", "runs", "check", str(found.path)])
-        raise HTTPException(422, f"The files of {shown(found.name)!r} are not those of a run ({shown(error)}): "
-                            f"{command} says what is wrong.") from error
+    return await run_in_threadpool(lambda: page(request, "run.html", **_content(found), **names))
 
 
 def _content(found: Found) -> dict[str, Any]:
     folder = RunFolder(found.path)
-    result = folder.result() or {}
+    result, problem = folder.read()
+    if problem is not None:
+        problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
+    result = result or {}
     try:
-        configuration, problem = run_view.configuration_of(found.path), None
+        configuration = run_view.configuration_of(found.path)
     except VelodromeError as unreadable:
-        configuration, problem = [], str(unreadable)
+        configuration, problem = [], problem or str(unreadable)
     error = result.get("error") or {}
     again = shlex.join([
         "velodrome", "train", str(found.path / "job.yaml"), "--name", f"{found.name[:110]}-again", "--runs",
@@ -76,7 +62,7 @@ def _content(found: Found) -> dict[str, Any]:
 
 async def view(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    return JsonAnswer(await run_in_threadpool(_readable, lambda found: run_view.run_view(found.path), found))
+    return JsonAnswer(await run_in_threadpool(run_view.run_view, found.path))
 
 
 async def stream(request: Request) -> Response:
@@ -133,6 +119,8 @@ async def tensorboard(request: Request) -> Response:
     if not is_loopback(host_name(request.headers["host"])):
         raise BadRequest("TensorBoard listens on loopback only, and you look from another machine: start it yourself "
                          f"with tensorboard --logdir {found.path / 'tensorboard'}")
+    if files.is_linked(found.path / "tensorboard", found.path):
+        raise BadRequest(f"{str(found.path / 'tensorboard')!r} is a link, which is not followed")
     boards: Boards = request.app.state.boards
     return JsonAnswer({"address": await boards.address(found.path / "tensorboard")})
 

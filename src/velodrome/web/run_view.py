@@ -37,7 +37,8 @@ MOST_CLASSES = 60
 
 def run_view(path: Path) -> dict[str, Any]:
     """The data of a run's page; of a run that has ended it is read once."""
-    state = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in event_files(path))
+    read = [file for file in (path / "result.json", *event_files(path)) if file.exists()]
+    state = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in read)
     ended = (path / "result.json").exists() and not RunFolder(path).is_locked()
     return _kept_view(path, state) if ended else _view(path)
 
@@ -172,14 +173,11 @@ class Confusion:
 
 
 def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
-    """None if there is none, or a file holds something else."""
+    """None if there is none, or it is not square."""
     table = result.get("confusion")
-    if not isinstance(table, list) or not table or any(
-        not isinstance(row, list) or len(row) != len(table) or not all(isinstance(cell, int) for cell in row)
-        for row in table
-    ):
+    if not table or any(len(row) != len(table) for row in table):
         return None
-    given = [str(name) for name in result.get("class_names") or ()]
+    given = result.get("class_names") or []
     names = given if len(given) == len(table) else [str(place) for place in range(len(table))]
     wrong = [
         (names[true], names[predicted], count, count / max(1, sum(row)))
@@ -190,13 +188,10 @@ def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
 
 def environment_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a run ran on, as names and values."""
-    found = [(str(name), str(value)) for name, value in (result.get("versions") or {}).items()]
-    machine = result.get("machine")
-    if isinstance(machine, Mapping):
-        memory = machine.get("memory_bytes")
-        size = f"{memory / 2**30:.0f} GiB memory" if isinstance(memory, int | float) else "memory not known"
-        found.append(("machine", f"{machine.get('processor')}, {machine.get('cores')} cores, {size}, "
-                                 f"{machine.get('system')}"))
+    found = [*result["versions"].items()]
+    if (machine := result.get("machine")) is not None:
+        found.append(("machine", f"{machine['processor']}, {machine['cores']} cores, "
+                                 f"{machine['memory_bytes'] / 2**30:.0f} GiB memory, {machine['system']}"))
     found += [("host", line) for line in host_lines(result)]
     found += [("implementation", line) for line in implementation_lines(result)]
     found.append(("launcher", str(result.get("launcher") or "local")))

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome import files
 from velodrome.api.runs import locate_run
 from velodrome.errors import VelodromeError
-from velodrome.run.store import LARGEST_RESULT
+from velodrome.run.store import RunFolder
 from velodrome.serving.batching import Batcher
 from velodrome.serving.model import BadInput, LoadedModel, is_exported, load_for_requests
 
@@ -142,8 +141,5 @@ class ServedModels:
 
 def _test_of(path: Path) -> dict[str, Any]:
     """The metrics of the run's result that are plain numbers."""
-    try:
-        test = files.read_json(path / "result.json", LARGEST_RESULT).get("test") or {}
-    except (OSError, ValueError, AttributeError):
-        return {}
+    test = (RunFolder(path).result() or {}).get("test") or {}
     return {name: value for name, value in test.items() if isinstance(value, int | float)}

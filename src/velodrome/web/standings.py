@@ -36,7 +36,7 @@ def standing_of(runs: Path, name: str) -> Standing:
                                        record.margins_for(), record.crashed_among(members)).as_json()}
             for task, members in tasks_of(rows).items() if members
         ]
-    except (VelodromeError, ValueError) as error:
+    except VelodromeError as error:
         return Standing((), {"rows": [], "verdicts": [], "problem": str(error), "failures": []})
     return Standing(tuple(rows), {
         "rows": [_row(row) for row in rows], "verdicts": [_verdict(answer) for answer in answers], "problem": None,

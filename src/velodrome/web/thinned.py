@@ -47,7 +47,7 @@ def _read(path: Path, most: int, found: Thinned) -> None:
     lines: list[str] = []
     bulk: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     with suppress(OSError):
-        for line in files.read_lines(path, LONGEST_LINE):
+        for line in files.read_lines(path, LONGEST_LINE, inside=path.parent):
             kind = _BULK.search(line, 0, 300)
             process = _PROCESS.search(line, 0, 120) if kind else None
             if kind and process:

@@ -16,12 +16,9 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from velodrome import files
 from velodrome.errors import VelodromeError
 from velodrome.run.listing import runs_of
-from velodrome.run.store import RunFolder
-from velodrome.run.yaml_files import LARGEST, parse_yaml
-from velodrome.spec.race import Race
+from velodrome.run.store import RunFolder, read_race
 from velodrome.spec.race_names import expand
 from velodrome.web.json_answer import encoded
 from velodrome.web.live_run import LiveRun
@@ -109,12 +106,9 @@ class Watch:
             counts[job.status] = counts.get(job.status, 0) + 1
         waiting = [name for name in self._expected() if name not in self.jobs]
         running = running or counts.get("running", 0) > 0
-        if running:
-            status = "running"
-        elif counts.get("failed"):
-            status = "failed"
-        else:
-            status = "interrupted" if counts.get("interrupted") else "incomplete" if waiting else "finished"
+        whole = "incomplete" if waiting else "finished"
+        worst = (status for status in ("failed", "interrupted", "unreadable") if counts.get(status))
+        status = "running" if running else next(worst, whole)
         return {"name": self.path.name, "status": status, "running": running, "counts": counts, "waiting": waiting,
                 "jobs": len(self.jobs) + len(waiting)}
 
@@ -123,12 +117,11 @@ class Watch:
         if not self.is_race:
             return []
         try:
-            file = self.path / "race.yaml"
-            changed = file.stat().st_mtime_ns
+            changed = (self.path / "race.yaml").stat().st_mtime_ns
             if self._waiting[0] != changed:
-                race = Race.model_validate(parse_yaml(files.read_text(file, LARGEST)))
-                self._waiting = (changed, [entry.name for entry in expand(race)][:MOST_JOBS])
-        except (OSError, ValueError, VelodromeError):
+                self._waiting = (changed, [])
+                self._waiting = (changed, [entry.name for entry in expand(read_race(self.path))][:MOST_JOBS])
+        except (OSError, VelodromeError):
             return []
         return self._waiting[1]
 

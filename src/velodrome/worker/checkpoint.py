@@ -63,7 +63,7 @@ def latest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that can be read whole."""
     for path in reversed(_files(folder)):
         try:
-            files.check_regular(path)
+            files.check_regular(path, inside=folder)
             with safe_open(path, framework="numpy") as stored:
                 metadata = stored.metadata()
                 state = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a mapping)

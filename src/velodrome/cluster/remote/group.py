@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
+from velodrome import files
 from velodrome.cluster.launcher import Deliver, Diagnosis, Exit
 from velodrome.cluster.local.stacks import most_relevant_thread
 from velodrome.cluster.plan import Process
@@ -25,10 +27,18 @@ _STOP_SECONDS = 15.0
 _COLLECT_SECONDS = 900.0
 _DIAGNOSE_SECONDS = 15.0
 _BRIEF_SECONDS = 3.0
-#: What a host may not write into the run's folder: the controller's own files.
-_OWN = ("events.jsonl", "job.yaml", "plan.json", "result.json")
+#: Folders of a run that its processes write to. Beside them only a script of the user's own and Horovod's timeline put
+#: files, and never the controller's, which are read as what it wrote itself.
+_COLLECTED = ("checkpoints", "logs", "model", "tensorboard")
+_OWN = re.compile(
+    r"\..*|.*\.(half|lock|ya?ml)|(events|calibration).*\.jsonl|(plan|result|slurm)\.json|report\..*", re.IGNORECASE
+)
+#: A name or a part of it: nothing that a file system or a shell reads as something else.
+_PART = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,240}")
 
 _KEPT_CHECKPOINTS = 2
+#: Sentences about files that were refused; nobody reads more.
+_MOST_WARNINGS = 10
 Found = TypeVar("Found")
 
 
@@ -59,6 +69,8 @@ class RemoteGroup:
     _exits: dict[Process, Exit] = field(default_factory=dict)
     _names: dict[tuple[str, str], Process] = field(default_factory=dict)
     _files: dict[Path, IO[bytes]] = field(default_factory=dict)
+    #: Why files were not stored, each sentence once.
+    _refused: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._reports: queue.Queue[tuple[Link, Header, bytes]] = queue.Queue(_MOST_WAITING)
@@ -100,37 +112,60 @@ class RemoteGroup:
         link, header, body = report
         if header.get("run") != self.token:
             return
-        if header["is"] == "file":
+        if header.get("is") == "file":
             self._write(link.host, header, body)
             return
         process = self._names.get((link.host, header.get("id", "")))
         if process is None:
             return
-        if header["is"] == "out" and deliver is not None:
+        if header.get("is") == "out" and deliver is not None:
             for line in body.split(b"\n"):
                 deliver(process, line.decode(errors="replace"))
-        elif header["is"] == "exit":
-            self._exits[process] = Exit.from_returncode(header["code"])
+        elif header.get("is") == "exit":
+            code = header.get("code")
+            self._exits[process] = Exit.from_returncode(code if isinstance(code, int) else 1)
 
     def _write(self, host: str, header: Header, body: bytes) -> None:
         """Append to a file of the run's folder, which gets its name when every chunk of it has arrived in order."""
-        name = str(header["name"])
-        path = self.folder / name
-        if name in _OWN or not path.resolve().is_relative_to(self.folder.resolve()):
+        name = header.get("name")
+        if (reason := self._refusal(name)) is not None:
+            self._refused[f"host {host!r} sent a file {str(name)[:120]!r}, which was not stored: {reason}"] = None
             return
+        path = self.folder / str(name)
         partial = path.with_name(f"{path.name}.{list(self.hosts).index(host)}.part")
-        if header["at"] == 0:  # a file that is sent again begins anew
+        if header.get("at") == 0:  # a file that is sent again begins anew
             self._drop(partial)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[partial] = partial.open("wb")
         stream = self._files.get(partial)
-        if stream is None or stream.tell() != header["at"]:  # a chunk is missing: what was stored before stays
+        if stream is None or stream.tell() != header.get("at"):  # a chunk is missing: what was stored before stays
             self._drop(partial)
             return
         stream.write(body)
-        if header["last"]:
+        if header.get("last"):
             self._files.pop(partial).close()
             self._complete(path, partial)
+
+    def _refusal(self, name: object) -> str | None:
+        """Why a host may not write a file of this name; None if it may."""
+        parts = name.split("/") if isinstance(name, str) else []
+        if not parts or not all(map(_PART.fullmatch, parts)):
+            return "that is no plain name below the run's folder"
+        if _OWN.fullmatch(parts[0]) or name in _COLLECTED:
+            return "only the controller makes what has that name"
+        path = self.folder.joinpath(*parts)
+        if files.is_linked(path, self.folder):
+            return "a link in the run's folder is in its place"
+        above = [self.folder.joinpath(*parts[:count]) for count in range(1, len(parts))]
+        if path.is_dir() or any(one.exists() and not one.is_dir() for one in above):
+            return "something else is in its place"
+        return None
+
+    def warnings(self) -> list[str]:
+        """What hosts did that is worth a warning, since the last time."""
+        found = [*self._refused]
+        self._refused.clear()
+        return found[:_MOST_WARNINGS] + (["hosts sent more such files"] if found[_MOST_WARNINGS:] else [])
 
     def _drop(self, partial: Path) -> None:
         """Forget a file that arrived in part."""

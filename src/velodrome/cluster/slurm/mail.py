@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from velodrome import files
+
 _POLL_SECONDS = 0.1
 
 
@@ -27,7 +29,7 @@ class FileChannel:
         while not self._closed:
             over = self._ended() is not None  # asked first: what was written before is still read
             if self._reading is None and outbox.exists():
-                self._reading = outbox.open("rb", buffering=0)
+                self._reading = files.open_regular(outbox, inside=self._folder)
             if self._reading is not None and (data := self._reading.read(1 << 16)):
                 return data
             if over:

@@ -58,7 +58,7 @@ class JobRecord(BaseModel):
 def read_record(folder: Path) -> JobRecord:
     """What is stored about the job of a run; `BadRequest` if it has none, or if that cannot be read."""
     try:
-        found = JobRecord.model_validate(files.read_json(folder / RECORD, _LARGEST))
+        found = JobRecord.model_validate(files.read_json(folder / RECORD, _LARGEST, inside=folder))
         # It is removed when the job ends.
         if not found.session.isalnum() or Path(found.mail).parts[-2:] != (MAIL, found.session):
             raise ValueError(f"mail: {found.mail!r} is no folder of a job's mail")

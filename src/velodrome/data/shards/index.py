@@ -118,7 +118,7 @@ def read_index(store: Store) -> Index:
         raise DataError(f"{where!r} has {size:,} bytes, too many for an index of shards")
     try:
         return parse_index(json.loads(store.read(INDEX, length=_LARGEST_INDEX)))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{where!r} is no index of shards that can be used: {text}") from None
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from velodrome.data.tables.columns import Categories, Column, Numbers, is_missing
 from velodrome.errors import BadRequest
@@ -122,14 +123,45 @@ class Encoding:
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
-        return cls(*(tuple(map(_column, fields[part])) for part in ("features", "targets")))
+    def from_json(cls, fields: Any) -> Encoding:
+        """The encoding that is stored with a model; `ValueError` if it is none."""
+        stored = _StoredEncoding.model_validate(fields)
+        return cls(*(tuple(column.made() for column in part) for part in (stored.features, stored.targets)))
 
 
-def _column(fields: Mapping[str, Any]) -> Scaled | Indexed:
-    if fields["kind"] == "number":
-        return Scaled(fields["name"], fields["mean"], fields["deviation"])
-    return Indexed(fields["name"], tuple(fields["categories"]), fields["how"])
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _StoredScaled(BaseModel):
+    name: str
+    kind: Literal["number"]
+    mean: _Number
+    deviation: Annotated[_Number, Field(gt=0)]
+
+    def made(self) -> Scaled:
+        return Scaled(self.name, self.mean, self.deviation)
+
+
+class _StoredIndexed(BaseModel):
+    name: str
+    kind: Literal["category"]
+    how: How
+    categories: tuple[str, ...]
+
+    def made(self) -> Indexed:
+        return Indexed(self.name, self.categories, self.how)
+
+
+_StoredColumns = Annotated[
+    tuple[Annotated[_StoredScaled | _StoredIndexed, Field(discriminator="kind")], ...], Field(min_length=1)
+]
+
+
+class _StoredEncoding(BaseModel):
+    """What `columns.json` holds."""
+
+    features: _StoredColumns
+    targets: _StoredColumns
 
 
 def fit(
