@@ -15,7 +15,7 @@ from synthetic_races import result
 from velodrome.api.race_plan import default_name, plan_entries
 from velodrome.cluster import preflight
 from velodrome.cluster.local.launcher import LocalLauncher
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, FolderGone
 from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
@@ -158,6 +158,42 @@ def test_a_race_that_is_being_run_is_refused_and_nothing_of_it_is_moved(runs: Pa
         assert [path.name for path in folder.path.iterdir() if path.is_dir()] == [entries[0].name]
     folder.refuse_running()
     assert not (folder.path / "controller.lock").exists()
+
+
+@pytest.mark.parametrize("which", ["race", "runs"])
+def test_a_race_whose_folder_is_renamed_between_jobs_stops_and_makes_no_other(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    folder, entries = begun(runs, ONE, TWO)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 0)
+    told: list[str] = []
+
+    def ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+        told.append(entry.name)
+        place = folder.path if which == "race" else runs
+        place.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(FolderGone, match="race 'first' ended because its folder") as end:
+        run_race(folder, entries, lambda entry: {}, ended)
+    assert end.value.exit_code == 1
+    assert len(told) == 1
+    assert not folder.path.exists()
+    assert not list((tmp_path / "elsewhere").rglob("controller.lock"))
+
+
+def test_a_job_whose_folder_vanishes_ends_its_race(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, entries = begun(runs, ONE, TWO)
+    begun_jobs: list[str] = []
+
+    def vanish(job: Any, *, name: str, **more: Any) -> None:
+        begun_jobs.append(name)
+        raise FolderGone(f"run {name!r}", folder.path / name)
+
+    monkeypatch.setattr("velodrome.run.race_runs.execute", vanish)
+    with pytest.raises(FolderGone):
+        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    assert len(begun_jobs) == 1
+    assert sorted(path.name for path in folder.path.iterdir()) == ["race.yaml"]
 
 
 def test_a_run_of_it_that_somebody_resumes_is_not_put_aside(runs: Path) -> None:

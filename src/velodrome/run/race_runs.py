@@ -13,7 +13,7 @@ from typing import Any
 from velodrome.analysis.foreign import foreign_load, is_loaded
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
 from velodrome.events.problems import result_problems
@@ -112,10 +112,11 @@ class RaceRuns:
     def _attempt(self, entry: Entry, lane: Launcher | None = None) -> None:
         """Run a job in a new run; an earlier attempt is archived."""
         folder, on = self._folder, entry.job.on
+        folder.check_place()
         launcher = lane or (self._others(on) if on is not None and self._others is not None else self._launcher)
         archive(RunFolder(folder.path / entry.name))
         failure: JobFailed | None = None
-        started = time.time()
+        began = time.monotonic()
         with self._telling:
             shown = self._show(entry)
         shown["listener"] = self._told(self._watch(entry, shown.get("listener", silent)), lane)
@@ -123,11 +124,14 @@ class RaceRuns:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
         except JobFailed as error:
             failure, result = error, error.result
+        except FolderGone:
+            raise  # whatever is written now lies where nobody looks for it
         except VelodromeError as error:
-            failure = _recorded(folder.store, entry, error, started, launcher)
+            folder.check_place()
+            failure = _recorded(folder.store, entry, error, time.monotonic() - began, launcher)
             result = failure.result
         with self._telling:
-            self.seconds[entry.name] = time.time() - started
+            self.seconds[entry.name] = time.monotonic() - began
             self.results[entry.name] = result
             self._ended(entry, result, failure)
             if ended_early(result):
@@ -153,7 +157,8 @@ class RaceRuns:
         try:
             self._attempt(entry)
         except BaseException:
-            _bring_back_finished(self._folder)
+            if self._folder.is_in_place:
+                _bring_back_finished(self._folder)
             raise
         after = self.results[entry.name]
         if after["status"] == "finished" and not is_loaded(after):
@@ -190,7 +195,7 @@ def _share(result: Result) -> float:
 
 
 def _recorded(
-    store: Store, entry: Entry, error: VelodromeError, started: float, launcher: Launcher | None
+    store: Store, entry: Entry, error: VelodromeError, seconds: float, launcher: Launcher | None
 ) -> JobFailed:
     """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
 
@@ -202,10 +207,11 @@ def _recorded(
     if (recorded := folder.result()) is not None:
         return JobFailed(failure, recorded)
     run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
+    ended = run.now()
     try:
         result = make_result(
-            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=started,
-            ended=time.time(), failure=failure, launcher=launcher.name if launcher else "local",
+            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=ended - seconds,
+            ended=ended, failure=failure, launcher=launcher.name if launcher else "local",
         )
         run.finish(result)
     finally:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome.errors import FolderGone
 from velodrome.models import own
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
@@ -90,6 +91,11 @@ class Context:
     @property
     def has_validation(self) -> bool:
         return self.task.has_validation(self.data)
+
+    def check_folder(self) -> None:
+        """Refuse to save where the run's folder was removed or renamed: nobody would find it."""
+        if not self.folder.is_dir():
+            raise FolderGone(f"run {self.folder.name!r}", self.folder)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
