@@ -10,12 +10,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.data_versions import change_note
 from velodrome.analysis.foreign import foreign_load, is_loaded
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
-from velodrome.events.models import Event
+from velodrome.events.models import DataEvent, Event
 from velodrome.events.problems import result_problems
 from velodrome.offers.registry import engine_of
 from velodrome.run.calibration import Calibration
@@ -53,6 +54,8 @@ class RaceRuns:
         self._calibration, self._note = calibration, note
         self._watch: Watch = lambda entry, listener: listener
         self._vain = 0
+        #: Changes of the data that were mentioned.
+        self._changes: set[str] = set()
         #: Results by the name of the job; failed ones of this session too.
         _bring_back_finished(folder)
         self.results: dict[str, Result] = folder.finished()
@@ -119,7 +122,8 @@ class RaceRuns:
         began = time.monotonic()
         with self._telling:
             shown = self._show(entry)
-        shown["listener"] = self._told(self._watch(entry, shown.get("listener", silent)), lane)
+        listener = self._noticing(entry, self._watch(entry, shown.get("listener", silent)))
+        shown["listener"] = self._told(listener, lane)
         try:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
         except JobFailed as error:
@@ -136,6 +140,21 @@ class RaceRuns:
             self._ended(entry, result, failure)
             if ended_early(result):
                 self._note(f"{entry.name} was {result['error']['message']}")
+
+    def _noticing(self, entry: Entry, listener: Listener) -> Listener:
+        """A listener that says at once if the data are not those of earlier runs."""
+
+        def listen(event: Event) -> None:
+            if isinstance(event, DataEvent):
+                mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
+                changed = change_note(self.results.values(), mine)
+                if changed and changed not in self._changes:
+                    self._changes.add(changed)
+                    self._note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
+                               "runs on different data are not compared with each other")
+            listener(event)
+
+        return listen
 
     def _told(self, listener: Listener, lane: Launcher | None) -> Listener:
         """A listener for a job in a lane: one at a time, and it ends with the race."""

@@ -82,10 +82,15 @@ class Context:
     @cached_property
     def data(self) -> Any:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
+        from velodrome.data import catalogue
+        from velodrome.data.remarks import identity_of
+
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
         for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
             self.events.emit("warning", message=note)
+        if self.is_chief:
+            self.events.emit("data", **identity_of(data), seeded=catalogue.depends_on_seed(self.job.dataset))
         return data
 
     @property
