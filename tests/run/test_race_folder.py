@@ -21,7 +21,7 @@ from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_check import check_race
-from velodrome.run.race_runs import run_race
+from velodrome.run.race_runs import RaceRuns, run_race
 from velodrome.spec.race import Entry, Race, parse_race
 from velodrome.spec.race_names import expand
 
@@ -242,3 +242,33 @@ def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert [entry.name for entry in check_race(race(ONE), LocalLauncher(), finished=names).entries] == names
     with pytest.raises(BadRequest, match="MiB of memory, and 0 bytes are free"):
         check_race(race(ONE), LocalLauncher()).refuse_unavailable()
+
+
+@pytest.mark.integration
+def test_data_that_change_between_the_jobs_of_a_race_are_noticed_at_once_and_when_it_is_resumed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "set.npz"
+
+    def write(count: int) -> None:
+        images, labels = np.random.default_rng(1).integers(0, 255, (count, 4, 4), np.uint8), np.arange(count) % 3
+        np.savez(file, x_train=images, y_train=labels, x_test=images[:60], y_test=labels[:60])
+
+    write(120)
+    folder, entries = begun(runs, ONE, {**ONE, "batch_size": 16}, dataset=f"path:{file}", batch_size=8, epochs=1)
+    notes: list[str] = []
+    with folder.held():
+        first = RaceRuns(folder, lambda entry: {}, lambda *told: None, LocalLauncher(), note=notes.append)
+        first.run_block(entries[:1])
+        assert first.results[entries[0].name]["data"]["train"] == 108
+        assert not any("differ" in note for note in notes)
+    write(150)  # and the race is resumed another day
+    with folder.held():
+        second = RaceRuns(folder, lambda entry: {}, lambda *told: None, LocalLauncher(), note=notes.append)
+        second.run_block(entries)
+    told = [note for note in notes if "differ" in note]  # a busy machine has more to say
+    assert len(told) == 1
+    assert "differ from those of earlier runs of this race: training examples 120 → 150; " in told[0]
+    record = load_race(runs, "first")
+    assert len({result["data_version"] for result in record.results}) == 2

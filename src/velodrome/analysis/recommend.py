@@ -154,8 +154,8 @@ def verdict(
     objective = objective_of(objective, None, target)
     wanted = target_of(objective, None, target)
     answers = {task: recommend(members, objective, wanted, margins=margins) for task, members in tasks_of(rows).items()}
-    lines = [f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items()]
     changed = data_note(result for row in rows for result in row.results)
+    lines = [f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items()]
     return "\n".join([*lines, *([as_sentence(changed)] if changed else [])])
 
 
