@@ -43,6 +43,16 @@ class RunFailed(VelodromeError):
     """A run started and did not end well."""
 
 
+class FolderGone(RunFailed):
+    """The folder that a run or race writes to was removed, renamed or replaced: nothing more can be recorded."""
+
+    def __init__(self, what: str, path: object) -> None:
+        super().__init__(
+            f"{what} ended because its folder {str(path)!r} was removed, renamed or replaced meanwhile: put it back "
+            "and resume, or start again"
+        )
+
+
 class ScriptFailed(RunFailed):
     """A script of the user's ended with an exit code that is not 0."""
 

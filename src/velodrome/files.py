@@ -198,6 +198,11 @@ def write_text(path: Path, text: str, *, sync: bool = True, shared: bool = False
     write_bytes(path, text.encode(), sync=sync, shared=shared)
 
 
+def if_full(error: OSError, what_to_do: str = "free some space there, then resume") -> str:
+    """The end of a sentence that says what to do about a full disk; empty for another error."""
+    return f"; {what_to_do}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+
+
 class FileLock:
     """An exclusive lock between processes, on a file. The operating system releases it when its holder ends or dies."""
 
@@ -229,6 +234,35 @@ class FileLock:
                     self.path.unlink(missing_ok=True)
             with suppress(OSError):
                 self._lock.release()
+
+
+class HeldFolder:
+    """A folder that is kept open, so that it is noticed when its path leads to another one, or to none."""
+
+    def __init__(self, path: Path) -> None:
+        #: Also as it was at first: a link on the way, or the working directory, may be changed.
+        self._paths = (path, path.resolve())
+        self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def is_in_place(self) -> bool:
+        """Whether the folder is still where it was opened; what cannot be found out counts as such."""
+        if self._descriptor is None:
+            return True
+        own = os.fstat(self._descriptor)
+        try:
+            return all(os.path.samestat(path.stat(), own) for path in self._paths)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the folder, wherever the folder is now."""
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def is_locked(path: Path) -> bool:

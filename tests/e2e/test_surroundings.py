@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scene import Scene, left_in
+from scene import LONG, Scene, left_in, training
 
 from synthetic_races import result
 from velodrome.cluster.local.launcher import LocalLauncher
@@ -89,6 +90,7 @@ def test_a_full_disk_is_told_of_on_that_disk(velodrome, scene: Scene, small_disk
     assert done.code == 1, done.text
     sentence = next(line for line in done.err.splitlines() if line.startswith("velodrome:"))
     assert "No space left on device" in sentence
+    assert "; free some space there, then" in sentence
     assert "Traceback" not in done.err
     result = scene.result()
     assert result["status"] == "failed"
@@ -135,6 +137,34 @@ def test_nothing_is_left_among_temporary_files(scene: Scene, tmp_path: Path, eng
     said, _ = process.communicate(timeout=280)
     assert process.returncode == 0, said
     assert left_in(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("which", "harm"),
+    [
+        pytest.param("run", "renamed", id="renamed"),
+        pytest.param("run", "removed", id="removed", marks=slow),
+        pytest.param("run", "replaced", id="replaced", marks=slow),
+        pytest.param("runs", "renamed", id="runs-renamed", marks=slow),
+    ],
+)
+def test_a_folder_that_vanishes_ends_its_run_with_all_processes(scene: Scene, which: str, harm: str) -> None:
+    controller = scene.start(*scene.words("torch", "ddp", *LONG))
+    scene.until(training)
+    place, moved = scene.path if which == "run" else scene.runs, scene.runs.with_name("moved")
+    if harm == "removed":
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.rename(moved)
+    if harm == "replaced":
+        place.mkdir()
+    text, _ = controller.communicate(timeout=120)
+    assert controller.returncode == 1, text
+    assert text.count("velodrome: run 'a' ended because its folder") == 1, text
+    assert "Traceback" not in text
+    scene.until_gone(1)
+    assert not list(scene.runs.parent.rglob("result.json"))
+    assert not scene.path.exists() or not list(scene.path.iterdir())
 
 
 def test_a_name_that_exists_is_refused(velodrome, scene: Scene) -> None:

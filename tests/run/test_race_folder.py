@@ -15,13 +15,13 @@ from synthetic_races import result
 from velodrome.api.race_plan import default_name, plan_entries
 from velodrome.cluster import preflight
 from velodrome.cluster.local.launcher import LocalLauncher
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, FolderGone
 from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_check import check_race
-from velodrome.run.race_runs import run_race
+from velodrome.run.race_runs import RaceRuns, run_race
 from velodrome.spec.race import Entry, Race, parse_race
 from velodrome.spec.race_names import expand
 
@@ -160,6 +160,42 @@ def test_a_race_that_is_being_run_is_refused_and_nothing_of_it_is_moved(runs: Pa
     assert not (folder.path / "controller.lock").exists()
 
 
+@pytest.mark.parametrize("which", ["race", "runs"])
+def test_a_race_whose_folder_is_renamed_between_jobs_stops_and_makes_no_other(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    folder, entries = begun(runs, ONE, TWO)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 0)
+    told: list[str] = []
+
+    def ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+        told.append(entry.name)
+        place = folder.path if which == "race" else runs
+        place.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(FolderGone, match="race 'first' ended because its folder") as end:
+        run_race(folder, entries, lambda entry: {}, ended)
+    assert end.value.exit_code == 1
+    assert len(told) == 1
+    assert not folder.path.exists()
+    assert not list((tmp_path / "elsewhere").rglob("controller.lock"))
+
+
+def test_a_job_whose_folder_vanishes_ends_its_race(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, entries = begun(runs, ONE, TWO)
+    begun_jobs: list[str] = []
+
+    def vanish(job: Any, *, name: str, **more: Any) -> None:
+        begun_jobs.append(name)
+        raise FolderGone(f"run {name!r}", folder.path / name)
+
+    monkeypatch.setattr("velodrome.run.race_runs.execute", vanish)
+    with pytest.raises(FolderGone):
+        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    assert len(begun_jobs) == 1
+    assert sorted(path.name for path in folder.path.iterdir()) == ["race.yaml"]
+
+
 def test_a_run_of_it_that_somebody_resumes_is_not_put_aside(runs: Path) -> None:
     folder, entries = begun(runs, ONE)
     run = folder.store.create(entries[0].name, entries[0].job)
@@ -206,3 +242,33 @@ def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert [entry.name for entry in check_race(race(ONE), LocalLauncher(), finished=names).entries] == names
     with pytest.raises(BadRequest, match="MiB of memory, and 0 bytes are free"):
         check_race(race(ONE), LocalLauncher()).refuse_unavailable()
+
+
+@pytest.mark.integration
+def test_data_that_change_between_the_jobs_of_a_race_are_noticed_at_once_and_when_it_is_resumed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "set.npz"
+
+    def write(count: int) -> None:
+        images, labels = np.random.default_rng(1).integers(0, 255, (count, 4, 4), np.uint8), np.arange(count) % 3
+        np.savez(file, x_train=images, y_train=labels, x_test=images[:60], y_test=labels[:60])
+
+    write(120)
+    folder, entries = begun(runs, ONE, {**ONE, "batch_size": 16}, dataset=f"path:{file}", batch_size=8, epochs=1)
+    notes: list[str] = []
+    with folder.held():
+        first = RaceRuns(folder, lambda entry: {}, lambda *told: None, LocalLauncher(), note=notes.append)
+        first.run_block(entries[:1])
+        assert first.results[entries[0].name]["data"]["train"] == 108
+        assert not any("differ" in note for note in notes)
+    write(150)  # and the race is resumed another day
+    with folder.held():
+        second = RaceRuns(folder, lambda entry: {}, lambda *told: None, LocalLauncher(), note=notes.append)
+        second.run_block(entries)
+    told = [note for note in notes if "differ" in note]  # a busy machine has more to say
+    assert len(told) == 1
+    assert "differ from those of earlier runs of this race: training examples 120 → 150; " in told[0]
+    record = load_race(runs, "first")
+    assert len({result["data_version"] for result in record.results}) == 2

@@ -116,7 +116,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(runs: Path, monkeypatch: pytes
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(OpenRun, "begin", full)
-    with pytest.raises(VelodromeError, match="No space left"):
+    with pytest.raises(VelodromeError, match="No space left on device; free some space there, or choose another"):
         Store(runs).create("a", JOB)
     assert list(runs.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from scripted import (
 
 from velodrome.cluster.launcher import AllocationEnded, Diagnosis
 from velodrome.cluster.plan import make_plan
-from velodrome.errors import VelodromeError
+from velodrome.errors import FolderGone, VelodromeError
 from velodrome.events.models import Event, LostEvent, WarningEvent
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.outcome import Failure
@@ -328,6 +329,75 @@ def test_hosts_that_cannot_be_allocated_leave_a_failed_run(tmp_path: Path, monke
     assert (result["status"], result["error"]["cause"]) == ("failed", "start")
 
 
+def _replace(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.mkdir()
+    (path / "controller.lock").write_text("of another run")
+
+
+@pytest.mark.parametrize("harm", [
+    pytest.param(shutil.rmtree, id="removed"),
+    pytest.param(lambda path: path.rename(path.with_name("moved")), id="renamed"),
+    pytest.param(_replace, id="replaced"),
+    pytest.param(lambda path: path.parent.rename(path.parent.with_name("elsewhere")), id="runs-renamed"),
+])
+@pytest.mark.parametrize("at", ["train", "result"])
+def test_a_run_whose_folder_vanishes_ends_in_one_sentence(
+    tmp_path: Path, harm: Callable[[Path], object], at: str
+) -> None:
+    runs = tmp_path / "runs"
+    long: list[Script] = [[*CONNECT, *beats(900)], [*CONNECT, *beats(900)]]
+    ending: list[Script] = [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]]
+    launcher = ScriptedLauncher([long if at == "train" else ending])
+    done: list[Path] = []
+
+    def listen(event: Event) -> None:
+        if not done and at in (event.kind, getattr(event, "phase", "")):
+            done.append(runs / "a")
+            harm(runs / "a")
+
+    with pytest.raises(FolderGone, match=r"run 'a' ended because its folder .* was removed") as end:
+        execute(Job(**JOB, stall_timeout=5000), store=Store(runs), name="a", launcher=launcher, listener=listen)
+    assert end.value.exit_code == 1
+    assert "\n" not in str(end.value)
+    assert launcher.groups[0].calls == ["stop"], "nothing is collected into a folder that is gone"
+    assert not list(tmp_path.rglob("result.json"))
+    assert (runs / "a").exists() == (harm is _replace)
+    locks = [path.read_text() for path in tmp_path.rglob("controller.lock")]
+    assert locks == (["of another run"] if harm is _replace else [])
+
+
+def test_a_run_is_no_longer_running_after_its_folder_was_renamed(tmp_path: Path) -> None:
+    run = Store(tmp_path).create("a", Job())
+    run.path.rename(tmp_path / "b")
+    with pytest.raises(FolderGone):
+        run.finish({"status": "finished"})
+    run.close()
+    moved = Store(tmp_path).get("b")
+    assert moved.status() == "interrupted"
+    assert not (moved.path / ".reserve").exists()
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_during_a_run_changes_no_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    real, shift = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+    scripts: list[Script] = [[hello(1.0), *CONNECT, *FINISH, 0], [hello(1.0), *CONNECT, FINISH[0], 0]]
+
+    def listen(event: Event) -> None:
+        nonlocal shift
+        if event.kind == "hello":
+            shift = jump
+
+    before = real()
+    result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=ScriptedLauncher([scripts]), listener=listen)
+    took = real() - before + 1
+    assert 0 <= result["seconds"]["startup"] <= result["seconds"]["total"] <= took
+    assert result["seconds"]["total"] > 0
+    assert before - 1 < result["started"] < result["ended"] < before + took
+    assert [host["hostname"] for host in result["hosts"]] == ["a"], "no event is taken for one of an earlier attempt"
 
 
 def test_events_that_an_earlier_controller_recorded_are_not_recorded_again(run: OpenRun) -> None:

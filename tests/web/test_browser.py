@@ -83,6 +83,45 @@ def test_a_live_race_is_drawn_updates_by_itself_and_survives_a_restart_of_the_se
         assert [one for one in browser.complaints(driver) if not any(part in one for part in allowed)] == []
 
 
+def test_eight_tabs_of_a_live_race_all_load_and_follow_it(runs: Path, serve: Callable[..., Server]) -> None:
+    race = stored_race(runs)
+    folder = race / "later"
+    folder.mkdir()
+    (folder / "job.yaml").write_text(json.dumps({"engine": "torch", "strategy": "ddp", "workers": 2, "epochs": 4,
+                                                 "batch_size": 64, "dataset": "digits"}))
+    lock = files.FileLock(folder / LOCK)
+    assert lock.acquire()
+    (folder / "events.jsonl").write_text(progress(1, 5, 1.0) + "\n")
+    server = serve()
+    epoch = "document.querySelector('tr[data-job=\"later\"] [data-cell=\"epoch\"]').textContent"
+    pages = ["/races/first"] * 6 + ["/runs/first/later", "/"]
+    live = "return document.querySelector('#connection').textContent === '● live'"
+    with browser.chromium() as driver:
+        tabs = []
+        for page in pages:
+            if tabs:
+                driver.switch_to.new_window("tab")
+            tabs.append(driver.current_window_handle)
+            driver.get(f"{server.address}{page}")
+            wait_for(driver, live, f"tab {len(tabs)}")
+        for number in (2, 3):
+            with (folder / "events.jsonl").open("a") as events:
+                events.write(progress(number, 5, float(number)) + "\n")
+            for tab, page in zip(tabs, pages, strict=True):
+                driver.switch_to.window(tab)
+                if page.startswith("/races"):
+                    wait_for(driver, f"return {epoch} === '{number}/4'", f"epoch {number} in tab {tabs.index(tab) + 1}")
+                assert text(driver, "#connection") == "● live"
+        driver.switch_to.window(tabs[6])
+        wait_for(driver, "return document.querySelector('#epochs').textContent === '3/4'", "the run's page")
+        (runs / "another").mkdir()
+        (runs / "another" / "job.yaml").write_text((folder / "job.yaml").read_text())
+        driver.switch_to.window(tabs[7])
+        wait_for(driver, "return document.querySelector('#rows').textContent.includes('another')", "the list")
+        assert browser.complaints(driver) == []
+    lock.release(remove=True)
+
+
 @pytest.mark.slow
 def test_a_race_is_started_from_the_form_watched_stopped_resumed_and_finishes(
     runs: Path, no_strays: None, serve: Callable[..., Server]

@@ -126,10 +126,38 @@ def test_an_address_for_other_machines_needs_consent_and_a_token(tmp_path: Path)
     assert entered.headers["Location"] == "/?a=b"
     assert "HttpOnly" in entered.headers["Set-Cookie"]
     assert "SameSite=strict" in entered.headers["Set-Cookie"]
-    pages.cookies.set(COOKIE, security.token)
+    pages.cookies.set(f"{COOKIE}_8200", security.token)
     assert pages.get("/").status_code == 200
     assert pages.get("/", headers={"Host": "10.1.2.3:8200"}).status_code == 200
     assert pages.get("/", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_two_servers_on_one_host_do_not_log_each_other_out(tmp_path: Path) -> None:
+    """A browser keeps one set of cookies for a host, whatever the port."""
+    jar: dict[str, str] = {}
+    for port in (8200, 8300):
+        security = Security.for_address("0.0.0.0")
+        address = f"http://10.1.2.3:{port}"
+        pages = TestClient(ui_app(tmp_path, security), base_url=address, follow_redirects=False)
+        entered = pages.get(f"/?token={security.token}")
+        name, _, value = entered.headers["Set-Cookie"].partition(";")[0].partition("=")
+        assert name not in jar
+        jar[name] = value
+        pages.cookies.clear()
+        cookies = "; ".join(f"{one}={value}" for one, value in jar.items())
+        assert pages.get("/", headers={"Cookie": cookies}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "127.1.2.3", "::1", "localhost", "LOCALHOST"])
+def test_the_printed_address_answers_on_every_loopback_address(tmp_path: Path, host: str) -> None:
+    security = Security.for_address(check_host(host, allow_remote=False))
+    assert security.token is None
+    with listen(host, 0) as listener:
+        address = address_of(listener, security)
+    pages = client(tmp_path, security)
+    assert pages.get("/", headers={"Host": address.removeprefix("http://")}).status_code == 200
+    assert pages.get("/", headers={"Host": "evil.example"}).status_code == 421
+    assert pages.get("/", headers={"Host": "127.9.9.9"}).status_code == 421
 
 
 def test_a_token_in_the_address_never_leads_to_another_site(tmp_path: Path) -> None:

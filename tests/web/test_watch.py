@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from synthetic_races import BEGAN, events_of, repeated, result, write_race
 from velodrome import files
 from velodrome.run.store import LOCK
 from velodrome.web.live_run import MOST_POINTS, LiveRun, Points
-from velodrome.web.watch import Watch
+from velodrome.web.watch import MOST_STREAMS, POLL, Streams, Watch
 
 
 @pytest.fixture
@@ -157,3 +159,42 @@ def test_curves_stay_short_however_long_a_run_is() -> None:
     assert MOST_POINTS <= len(points.columns[0]) < 2 * MOST_POINTS
     gaps = {second - first for first, second in zip(points.columns[0], points.columns[0][1:], strict=False)}
     assert len(gaps) == 1
+
+
+def test_pages_beyond_the_live_connections_of_a_browser_poll_and_miss_nothing(runs: Path, race: Path) -> None:
+    """Browsers open six connections to a server for all tabs together: no page may wait for one that never ends."""
+
+    async def ask(streams: Streams, watch: Watch, closing: asyncio.Event, last: str | None = None) -> Response:
+        headers = [(b"last-event-id", last.encode())] if last else []
+        request = Request({"type": "http", "client": ("127.0.0.1", 5), "headers": headers})
+        return streams.answer(request, lambda once: watch.stream(last, closing, once=once))
+
+    async def read() -> None:
+        watch, closing, streams = Watch(runs, race, race=True), asyncio.Event(), Streams()
+        kept = []
+        for _ in range(MOST_STREAMS):
+            answer = await ask(streams, watch, closing)
+            messages = aiter(answer.body_iterator)  # type: ignore[attr-defined]
+            kept.append(messages)
+            assert b"retry" in await anext(messages)
+            assert b"event: state" in await anext(messages)
+        polled = await ask(streams, watch, closing)
+        whole = [message async for message in polled.body_iterator]  # type: ignore[attr-defined]
+        assert [b"event: state" in message for message in whole] == [False, True, False]
+        assert whole[-1] == POLL
+        last = f"{watch.boot}-{watch.version}"
+        again = await ask(streams, watch, closing, last)
+        assert [message async for message in again.body_iterator][-1:] == [POLL]  # type: ignore[attr-defined]
+        lock = begin(race, "later")
+        watch._looked = float("-inf")
+        missed = await ask(streams, watch, closing, last)
+        found = b"".join([message async for message in missed.body_iterator])  # type: ignore[attr-defined]
+        assert b'"later"' in found
+        lock.release(remove=True)
+        await kept[0].aclose()  # a tab is closed: another page may have its place
+        live = aiter((await ask(streams, watch, closing, last)).body_iterator)  # type: ignore[attr-defined]
+        assert [await anext(live), b"event: state" in await anext(live)] == [b"retry: 2000\n\n", True]
+        closing.set()
+        assert [message async for message in live] == []
+
+    asyncio.run(asyncio.wait_for(read(), 60))

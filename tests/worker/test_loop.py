@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from velodrome.errors import RunFailed
+from velodrome.errors import FolderGone, RunFailed
 from velodrome.events.lines import parse_event
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
@@ -90,6 +91,7 @@ class Heard:
     def __init__(self, folder: Path, resume: bool = False, **fields: Any) -> None:
         self._read, write = os.pipe()
         os.set_blocking(self._read, False)
+        folder.mkdir(exist_ok=True)
         job = resolve(Job(engine="torch", strategy="single", optimizer="sgd", **fields))
         self.context = Context(job, World.alone(), folder, Emitter(write, "worker", 0), threads=1, resume=resume)
 
@@ -243,6 +245,34 @@ def test_a_half_written_checkpoint_is_passed_over_for_the_one_before(tmp_path: P
     assert found is not None
     assert found.steps == 20
     assert np.array_equal(found.state["w"], np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("gone", ["checkpoints", "run"])
+def test_a_checkpoint_is_written_where_its_folder_was_removed_and_not_where_the_run_was(
+    tmp_path: Path, gone: str
+) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    checkpoint.write(folder, 1, {"w": np.zeros(1)}, [{"epoch": 1}], steps=1)
+    shutil.rmtree(folder if gone == "run" else folder / "checkpoints")
+    if gone == "run":
+        with pytest.raises(FileNotFoundError):
+            checkpoint.write(folder, 2, {"w": np.zeros(1)}, [{"epoch": 2}], steps=2)
+        assert not folder.exists()
+    else:
+        assert checkpoint.write(folder, 2, {"w": np.zeros(1)}, [{"epoch": 2}], steps=2).is_file()
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_process_that_would_save_into_a_folder_that_is_gone_says_so(tmp_path: Path, checkpoints: bool) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    heard = Heard(folder, epochs=1, batch_size=100, checkpoints=checkpoints)
+    learner = NumpyLearner(heard.context)
+    shutil.rmtree(folder)
+    with pytest.raises(FolderGone, match="run 'a' ended because its folder"):
+        loop.run(heard.context, learner)
+    assert not folder.exists()
 
 
 def test_without_a_checkpoint_a_resume_begins_at_the_beginning(tmp_path: Path) -> None:

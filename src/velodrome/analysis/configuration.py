@@ -33,7 +33,7 @@ _OF_DISTRIBUTION = frozenset({
 #: Fields that may differ between a configuration and its one-worker baseline, the strictest first.
 _OF_SIZE = (frozenset({"workers"}), frozenset({"workers", "batch_scope"}))
 #: Model and data: only configurations that agree in these are compared.
-TASK = ("dataset", "model", "model_args", "task", "dtype")
+TASK = ("dataset", "data", "model", "model_args", "task", "dtype")
 #: Fields that every table and figure shows in a column or label of their own.
 _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers", "consistency", "batch_size"})
 #: Fields that follow from the strategy unless they are varied.
@@ -59,6 +59,8 @@ class Configuration:
         if job := result.get("job") or {}:
             # A job of an earlier version lacks fields that are newer: it ran with their defaults.
             fields = {**fields, **job, **{name: value for name, value in _defaults() if name not in {*fields, *job}}}
+        if version := result.get("data_version"):  # of data that changed during a race (`data_versions.py`)
+            fields["data"] = version
         unknown = _OF_MODEL if fields.get("script") is not None else frozenset[str]()
         fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED | unknown}
         # The consistency follows from the strategy, and a run that has no result yet does not record it.

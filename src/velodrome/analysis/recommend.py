@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from velodrome.analysis.advice import against_what, more_workers, one_is_enough
 from velodrome.analysis.compare import Row, tasks_of
+from velodrome.analysis.data_versions import data_note
 from velodrome.analysis.doubts import as_sentence, doubts, late_note
 from velodrome.analysis.fairness import configurations_of, crashes, labelled
 from velodrome.analysis.lead import Lead, in_list
@@ -93,8 +94,9 @@ def recommend(
     `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name.
     """
     found = _answer(rows, objective, target, price, margins)
-    lacking = unreported_note(rows)
-    notes = [found.why, _unfinished(rows, failed, crashed), lacking and f"({lacking[0].upper()}{lacking[1:]}.)"]
+    lacking, changed = unreported_note(rows), data_note(result for row in rows for result in row.results)
+    notes = [found.why, changed and f"({as_sentence(changed)})", _unfinished(rows, failed, crashed),
+             lacking and f"({lacking[0].upper()}{lacking[1:]}.)"]
     found = replace(found, why=" ".join(note for note in notes if note),
                     configurations=configurations_of(rows, crashed, target))
     by_name = {row.name: row for row in rows}
@@ -152,7 +154,9 @@ def verdict(
     objective = objective_of(objective, None, target)
     wanted = target_of(objective, None, target)
     answers = {task: recommend(members, objective, wanted, margins=margins) for task, members in tasks_of(rows).items()}
-    return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items())
+    changed = data_note(result for row in rows for result in row.results)
+    lines = [f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items()]
+    return "\n".join([*lines, *([as_sentence(changed)] if changed else [])])
 
 
 def _unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> str:

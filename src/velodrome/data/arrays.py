@@ -96,6 +96,8 @@ class Arrays:
     #: As in `Splits`, for data that lies in files.
     files: tuple[int, ...] = ()
     own_files: bool = False
+    #: As in `Splits`.
+    content: str = ""
     #: Promises of exactness that do not apply to this data, as sentences: a stream has no order to keep.
     caveats: tuple[str, ...] = ()
     #: Whether examples can only be read from front to back, so that an epoch visits them in their own order.
@@ -181,5 +183,5 @@ def arrays_of_images(splits: Splits) -> Arrays:
     return Arrays(
         splits.name, part(splits.train), part(splits.validation), part(splits.test), classes=splits.classes,
         class_names=splits.class_names, images=frozenset({INPUT}), scale=splits.scale, notes=splits.notes,
-        files=splits.files, own_files=splits.own_files,
+        files=splits.files, own_files=splits.own_files, content=splits.content,
     )

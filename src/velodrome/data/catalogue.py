@@ -118,6 +118,11 @@ def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = 
     return load(name, seed=seed, validation=validation, bad_data=bad_data)
 
 
+def depends_on_seed(name: str) -> bool:
+    """Whether the examples themselves may be others for another seed, and not only their division."""
+    return isinstance(data_set(name), FunctionSet)
+
+
 def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
     """Examples of each file that the training part lies in; none for data that does not lie in files."""
     found = data_set(name, bad_data)

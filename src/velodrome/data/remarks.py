@@ -7,6 +7,7 @@ Examples are compared by fingerprints of their pixels or numbers, which are made
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,9 @@ Fingerprints = NDArray[np.uint64]
 _NAMED = 10
 #: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
 _MOSTLY_DIFFERENT = 0.5
+#: Words of a part of a text that take part in a fingerprint.
+_SAMPLED_WORDS = 1_000_000
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
@@ -63,11 +67,33 @@ def with_remarks(splits: Splits, prints: Sequence[Fingerprints] | None) -> Split
     found = splits.overlaps if prints is None else tuple(_overlaps(prints, labels, "images", "pixel by pixel"))
     names = splits.class_names or range(splits.classes)
     untested = _untested(labels, names, all_files=not splits.own_files)
-    return replace(splits, notes=(*splits.notes, *found, *untested), overlaps=found)
+    content = splits.content if prints is None else content_of(prints, labels)
+    return replace(splits, notes=(*splits.notes, *found, *untested), overlaps=found, content=content)
 
 
-def with_row_remarks(arrays: Arrays, prints: Sequence[Fingerprints], noun: str) -> Arrays:
-    """The same for examples that are arrays or rows of a table."""
+def content_of(prints: Sequence[Fingerprints], targets: Sequence[NDArray[Any]]) -> str:
+    """Equal for equal examples with equal targets, in whatever order and parts they are: a draw changes nothing."""
+    every = np.concatenate(prints) ^ np.concatenate([_numbers_of(some) for some in targets])
+    mixed = (every ^ (every >> np.uint64(31))) * _ODD
+    mixed ^= mixed >> np.uint64(29)
+    total = f"{len(every)} {int(np.add.reduce(mixed, dtype=np.uint64))}"
+    return hashlib.blake2b(total.encode(), digest_size=8).hexdigest()
+
+
+def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
+    """A number for each row of targets, which depends on all of its numbers."""
+    rows = targets.reshape(len(targets), math.prod(targets.shape[1:]))
+    bits = np.ascontiguousarray(rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)).view(np.uint64)
+    found = np.zeros(len(rows), np.uint64)
+    for column in bits.T:
+        found = found * _ODD + column + np.uint64(1)
+    return found * _ODD
+
+
+def with_row_remarks(
+    arrays: Arrays, prints: Sequence[Fingerprints], noun: str, targets: Sequence[NDArray[Any]]
+) -> Arrays:
+    """The same for examples that are arrays or rows of a table; `targets` are those of the parts as they were given."""
     labels = None
     if arrays.classes is not None and all(targets.ndim == 1 for targets in arrays.train.targets.values()):
         labels = [next(iter(part.targets.values())) for part in (arrays.train, arrays.validation, arrays.test)]
@@ -76,7 +102,29 @@ def with_row_remarks(arrays: Arrays, prints: Sequence[Fingerprints], noun: str) 
         found += _overlaps(prints, labels, noun, "number by number")
     if labels is not None:
         found += _untested(labels, arrays.class_names or range(arrays.classes or 0), all_files=True)
-    return replace(arrays, notes=(*arrays.notes, *found))
+    return replace(arrays, notes=(*arrays.notes, *found), content=content_of(prints, targets))
+
+
+def identity_of(data: Any) -> dict[str, Any]:
+    """What the data of a run are recognized by: examples of each part, and a fingerprint of their content.
+
+    Of a text, its words and a sample of them. Of examples that are made when they are asked for, and may be others each
+    time, their number and form alone.
+    """
+    own = data.own_files if isinstance(data, Splits | Arrays) else False
+    counts = {"train": sum(data.files) if own else len(data.train), "validation": len(data.validation),
+              "test": len(data.test)}
+    content = getattr(data, "content", "")
+    if not content:
+        found = hashlib.blake2b(json.dumps(counts).encode(), digest_size=8)
+        if isinstance(data, Arrays):
+            found.update(repr((data.inputs, data.targets)).encode())
+        elif hasattr(data, "vocabulary"):
+            found.update("\n".join(data.vocabulary).encode())
+            for part in (data.train, data.validation, data.test):
+                found.update(np.ascontiguousarray(part[:: max(1, len(part) // _SAMPLED_WORDS)]).tobytes())
+        content = found.hexdigest()
+    return {**counts, "fingerprint": content}
 
 
 def _overlaps(

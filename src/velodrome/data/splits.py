@@ -48,6 +48,8 @@ class Splits:
     own_files: bool = False
     #: Those of the notes that are about images which occur twice.
     overlaps: tuple[str, ...] = ()
+    #: Equal for equal examples, however they are divided and in whatever order they are; empty if it is not known.
+    content: str = ""
     #: Of the whole training part, where they are known without reading it.
     statistics: ChannelStatistics | None = None
 

@@ -85,6 +85,22 @@ class PhaseEvent(EventBase):
     )
 
 
+class DataEvent(EventBase):
+    """What the chief loaded: runs are compared only if their data are the same."""
+
+    kind: Literal["data"]
+    train: Count = Field(description="training examples; of a text, its words")
+    validation: Count = Field(description="validation examples")
+    test: Count = Field(description="test examples")
+    fingerprint: Annotated[str | None, NOT_NULL] = Field(
+        None, description="of the content of all examples, in whatever order and parts they are; of examples that are "
+        "made when they are asked for, of their number and form"
+    )
+    seeded: bool = Field(
+        False, description="whether a function of your own made the examples, which may be others for each seed"
+    )
+
+
 class ProgressEvent(EventBase):
     """Training progress; a few times a second."""
 
@@ -315,13 +331,13 @@ class TrafficEvent(EventBase):
 
 
 Event = Annotated[
-    HelloEvent | PhaseEvent | ProgressEvent | EpochEvent | ResourcesEvent | StalenessEvent | SharesEvent
+    HelloEvent | PhaseEvent | DataEvent | ProgressEvent | EpochEvent | ResourcesEvent | StalenessEvent | SharesEvent
     | CheckpointEvent | WarningEvent | ErrorEvent | PaceEvent | InspectionEvent | ResultEvent | LostEvent
     | FaultEvent | TrafficEvent | WaitEvent,
     Field(discriminator="kind"),
 ]
 Kind = Literal[
-    "hello", "phase", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error",
+    "hello", "phase", "data", "progress", "epoch", "resources", "staleness", "shares", "checkpoint", "warning", "error",
     "pace", "inspection", "result", "lost", "fault", "traffic", "wait",
 ]
 KINDS: tuple[str, ...] = get_args(Kind)

@@ -54,6 +54,21 @@ class TestScore(Record):
         return self
 
 
+class DataRecord(Record):
+    """What a run was trained and tested on."""
+
+    train: Count = Field(description="training examples; of a text, its words")
+    validation: Count = Field(description="validation examples")
+    test: Count = Field(description="test examples")
+    fingerprint: Annotated[str | None, NOT_NULL] = Field(
+        None, description="of the content of all examples, in whatever order and parts they are; of examples that are "
+        "made when they are asked for, of their number and form"
+    )
+    seeded: bool = Field(
+        False, description="whether a function of your own made the examples, which may be others for each seed"
+    )
+
+
 class Seconds(Record):
     """Wall-clock seconds as the controller saw them."""
 
@@ -226,6 +241,10 @@ class RunResult(Record):
         "with Velodrome"
     )
     dataset: str = Field(description="as requested")
+    data: Annotated[DataRecord | None, NOT_NULL] = Field(
+        None, description="what was loaded of the data set: runs in which it differs are not compared; missing for a "
+        "script of your own, for a run that ended before, and in results of earlier versions"
+    )
     model: str = Field(description="as requested")
     engine: str = Field(description="as requested")
     strategy: str = Field(description="as requested")

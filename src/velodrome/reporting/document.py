@@ -10,6 +10,7 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
+from velodrome.analysis.data_versions import data_note
 from velodrome.analysis.doubts import as_sentence, doubts, drift_note
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
@@ -190,7 +191,8 @@ def _machine(about: dict[str, Any]) -> str:
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
-    notes = [*map(as_sentence, doubts(rows))]
+    changed = data_note(record.results)
+    notes = [*map(as_sentence, [*([changed] if changed else []), *doubts(rows)])]
     notes += [f"{note}." for note in [straggler_note(rows)] if note]
     notes += [as_sentence(note) for note in [unreported_note(rows)] if note]
     if rows and min(row.runs for row in rows) < 2:

@@ -6,7 +6,7 @@ A run that cannot be read becomes a failure, never a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole
 from velodrome.analysis.configuration import Configuration
+from velodrome.analysis.data_versions import labelled
 from velodrome.analysis.margins import Margins, parse_margins
 from velodrome.analysis.objective import OBJECTIVES, objective_of
 from velodrome.errors import BadRequest, VelodromeError
@@ -130,6 +131,9 @@ def load_race(runs: Path, name: str) -> RaceRecord:
         results.append(result)
         if not is_whole(result) and result["status"] != "running":
             failures.append(_failure(result))
+    results = [dict(result) for result in labelled(results)]
+    tasks = {result["run"]: Configuration.of(result).task for result in results}
+    failures = [replace(failure, task=tasks.get(failure.run, failure.task)) for failure in failures]
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
         path.resolve().name, path, text, race, tuple(results), tuple(failures), tuple(_missing(race, names)), aside,

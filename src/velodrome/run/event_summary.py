@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from velodrome.events.fields import HistoryRow, Network
 from velodrome.events.models import (
+    DataEvent,
     EpochEvent,
     EventBase,
     FaultEvent,
@@ -137,6 +138,7 @@ class EventSummary:
     task: Task
     epochs: dict[int, HistoryRow] = field(default_factory=dict)
     final: ResultEvent | None = None
+    data: DataEvent | None = None
     #: How fast each process of a script trained.
     paces: dict[Process, Pace] = field(default_factory=dict)
     updates: list[StalenessEvent] = field(default_factory=list)
@@ -169,6 +171,8 @@ class EventSummary:
                     self.versions |= {"python": event.python, **event.versions}
             case ResourcesEvent() if not is_earlier and process in self._cpu:
                 self._cpu[process].add(event)
+            case DataEvent():
+                self.data = event
             case EpochEvent():
                 self.epochs[event.epoch] = _history_row(event, self.task)
             case ResultEvent():

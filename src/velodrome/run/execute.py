@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from velodrome.cluster.plan import Plan, make_plan, plan_from_json
 from velodrome.cluster.registry import open_attached, open_launcher, refuse_living
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
-from velodrome.errors import RunFailed, VelodromeError
+from velodrome.errors import FolderGone, RunFailed, VelodromeError
 from velodrome.events.endings import BEATEN
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
@@ -145,8 +144,8 @@ def _carry_out(
     attached: Attached | None = None,
 ) -> dict[str, Any]:
     """Allocate, plan, start, supervise and collect; then write the result."""
-    started = time.time() if attached is None else attached.started
-    scalars = Scalars(run.path / "tensorboard", task_of(job))
+    started = run.now() if attached is None else attached.started
+    scalars = Scalars(run.path / "tensorboard", task_of(job), began=run.now())
     failure: Failure | None = None
     plan = Plan(run.name, job, ())
 
@@ -180,15 +179,21 @@ def _carry_out(
             failure = Failure(str(error), cause="interrupt")
             result = finish("interrupted", failure)
             raise JobFailed(failure, result) from error
+        except FolderGone:
+            raise  # there is no place for a result
         except OSError as error:
-            failure = Failure(f"the controller cannot continue: {error.strerror or error} ({run.path})", cause="disk")
+            resume_it = f"free some space there, then `velodrome resume {run.name}` continues this run"
+            way_out = files.if_full(error, resume_it)
+            message = f"the controller cannot continue: {error.strerror or error} ({run.path}){way_out}"
+            failure = Failure(message, cause="disk")
         except VelodromeError as error:
             failure = Failure(str(error), cause="start")
         except Exception as error:
             finish("failed", Failure(f"the controller failed: {type(error).__name__}: {error}", cause="controller"))
             raise
         except BaseException as error:
-            finish("interrupted", Failure(_interruption(error), cause="interrupt"))
+            with suppress(FolderGone):
+                finish("interrupted", Failure(_interruption(error), cause="interrupt"))
             raise
         result = finish("failed" if failure else "finished", failure)
     finally:
@@ -231,8 +236,10 @@ def _finish(
     run: OpenRun, plan: Plan, launcher: str, status: Status, started: float, failure: Failure | None
 ) -> dict[str, Any]:
     run.release_reserve()
+    if not run.is_in_place:
+        raise FolderGone(f"run {run.name!r}", run.path)
     result = make_result(
-        plan, str(run.path.resolve()), status, run.events(), started=started, ended=time.time(), failure=failure,
+        plan, str(run.path.resolve()), status, run.events(), started=started, ended=run.now(), failure=failure,
         launcher=launcher,
     )
     with suppress(OSError):  # a full disk is reported elsewhere

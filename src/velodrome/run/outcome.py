@@ -11,7 +11,7 @@ from typing import Any
 from velodrome.cluster.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.models import EventBase, ResultEvent
-from velodrome.events.result import RunResult
+from velodrome.events.result import DataRecord, RunResult
 from velodrome.machine import describe_machine
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.run.event_summary import EventSummary, NodeSamples, throughput
@@ -114,6 +114,8 @@ def build_result(
         fields["implementation"] = final.implementation
     if final is not None and final.pixels is not None:
         fields["pixels"] = final.pixels
+    if summary.data is not None:
+        fields["data"] = summary.data.model_dump(include=set(DataRecord.model_fields), exclude_none=True)
     if plan.facts:
         fields["cluster"] = dict(plan.facts)
     if final is not None and final.metrics:

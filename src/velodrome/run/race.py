@@ -14,7 +14,7 @@ import yaml
 from velodrome import files
 from velodrome.cluster import environments
 from velodrome.cluster.registry import refuse_living
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store, read_race
 from velodrome.spec import published
@@ -29,6 +29,7 @@ class RaceFolder:
     def __init__(self, runs: Path, name: str) -> None:
         self.path = runs / check_name(name)
         self.store = Store(self.path)
+        self._place: files.HeldFolder | None = None
 
     def stamped(self, race: Race) -> Race:
         """The race with everything that its names need, as it was when it first began, so that it can be continued."""
@@ -99,16 +100,34 @@ class RaceFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the race while it runs. The lock ends with the process, however that ends."""
+        """Lock the race while it runs, and see that its folder stays where it is.
+
+        The lock ends with the process, however that ends.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         lock = files.FileLock(self.path / LOCK)
         if not lock.acquire(LOCK_SECONDS):
             raise BadRequest(self._running())
         lock.path.write_text(f"{os.getpid()}\n", encoding="utf-8")
+        self._place = place = files.HeldFolder(self.path)
         try:
             yield
+            self.check_place()
         finally:
-            lock.release(remove=True)
+            self._place = None
+            place.remove(LOCK)
+            lock.release()
+            place.close()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the folder is still where it was when it was locked."""
+        return self._place is None or self._place.is_in_place()
+
+    def check_place(self) -> None:
+        """Raise `FolderGone` if the folder was removed, renamed or replaced since it was locked."""
+        if not self.is_in_place:
+            raise FolderGone(f"race {self.path.name!r}", self.path)
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""

@@ -10,12 +10,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.data_versions import change_note
 from velodrome.analysis.foreign import foreign_load, is_loaded
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.plan import Plan
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
-from velodrome.events.models import Event
+from velodrome.events.models import DataEvent, Event
 from velodrome.offers.registry import engine_of
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
@@ -52,6 +53,8 @@ class RaceRuns:
         self._calibration, self._note = calibration, note
         self._watch: Watch = lambda entry, listener: listener
         self._vain = 0
+        #: Changes of the data that were mentioned.
+        self._changes: set[str] = set()
         #: Results by the name of the job; failed ones of this session too.
         _bring_back_finished(folder)
         self.results: dict[str, Result] = folder.finished()
@@ -111,26 +114,46 @@ class RaceRuns:
     def _attempt(self, entry: Entry, lane: Launcher | None = None) -> None:
         """Run a job in a new run; an earlier attempt is archived."""
         folder, on = self._folder, entry.job.on
+        folder.check_place()
         launcher = lane or (self._others(on) if on is not None and self._others is not None else self._launcher)
         archive(RunFolder(folder.path / entry.name))
         failure: JobFailed | None = None
-        started = time.time()
+        began = time.monotonic()
         with self._telling:
             shown = self._show(entry)
-        shown["listener"] = self._told(self._watch(entry, shown.get("listener", silent)), lane)
+        listener = self._noticing(entry, self._watch(entry, shown.get("listener", silent)))
+        shown["listener"] = self._told(listener, lane)
         try:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
         except JobFailed as error:
             failure, result = error, error.result
+        except FolderGone:
+            raise  # whatever is written now lies where nobody looks for it
         except VelodromeError as error:
-            failure = _recorded(folder.store, entry, error, started, launcher)
+            folder.check_place()
+            failure = _recorded(folder.store, entry, error, time.monotonic() - began, launcher)
             result = failure.result
         with self._telling:
-            self.seconds[entry.name] = time.time() - started
+            self.seconds[entry.name] = time.monotonic() - began
             self.results[entry.name] = result
             self._ended(entry, result, failure)
             if ended_early(result):
                 self._note(f"{entry.name} was {result['error']['message']}")
+
+    def _noticing(self, entry: Entry, listener: Listener) -> Listener:
+        """A listener that says at once if the data are not those of earlier runs."""
+
+        def listen(event: Event) -> None:
+            if isinstance(event, DataEvent):
+                mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
+                changed = change_note(self.results.values(), mine)
+                if changed and changed not in self._changes:
+                    self._changes.add(changed)
+                    self._note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
+                               "runs on different data are not compared with each other")
+            listener(event)
+
+        return listen
 
     def _told(self, listener: Listener, lane: Launcher | None) -> Listener:
         """A listener for a job in a lane: one at a time, and it ends with the race."""
@@ -152,7 +175,8 @@ class RaceRuns:
         try:
             self._attempt(entry)
         except BaseException:
-            _bring_back_finished(self._folder)
+            if self._folder.is_in_place:
+                _bring_back_finished(self._folder)
             raise
         after = self.results[entry.name]
         if after["status"] == "finished" and not is_loaded(after):
@@ -189,7 +213,7 @@ def _share(result: Result) -> float:
 
 
 def _recorded(
-    store: Store, entry: Entry, error: VelodromeError, started: float, launcher: Launcher | None
+    store: Store, entry: Entry, error: VelodromeError, seconds: float, launcher: Launcher | None
 ) -> JobFailed:
     """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
 
@@ -201,10 +225,11 @@ def _recorded(
     if (recorded := folder.result()) is not None:
         return JobFailed(failure, recorded)
     run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
+    ended = run.now()
     try:
         result = make_result(
-            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=started,
-            ended=time.time(), failure=failure, launcher=launcher.name if launcher else "local",
+            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=ended - seconds,
+            ended=ended, failure=failure, launcher=launcher.name if launcher else "local",
         )
         run.finish(result)
     finally:

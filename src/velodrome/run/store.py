@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from velodrome import files
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.lines import read_events, to_line
 from velodrome.events.models import Event, EventBase
 from velodrome.events.problems import BadResult, parse_result
@@ -35,6 +36,9 @@ RESERVE_BYTES = 256 * 1024
 LARGEST_RESULT = 256 << 20
 #: Locked while a controller writes the run or race, and how long others try: a reader that asks holds it for a moment.
 LOCK, LOCK_SECONDS = "controller.lock", 0.5
+_RESERVE = ".reserve"
+#: Seconds between two looks at whether the folder of a run is still where it was.
+_LOOK_SECONDS = 0.25
 
 
 @dataclass
@@ -103,8 +107,17 @@ class OpenRun(RunFolder):
 
     _lock: files.FileLock | None = field(default=None, repr=False)
     _events: IO[str] | None = field(default=None, repr=False)
+    _held: files.HeldFolder | None = field(default=None, repr=False)
+    _looked: float = field(default=0.0, repr=False)
+    #: From the monotonic clock to Unix time, as it was when the run was opened.
+    _epoch: float = field(default_factory=lambda: time.time() - time.monotonic(), repr=False)
+
+    def now(self) -> float:
+        """Unix seconds by a clock that cannot jump while the run is open: differences are durations."""
+        return self._epoch + time.monotonic()
 
     def begin(self) -> None:
+        self._held = files.HeldFolder(self.path)
         for name in ("logs", "checkpoints", "tensorboard"):
             (self.path / name).mkdir(exist_ok=True)
         lock = files.FileLock(self.path / LOCK)
@@ -112,7 +125,7 @@ class OpenRun(RunFolder):
             raise BadRequest(f"run {self.name!r} is running already")
         self._lock = lock
         lock.path.write_text(f"{os.getpid()}\n", encoding="utf-8")
-        with (self.path / ".reserve").open("wb") as reserve:
+        with (self.path / _RESERVE).open("wb") as reserve:
             reserve.write(os.urandom(RESERVE_BYTES))  # some file systems keep no space for zeros
             reserve.flush()
             os.fsync(reserve.fileno())
@@ -120,27 +133,47 @@ class OpenRun(RunFolder):
         if self._events.tell():
             self._events.write("\n")  # whatever a killed controller left half written ends here
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the folder is still where the run began."""
+        return self._held is None or self._held.is_in_place()
+
+    def check_place(self) -> None:
+        """Raise `FolderGone` if the folder was removed, renamed or replaced: looked at a few times a second."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            if not self.is_in_place:
+                raise FolderGone(f"run {self.name!r}", self.path)
+
     def add_event(self, event: EventBase) -> None:
+        self.check_place()
         assert self._events is not None
         self._events.write(to_line(event) + "\n")
         self._events.flush()
 
     def release_reserve(self) -> None:
-        (self.path / ".reserve").unlink(missing_ok=True)
+        if self._held is not None:
+            self._held.remove(_RESERVE)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, if need be into the reserved space."""
+        if not self.is_in_place:
+            raise FolderGone(f"run {self.name!r}", self.path)
         self.release_reserve()
         files.write_text(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
 
     def close(self) -> None:
-        with suppress(OSError):
-            self.release_reserve()
+        self.release_reserve()
         if self._events is not None:
             with suppress(OSError):
                 self._events.close()
         if self._lock is not None:
-            self._lock.release(remove=True)
+            if self._held is not None:  # a folder that took this one's place may have a lock of its own
+                self._held.remove(LOCK)
+            self._lock.release()
+        if self._held is not None:
+            self._held.close()
 
 
 class Store:
@@ -168,7 +201,10 @@ class Store:
         except OSError as error:
             run.close()
             shutil.rmtree(path, ignore_errors=True)
-            raise VelodromeError(f"cannot begin run {name!r} in {path}: {error.strerror or error}") from error
+            way_out = files.if_full(error, "free some space there, or choose another folder with --runs")
+            raise VelodromeError(
+                f"cannot begin run {name!r} in {path}: {error.strerror or error}{way_out}"
+            ) from error
         return run
 
     def create_new(self, name: str, job: Job) -> OpenRun:
@@ -193,7 +229,9 @@ class Store:
         except OSError as error:
             run.close()
             where = run.path if error.filename is None else error.filename
-            raise VelodromeError(f"cannot resume run {name!r}: {where}: {error.strerror or error}") from error
+            raise VelodromeError(
+                f"cannot resume run {name!r}: {where}: {error.strerror or error}{files.if_full(error)}"
+            ) from error
         return run
 
     def get(self, name: str) -> RunFolder:

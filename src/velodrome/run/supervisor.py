@@ -74,7 +74,8 @@ class Supervisor:
             with deferred() as signals:
                 try:
                     self._count_traffic(group)
-                    uncollected = self._collect(group, Patience(signals, interrupted=interrupted))
+                    if self._run.is_in_place:
+                        uncollected = self._collect(group, Patience(signals, interrupted=interrupted))
                 finally:
                     group.stop()
         return failure or uncollected
@@ -84,6 +85,7 @@ class Supervisor:
         while True:
             time.sleep(rest)
             group.wait(WAIT_SECONDS, self._deliver)
+            self._run.check_place()
             now = self._clock()
             for process, state in self._states.items():
                 if state.alive and (end := group.exit_of(process)) is not None:
@@ -143,9 +145,10 @@ class Supervisor:
         if isinstance(event, ResultEvent):
             self._result_time = now
         if event_key(event) not in self._known:
-            self._record(event.model_copy(update={"received": round(time.time(), 4)}))
+            self._record(event)
 
     def _record(self, event: Event) -> None:
+        event = event.model_copy(update={"received": round(self._run.now(), 4)})
         self._run.add_event(event)
         self._listener(event)
 

@@ -26,11 +26,11 @@ SESSION = "hparams"
 class EventFile:
     """An event file of TensorBoard, created with the first summary."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, began: float | None = None) -> None:
         self._folder = folder
         self._writer: Any = None
         self._stream: Any = None
-        self.began = time.time()
+        self.began = time.time() if began is None else began
 
     def scalars(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
         # Imported here: it takes 0.2 s, which a command that fails early should not pay.
@@ -44,7 +44,7 @@ class EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         if self._writer is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)  # never the run's own folder: it may have been removed
             path = self._folder / f"events.out.tfevents.{int(self.began)}.velodrome"
             self._stream = path.open("ab")
             self._writer = RecordWriter(self._stream)
@@ -61,8 +61,9 @@ class EventFile:
 class Scalars:
     """The curves of a run, in its `tensorboard/` folder."""
 
-    def __init__(self, folder: Path, task: Task) -> None:
-        self._file = EventFile(folder)
+    def __init__(self, folder: Path, task: Task, began: float | None = None) -> None:
+        """`began` is when the run did, by the clock of its events."""
+        self._file = EventFile(folder, began)
         self._task = task
 
     def take(self, event: Event) -> None:

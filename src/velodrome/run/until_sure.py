@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from velodrome.analysis.configuration import Configuration, names_of
+from velodrome.analysis.data_versions import newest
 from velodrome.analysis.early_end import Limit
 from velodrome.analysis.lead import in_list
 from velodrome.analysis.margins import parse_margins
@@ -162,13 +163,13 @@ class UntilSure:
         """How the race stands before a repetition: its tasks, and configurations that always fail."""
         return standings(self._counted(results, before), self._criteria), self._failing(results)
 
-    def _counted(self, results: Mapping[str, Result], before: int) -> list[Result]:
-        """What the repetitions before one gave."""
-        return [
+    def _counted(self, results: Mapping[str, Result], before: int) -> list[Mapping[str, Any]]:
+        """What the repetitions before one gave on the newest data, if those changed meanwhile."""
+        return newest([
             {**result, "run": entry.name, "job": entry.job.model_dump()}
             for number, block in sorted(self._blocks.items()) if number < before
             for entry in block for result in self._attempts(entry, results)
-        ]
+        ])
 
     def _watched(self, entry: Entry, listener: Listener) -> Listener:
         """A listener that ends a run when it cannot win any more."""

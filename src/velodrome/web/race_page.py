@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.reporting.load import load_race
@@ -53,10 +53,11 @@ async def state(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     watch = await _watch(request)
-    last = request.headers.get("last-event-id")
-    return StreamingResponse(
-        watch.stream(last, request.app.state.closing), media_type="text/event-stream",
+    last, state = request.headers.get("last-event-id"), request.app.state
+    answer: Response = state.watches.streams.answer(
+        request, lambda once: watch.stream(last, state.closing, once=once)
     )
+    return answer
 
 
 async def report(request: Request) -> Response:

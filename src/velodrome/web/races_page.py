@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.run.listing import STATUSES
 from velodrome.web.app import page
 from velodrome.web.index import Listed, RunIndex
 from velodrome.web.json_answer import JsonAnswer
+from velodrome.web.watch import POLL
 
 #: Rows of a page; the others are found by searching or on the next page.
 ROWS = 1000
@@ -65,7 +66,7 @@ async def stream(request: Request) -> Response:
     """Tells a page when its list has changed; the id is a digest of what it shows."""
     closing: asyncio.Event = request.app.state.closing
 
-    async def messages() -> AsyncIterator[bytes]:
+    async def messages(once: bool) -> AsyncGenerator[bytes]:
         last = request.headers.get("last-event-id", "")
         quiet = 0.0
         yield b"retry: 2000\n\n"
@@ -75,7 +76,10 @@ async def stream(request: Request) -> Response:
             if digest != last:
                 last, quiet = digest, 0.0
                 yield f"id: {digest}\nevent: changed\ndata: {digest}\n\n".encode()
-            elif quiet >= 15:
+            if once:
+                yield POLL
+                return
+            if quiet >= 15:
                 yield b": still here\n\n"
                 quiet = 0.0
             try:
@@ -83,7 +87,8 @@ async def stream(request: Request) -> Response:
             except TimeoutError:
                 quiet += _TICK_SECONDS
 
-    return StreamingResponse(messages(), media_type="text/event-stream")
+    answer: Response = request.app.state.watches.streams.answer(request, messages)
+    return answer
 
 
 def _digest(listed: Listed) -> str:

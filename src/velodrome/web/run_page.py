@@ -8,7 +8,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from velodrome import files
@@ -67,10 +67,12 @@ async def view(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    watch = request.app.state.watches.of(found.path, race=False)
-    return StreamingResponse(
-        watch.stream(request.headers.get("last-event-id"), request.app.state.closing), media_type="text/event-stream",
+    last, state = request.headers.get("last-event-id"), request.app.state
+    watch = state.watches.of(found.path, race=False)
+    answer: Response = state.watches.streams.answer(
+        request, lambda once: watch.stream(last, state.closing, once=once)
     )
+    return answer
 
 
 async def log_lines(request: Request) -> Response:

@@ -39,6 +39,7 @@ _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADE
 _NOT_STORED = (b"cache-control", b"no-store")
 #: Carries the token of the page in requests that start or stop something. A form of another site cannot set it.
 CSRF_HEADER = "X-Velodrome-CSRF"
+#: With the port behind it: a browser sends the cookies of a host to all servers on it.
 COOKIE = "velodrome_token"
 _SAFE = frozenset({"GET", "HEAD"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -69,10 +70,12 @@ class Security:
         read_only: bool = False,
     ) -> Security:
         """For a server on this address: other machines need a token, and may call it by its address or host name."""
-        names, token = _LOOPBACK, None
+        own = {host.lower()}  # `127.0.0.2` is loopback, too
+        token = None
         if not is_loopback(host):
-            own = (host, socket.gethostname(), socket.getfqdn())
-            names, token = _LOOPBACK | {name.lower() for name in own}, secrets.token_urlsafe(24)
+            own |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+            token = secrets.token_urlsafe(24)
+        names = _LOOPBACK | own
         return cls(names, token, open_posts=frozenset(open_posts), uploads=tuple(uploads), read_only=read_only)
 
     def accepts(self, name: str) -> bool:
@@ -177,12 +180,12 @@ class Guard:
                 rest = urlencode([(key, one) for key, one in query if key != "token"])
                 path = "/" + scope["path"].lstrip("/\\")
                 response = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
-                response.set_cookie(COOKIE, value, httponly=True, samesite="strict", path="/")
+                response.set_cookie(_cookie_name(headers), value, httponly=True, samesite="strict", path="/")
                 return response
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(bearer.strip().encode(), wanted):
             return None
-        if hmac.compare_digest(_cookie(headers.get("cookie", "")).encode(), wanted):
+        if hmac.compare_digest(_cookie(headers.get("cookie", ""), _cookie_name(headers)).encode(), wanted):
             return None
         return _sentence(
             401, "A token is needed: open the whole address that the command printed, with its ?token=…, or send it as "
@@ -190,9 +193,15 @@ class Guard:
         )
 
 
-def _cookie(header: str) -> str:
+def _cookie_name(headers: Headers) -> str:
+    """The name of the cookie with the token: of its own for each port by which a browser calls this host."""
+    _, colon, port = headers["host"].rpartition(":")
+    return f"{COOKIE}_{port}" if colon and port.isdigit() else COOKIE
+
+
+def _cookie(header: str, name: str) -> str:
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        found = SimpleCookie(header).get(name)
     except Exception:  # a cookie of another program may be anything
         return ""
     return found.value if found is not None else ""

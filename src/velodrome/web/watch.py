@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from velodrome.errors import VelodromeError
 from velodrome.run.listing import runs_of
@@ -27,6 +31,11 @@ from velodrome.web.standings import standing_of
 #: Seconds between two looks at the files, and between two signs of life on a quiet connection.
 TICK_SECONDS = 1.0
 SIGN_SECONDS = 15.0
+#: Live connections that a client may keep. A browser opens six to a server for all of its tabs together, and pages need
+#: some for everything else; further pages poll.
+MOST_STREAMS = 3
+#: What a page is told that shall poll, behind all that is new. The browser asks again by itself after so long.
+POLL = b"retry: 3000\nevent: poll\ndata: poll\n\n"
 #: A race's verdict is computed again after this many times of what it took, and never more often than every second.
 _PATIENCE = 10.0
 #: Ended runs of a race of which pace and resources are shown, and bytes of events that are read at a look.
@@ -167,8 +176,10 @@ class Watch:
         known = boot == self.boot and number.isascii() and number.isdigit()
         return min(int(number[:12]), self.version) if known else 0
 
-    async def stream(self, last: str | None, closing: asyncio.Event) -> AsyncIterator[bytes]:
-        """Messages for one page, from what it has seen on, until it leaves or the server ends."""
+    async def stream(
+        self, last: str | None, closing: asyncio.Event, *, once: bool = False
+    ) -> AsyncGenerator[bytes]:
+        """Messages for one page, from what it has seen on, until it leaves or the server ends; `once` for a poll."""
         self.watchers += 1
         try:
             yield b"retry: 2000\n\n"
@@ -179,7 +190,10 @@ class Watch:
                 if first or self.version > since:
                     yield self.message(since)
                     since, quiet, first = self.version, 0.0, False
-                elif quiet >= SIGN_SECONDS:
+                if once:
+                    yield POLL
+                    return
+                if quiet >= SIGN_SECONDS:
                     yield b": still here\n\n"
                     quiet = 0.0
                 try:
@@ -190,11 +204,37 @@ class Watch:
             self.watchers -= 1
 
 
+class Streams:
+    """Counts the live connections of every client."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def answer(self, request: Request, messages: Callable[[bool], AsyncGenerator[bytes]]) -> Response:
+        """A live connection with these messages; those of a single poll where the client has enough of them."""
+        client = request.client.host if request.client is not None else ""
+
+        async def counted() -> AsyncGenerator[bytes]:
+            once = self._open[client] >= MOST_STREAMS
+            self._open[client] += not once
+            try:
+                async with aclosing(messages(once)) as found:
+                    async for message in found:
+                        yield message
+            finally:
+                self._open[client] -= not once
+                if not self._open[client]:
+                    del self._open[client]
+
+        return StreamingResponse(counted(), media_type="text/event-stream")
+
+
 class Watches:
     """The watches of all open pages; those that nobody looks at are forgotten after a while."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
+        self.streams = Streams()
         self._watches: dict[Path, Watch] = {}
 
     def of(self, path: Path, *, race: bool) -> Watch:

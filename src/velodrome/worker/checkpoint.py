@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ def write(
 ) -> Path:
     """Write the checkpoint of an epoch and drop all but the newest few."""
     directory = folder / "checkpoints"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True)  # without its parents: a run's folder that is gone is not made anew
     path = directory / f"epoch-{epoch:04d}.safetensors"
     arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in state.items()}
     arrays |= {f"{_GENERATORS}{rank}": np.frombuffer(states, np.uint8) for rank, states in enumerate(generators)}
@@ -43,6 +44,8 @@ def write(
         with files.atomic_path(path, sync=True) as partial:
             save_file(arrays, partial, metadata={"history": json.dumps(history), "steps": str(steps)})
     except SafetensorError as error:
+        if number := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         raise OSError(f"cannot write {path}: {error}") from error
     for old in _files(folder)[:-KEEP]:
         old.unlink(missing_ok=True)

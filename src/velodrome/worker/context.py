@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome.errors import FolderGone
 from velodrome.models import own
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import strategy_of
@@ -81,15 +82,25 @@ class Context:
     @cached_property
     def data(self) -> Any:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
+        from velodrome.data import catalogue
+        from velodrome.data.remarks import identity_of
+
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
         for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
             self.events.emit("warning", message=note)
+        if self.is_chief:
+            self.events.emit("data", **identity_of(data), seeded=catalogue.depends_on_seed(self.job.dataset))
         return data
 
     @property
     def has_validation(self) -> bool:
         return self.task.has_validation(self.data)
+
+    def check_folder(self) -> None:
+        """Refuse to save where the run's folder was removed or renamed: nobody would find it."""
+        if not self.folder.is_dir():
+            raise FolderGone(f"run {self.folder.name!r}", self.folder)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

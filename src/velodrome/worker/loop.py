@@ -106,6 +106,7 @@ def run(context: Context, learner: Learner) -> None:
             events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
                         steps=context.status.steps, train=train, validation=validation, learning_rate=rate)
             if job.checkpoints:
+                context.check_folder()
                 with events.phase("save", epoch=epoch):
                     path = checkpoint.write(
                         context.folder, epoch, learner.state(), history, context.status.steps, states
@@ -123,6 +124,7 @@ def run(context: Context, learner: Learner) -> None:
     with context.waiting():
         learner.collect_model()
     if context.is_chief:
+        context.check_folder()
         with events.phase("save"):
             learner.save(context.folder / "model")
             if columns := getattr(context.data, "columns", None):  # how a new row is encoded

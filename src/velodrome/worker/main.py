@@ -23,6 +23,7 @@ from velodrome.errors import (
     headline,
 )
 from velodrome.events.models import Cause
+from velodrome.files import if_full
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
 from velodrome.offers.registry import engine_of
 from velodrome.offers.world import World
@@ -139,7 +140,7 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted by Ctrl-C"
     if isinstance(error, OSError) and error.errno is not None:
-        return f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        return (f"{error.strerror}: {error.filename}" if error.filename else str(error)) + if_full(error)
     if isinstance(error, VelodromeError):
         return str(error).strip()
     first = headline(str(error))

@@ -149,7 +149,7 @@ class Link:
 
     def _note_clock(self, clock: float, asked: float) -> None:
         error = (time.time() - asked) / 2  # the clock was read somewhere between question and answer
-        if error <= self.clock_error:
+        if 0 <= error <= self.clock_error:  # a clock that was set meanwhile tells nothing
             self.clock_offset, self.clock_error = clock - asked - error, error
 
     def put(self, source: Path | bytes, path: str, *, seconds: float = 600.0) -> str:

@@ -171,7 +171,10 @@ def divided(
         name, train, validated, test, classes=examples.classes, class_names=examples.class_names,
         images=examples.images, notes=notes,
     )
-    return with_row_remarks(arrays, [examples.prints[chosen] for chosen in division], "examples")
+    targets = np.column_stack([array[examples.rows].reshape(len(examples.rows), -1)
+                               for array in examples.targets.values()])
+    return with_row_remarks(arrays, [examples.prints[chosen] for chosen in division], "examples",
+                            [targets[chosen] for chosen in division])
 
 
 def _part(examples: ArrayExamples, rows: NDArray[np.int64]) -> ArrayPart:

@@ -93,7 +93,7 @@ class EmbeddedTable:
         return Arrays(
             self.name, part(rest[~chosen]), part(rest[chosen]), part(np.flatnonzero(tested)),
             classes=len(self.class_names) or None, class_names=self.class_names,
-            columns=self._columns(mean.tolist(), deviation.tolist()),
+            columns=self._columns(mean.tolist(), deviation.tolist()), content=self.sha256[:16],
         )
 
     def _stored(self) -> tuple[NDArray[np.float64], NDArray[Any]]:

@@ -208,6 +208,7 @@ class ShardSet:
             self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
             class_names=self.index.class_names, files=tuple(file.examples for file in self.index.files("train")),
             own_files=own, statistics=self.index.statistics, overlaps=self.index.overlaps,
+            content=self.index.key[:16],
         )
         return with_remarks(splits, None)
 

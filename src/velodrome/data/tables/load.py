@@ -41,7 +41,10 @@ def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation
         columns={**encoding.as_json(), "task": about["task"], "missing": about["missing"]},
     )
     prints = kept.array("prints")
-    return with_row_remarks(arrays, [prints[chosen] for chosen in division], "rows")
+    given = np.column_stack([column.values if isinstance(column, Numbers) else column.codes
+                             for column in targets.values()])
+    return with_row_remarks(arrays, [prints[chosen] for chosen in division], "rows",
+                            [given[chosen] for chosen in division])
 
 
 def _columns(

@@ -58,10 +58,11 @@ export function element(name, attributes = {}, ...children) {
 export const coded = (text) => text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? element("code", {}, part) : part));
 
 // The connection to what changes. The browser reconnects by itself and sends the id of the last message, so nothing is
-// lost; if it gives up, as after an answer that is no stream, we begin anew.
+// lost; if it gives up, as after an answer that is no stream, we begin anew. A browser has few connections for all of its
+// tabs: to one tab too many the server says "poll" and closes, and the browser asks again in a few seconds.
 export function follow(address, handlers) {
   const sign = $("#connection");
-  let source, since;
+  let source, polled = false;
   const say = (text, lost) => {
     sign.hidden = !text;
     sign.classList.toggle("lost", Boolean(lost));
@@ -69,9 +70,10 @@ export function follow(address, handlers) {
   };
   const open = () => {
     source = new EventSource(address);
-    source.onopen = () => { since = undefined; say("● live"); };
+    source.onopen = () => { polled = false; say("● live"); };
+    source.addEventListener("poll", () => { polled = true; });
     source.onerror = () => {
-      since ??= Date.now();
+      if (polled) { polled = false; return; }
       say("connection lost, trying again …", true);
       if (source.readyState === EventSource.CLOSED) setTimeout(open, 2000);
     };
