@@ -220,7 +220,8 @@ def scores_of(results: Sequence[Mapping[str, Any]], metric: str, fraction: bool)
         if isinstance(value, int | float) and math.isfinite(value):
             seed = result.get("seed")
             seed = seed if isinstance(seed, int) else -1 - place
-            total = int(test.get("total") or 0) if fraction else 0
+            counted = test.get("total")
+            total = counted if fraction and isinstance(counted, int) and 0 < counted < 1 << 53 else 0
             correct = _correct(test.get("answers"), total)
             found.append(Score(seed, float(value), total, correct, str(test.get("fingerprint") or "")))
     return found
