@@ -87,13 +87,23 @@ def read_json(path: Path | str, largest: int) -> Any:
 
 def read_lines(path: Path | str, longest: int) -> Iterator[str]:
     """Yield the lines of a regular UTF-8 file, up to one of more than `longest` bytes: that is an `OSError`."""
+    return (line for _, line in numbered_lines(path, longest))
+
+
+def numbered_lines(path: Path | str, longest: int) -> Iterator[tuple[int, str]]:
+    """As `read_lines`, with the number of each line; blank lines are counted and left out, many of them at once."""
     with open_regular(path) as stream:
         number = 0
         while line := stream.readline(longest + 1):
             number += 1
             if len(line) > longest:
                 raise OSError(errno.EFBIG, f"its line {number:,} has more than {longest:,} bytes", str(path))
-            yield line.decode("utf-8", "replace")
+            if not line.isspace():
+                yield number, line.decode("utf-8", "replace")
+                continue
+            ahead = stream.peek()
+            blank = stream.read(len(ahead) - len(ahead.lstrip()))
+            number += blank.count(b"\n")
 
 
 def sha256_of(path: Path | str) -> str:
