@@ -160,10 +160,10 @@ def encode_row(columns: str | Path | Mapping[str, Any], row: Mapping[str, Any]) 
     path = Path(columns)
     path = path / "columns.json" if path.is_dir() else path
     try:
-        stored: dict[str, Any] = files.read_json(path, _LARGEST_COLUMNS)
+        known = encoding.Encoding.from_json(files.read_json(path, _LARGEST_COLUMNS))
     except (OSError, ValueError) as error:
         raise BadRequest(f"cannot read {str(path)!r}: {error}; give the folder of a model of a table") from None
-    return encoding.encode_row(stored, row)
+    return encoding.encode_row(known, row)
 
 
 def verify(name: str) -> dict[str, Any]:

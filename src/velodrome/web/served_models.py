@@ -143,7 +143,9 @@ class ServedModels:
 def _test_of(path: Path) -> dict[str, Any]:
     """The metrics of the run's result that are plain numbers."""
     try:
-        test = files.read_json(path / "result.json", LARGEST_RESULT).get("test") or {}
-    except (OSError, ValueError, AttributeError):
+        result = files.read_json(path / "result.json", LARGEST_RESULT)
+    except (OSError, ValueError):
         return {}
-    return {name: value for name, value in test.items() if isinstance(value, int | float)}
+    test = result.get("test") if isinstance(result, dict) else None
+    return {name: value for name, value in test.items() if isinstance(value, int | float) and abs(value) < 1e300} \
+        if isinstance(test, dict) else {}
