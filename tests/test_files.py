@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
@@ -163,6 +164,23 @@ def test_lines_are_read_up_to_one_that_does_not_end(tmp_path: Path) -> None:
     assert [next(read), next(read)] == ["one\n", "\ufffd\n"]
     with pytest.raises(OSError, match="its line 3 has more than 10 bytes"):
         next(read)
+
+
+def test_blank_lines_are_counted_and_left_out_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\n" + b"\n" * 5_000_000 + b" \r\n\ttwo\n\nthree\n \n")
+    lines = list(files.numbered_lines(path, 100))
+    assert [(number, line.strip()) for number, line in lines] == [(1, "one"), (5_000_003, "two"), (5_000_005, "three")]
+    opened, calls = files.open_regular, []
+
+    class Counted(io.BufferedReader):
+        def readline(self, *size: int) -> bytes:
+            calls.append(size)
+            return super().readline(*size)
+
+    monkeypatch.setattr(files, "open_regular", lambda path: Counted(opened(path).detach()))
+    assert [line.strip() for line in files.read_lines(path, 100)] == ["one", "two", "three"]
+    assert len(calls) < 5_000, "a call for each piece that is read, not for each line"
 
 
 def test_json_that_is_nested_too_deeply_is_a_value_error(tmp_path: Path) -> None:

@@ -138,13 +138,23 @@ def read_json(path: Path | str, largest: int, *, inside: Path | str | None = Non
 
 def read_lines(path: Path | str, longest: int, *, inside: Path | str | None = None) -> Iterator[str]:
     """Yield the lines of a regular UTF-8 file, up to one of more than `longest` bytes: that is an `OSError`."""
+    return (line for _, line in numbered_lines(path, longest, inside=inside))
+
+
+def numbered_lines(path: Path | str, longest: int, *, inside: Path | str | None = None) -> Iterator[tuple[int, str]]:
+    """As `read_lines`, with the number of each line; blank lines are counted and left out, many of them at once."""
     with open_regular(path, inside=inside) as stream:
         number = 0
         while line := stream.readline(longest + 1):
             number += 1
             if len(line) > longest:
                 raise OSError(errno.EFBIG, f"its line {number:,} has more than {longest:,} bytes", str(path))
-            yield line.decode("utf-8", "replace")
+            if not line.isspace():
+                yield number, line.decode("utf-8", "replace")
+                continue
+            ahead = stream.peek()
+            blank = stream.read(len(ahead) - len(ahead.lstrip()))
+            number += blank.count(b"\n")
 
 
 def sha256_of(path: Path | str) -> str:

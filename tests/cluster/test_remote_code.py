@@ -154,3 +154,27 @@ def test_all_wheels_for_this_python_are_sent_and_none_for_another(tmp_path: Path
         (tmp_path / name).unlink()
     with pytest.raises(BadRequest, match=r"has no wheel for numpy==2.0.0 and Python 3"):
         wheels_in(tmp_path, {"numpy": "2.0.0"})
+
+
+def test_modules_that_import_one_another_in_a_long_chain_are_all_sent(project: Path) -> None:
+    for number in range(1_500):
+        (project / f"link{number}.py").write_text(f"import link{number + 1}\n")
+    assert len(code_of(job(model="link0:net")).files) == 1_500
+
+
+def test_source_that_cannot_be_parsed_or_is_far_too_large_is_sent_as_it_is(project: Path) -> None:
+    (project / "deep.py").write_text(f"x = {'(' * 5_000}1{')' * 5_000}\nimport losses\n")
+    (project / "tree.py").write_text(f"x = {'-' * 100_000}1\nimport losses\n")
+    (project / "large.py").write_text("x = 1\n" * (2 << 20) + "import losses\n")
+    for name in ("deep", "tree", "large"):
+        assert sorted(code_of(job(model=f"{name}:net")).files) == [f"{name}.py"]
+
+
+@pytest.mark.parametrize(("most", "why"), [("_MOST_FILES", "has more than 3 files"), ("_DEEPEST", "3 folders deep")])
+def test_a_folder_that_is_no_code_by_its_size_is_refused(project: Path, monkeypatch, most, why) -> None:
+    monkeypatch.setattr(f"velodrome.cluster.remote.code.{most}", 3)
+    (project / "a/b/c/d/e").mkdir(parents=True)
+    (project / "a/b/c/d/e/x.py").write_text("")
+    with pytest.raises(BadRequest, match=why):
+        code_of(job(), str(project))
+

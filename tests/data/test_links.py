@@ -148,6 +148,21 @@ def test_links_within_the_folder_are_followed(tmp_path):
     assert examples(load(folder)) == 41
 
 
+@pytest.mark.timeout(60)
+def test_folders_that_link_to_one_another_are_read_a_few_times_and_not_on_every_path(tmp_path):
+    names = [f"class{number}" for number in range(9)]
+    folder = write_folders(tmp_path / "photos", classes=dict.fromkeys(names, (9, 200, 200)))
+    for name in names:
+        for other in names:
+            if other != name:
+                (folder / name / other).symlink_to(f"../{other}")
+    tree = FolderTree(folder)
+    assert len(tree.folders) < 9 * 9 * 16
+    assert {one.reason for one in tree.lost} == {"links lead to this folder more than 16 times"}
+    assert {f"{name}/00.png" for name in names} <= {file.name for file in tree.files}
+    assert [file.name for file in tree.files] == [file.name for file in FolderTree(folder).files]
+
+
 def test_a_text_that_is_one_file_is_read_alone(tmp_path, monkeypatch):
     (tmp_path / "book.txt").write_text("a dull book\n" * 50)
     (tmp_path / "gone.txt").symlink_to("nowhere")

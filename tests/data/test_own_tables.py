@@ -143,6 +143,16 @@ def test_a_quote_that_is_not_closed_takes_no_other_row_with_it(tmp_path, later):
     assert len(splits.train) + len(splits.validation) + len(splits.test) == 29 + bool(later)
 
 
+@pytest.mark.timeout(60)
+def test_many_quotes_that_are_not_closed_are_refused_with_the_first_of_their_lines(tmp_path):
+    """Each of these rows swallows everything to the end of the file, so that all of it would be read for every row."""
+    folder = write_folders(tmp_path / "set")
+    table = write_table(folder, [*good_rows(folder), *[('x"', '"')] * 30_000])
+    for bad_data in ("fail", "skip"):
+        with pytest.raises(BadRequest, match=r"a quote that is not closed, the first of them in line 32;"):
+            load(table, bad_data)
+
+
 def test_a_line_break_in_a_label_is_bad_data_and_elsewhere_is_not(tmp_path):
     folder = write_folders(tmp_path / "set")
     rows = [(file, f'{kind},"two\nlines"') for file, kind in good_rows(folder)]

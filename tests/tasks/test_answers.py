@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_ten_thousand_answers_take_less_than_two_kilobytes() -> None:
 def test_what_is_not_an_answer_for_each_example_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="answers"):
         answers.decode(text, 359)
+
+
+@pytest.mark.parametrize("count", [-1, -8, 2**40, 10**400], ids=["negative", "none", "a terabit", "400 digits"])
+def test_a_number_of_examples_that_no_test_set_has_is_refused_before_anything_is_unpacked(count: int) -> None:
+    text = base64.b64encode(zlib.compress(bytes(50 << 20))).decode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"the answers of .* examples are not read"):
+            answers.decode(text, count)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_fingerprint_tells_test_sets_apart() -> None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from ui_server import stored_race
+from velodrome.events.lines import read_events, to_event
+from velodrome.run.check import check_run
+from velodrome.run.trained import examples_trained
 from velodrome.web.json_answer import encoded
+from velodrome.web.live_run import LiveRun
 from velodrome.web.security import CSRF_HEADER, Security
+from velodrome.web.thinned import read_thinned
 from velodrome.web.ui import ui_app
 
 SECURITY = Security()
@@ -93,6 +99,68 @@ def test_a_pipe_in_place_of_the_events_blocks_nobody(run: Path) -> None:
     (run / "events.jsonl").unlink(missing_ok=True)
     os.mkfifo(run / "events.jsonl")
     assert client(run.parent).get("/api/runs/plain/view").status_code == 200
+
+
+HEARTBEAT = (
+    '{"time": %d.5, "role": "worker", "rank": 0, "kind": "resources", "cpu_percent": 1, "memory_bytes": 1, '
+    '"network": {"in": 0, "out": 0, "loopback": 0}}\n'
+)
+COUNTS = {"total": 10, "correct": 5, "loss_sum": 1}
+WARNING = '{"time": 1.5, "role": "worker", "rank": 0, "kind": "warning", "message": "mind"}\n'
+
+
+@pytest.mark.timeout(60)
+def test_a_file_of_line_breaks_has_no_events_and_costs_nothing(run: Path) -> None:
+    (run / "events.jsonl").write_bytes(b"\n" * (20 << 20) + (HEARTBEAT % 3).encode() + b"\n" * (20 << 20))
+    tracemalloc.start()
+    try:
+        assert client(run.parent).get("/api/runs/plain/view").json()["events"] == 1
+        assert [event.time for event in read_events(run / "events.jsonl")] == [3.5]
+        live = LiveRun(run)
+        live.poll()
+        live.read_ended()
+        assert examples_trained(run) is None
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_events_are_thinned_out_without_holding_the_file(run: Path) -> None:
+    long = HEARTBEAT.replace("\n", f"{' ' * 600}\n")
+    (run / "events.jsonl").write_text(WARNING + "".join(long % second for second in range(20_000)))
+    read_thinned(run, 10)  # imports and models are made once
+    tracemalloc.start()
+    try:
+        found = read_thinned(run, 10)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    assert (found.total, found.step, len(found.events)) == (20_001, 2_000, 11)
+    assert [event.time for event in found.events[1:]] == [second + 0.5 for second in range(1_999, 20_000, 2_000)]
+    assert set(found.gaps.values()) == {1.0}
+
+
+@pytest.mark.parametrize("strange", ['{"kind": 1}\n', "1\n"])
+def test_a_file_with_far_too_many_lines_that_are_no_events_is_read_no_further(
+    run: Path, strange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("events.lines", "run.check", "web.thinned", "web.live_run", "run.trained"):
+        monkeypatch.setattr(f"velodrome.{module}.MOST_STRANGE", 50)
+    (run / "events.jsonl").write_text(strange * 50 + WARNING + strange * 2 + WARNING)
+    assert len(list(read_events(run / "events.jsonl"))) == len(read_thinned(run).events) == 1
+    assert "events.jsonl has more than 50 lines that are no events, and is read no further than line 52" in \
+        check_run(run).problems
+
+
+def test_a_million_epochs_take_the_time_of_a_million_events(run: Path) -> None:
+    live = LiveRun(run)
+    for _ in range(2):  # the second time as a run that was resumed from its beginning
+        for epoch in range(1, 30_001):
+            live._add(to_event({"time": 1.0, "role": "worker", "rank": 0, "kind": "epoch", "epoch": epoch, "seconds": 1,
+                                "evaluate_seconds": 0, "steps": epoch, "train": COUNTS, "validation": COUNTS}))
+    assert len(live.curve) == 30_000
+    sent = live.as_json()["curve"]["epoch"]
+    assert (len(sent), sent[0], sent[-1]) == (2_000, 1, 30_000)
 
 
 def test_names_that_other_programs_made_are_escaped_wherever_they_stand(run: Path) -> None:

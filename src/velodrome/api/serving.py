@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from velodrome import files as stored
 from velodrome.api.runs import locate_run
 from velodrome.cluster.registry import DEFAULT, open_launcher
@@ -19,7 +21,7 @@ from velodrome.models.served import Served
 from velodrome.serving import inputs, language
 from velodrome.serving.answers import TOP, answers_of
 from velodrome.serving.export import export_run
-from velodrome.serving.model import BadInput, LoadedModel
+from velodrome.serving.model import NOT_FINITE, BadInput, LoadedModel
 from velodrome.serving.pictures import LARGEST_BYTES
 
 FORMATS = ("onnx",)
@@ -83,7 +85,10 @@ def predict(
         if not Path(file).is_file():
             raise BadRequest(f"no file {str(file)!r}")
     model = load(name, runs, mirror=mirror, trust_code=trust_code)
-    rows = [row for file in files for row in _answers(model, Path(file), top)]
+    try:
+        rows = [row for file in files for row in _answers(model, Path(file), top)]
+    except OSError as error:
+        raise BadRequest(f"cannot read {str(error.filename)!r}: {error.strerror}") from None
     return {"run": name, "task": model.about.task, "model": model.about.model, "files": rows}
 
 
@@ -96,7 +101,10 @@ def _answers(model: LoadedModel, file: Path, top: int) -> Iterator[dict[str, Any
             # Probabilities are computed already: they count as the outputs of the graph.
             found = answers_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
         else:
-            found = answers_of(about, model.scores(given), top)[0]
+            scores = model.scores(given)
+            if not np.isfinite(scores).all():
+                raise BadInput(f"{str(file)!r}: {NOT_FINITE}")
+            found = answers_of(about, scores, top)[0]
         row = {"file": str(file), **place, "predictions": found}
         yield {**row, "milliseconds": round(1000 * (time.perf_counter() - began), 3)}
 
@@ -105,8 +113,8 @@ def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]
     """The examples of a file, each with its row where a file has several."""
     if about.kind == "text":
         yield {}, stored.read_text(file, language.LONGEST_TEXT * 4, errors="replace")
-    elif file.suffix.lower() == ".csv" and about.columns:
-        known, faults = {column["name"] for column in about.columns["features"]}, Faults()
+    elif file.suffix.lower() == ".csv" and about.encoding is not None:
+        known, faults = {column.name for column in about.encoding.features}, Faults()
         for number, (_, row) in enumerate(read_rows(file, faults), start=1):
             yield {"row": number}, inputs.from_fields(about, {key: row[key] for key in row if key in known})
         if wrong := faults.found():

@@ -16,6 +16,8 @@ from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
 _LONGEST_CELL = 1 << 20
+#: Characters that are parsed again because a quote before them was not closed: so many, and so many times the file's.
+_AGAIN, _AGAIN_OF_FILE = 32 << 20, 8
 
 
 def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
@@ -32,6 +34,7 @@ class TextTable:
     """A table whose lines are held in memory, to be parsed once or several times."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             with _opened(path) as stream:
                 self._lines = stream.readlines()
@@ -50,7 +53,7 @@ class TextTable:
     def rows(self, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, list[str]]]:
         """Line number and cells of each row that has as many cells as there are heads."""
         width = len(self.heads)
-        for line, cells in _rows(self._lines, self._begun, self._mark, faults, strict=not join_last):
+        for line, cells in self._parsed(faults, strict=not join_last):
             if not cells:
                 continue
             if len(cells) > width and join_last:
@@ -63,25 +66,31 @@ class TextTable:
                 continue
             yield line, cells
 
+    def _parsed(self, faults: Faults, *, strict: bool) -> Iterator[tuple[int, list[str]]]:
+        """Cells of each row and the line it begins in; after a row that cannot be parsed, the next line begins one.
 
-def _rows(
-    lines: list[str], first: int, mark: str, faults: Faults, *, strict: bool
-) -> Iterator[tuple[int, list[str]]]:
-    """Cells of each row and the line it begins in; after a row that cannot be parsed, the next line begins one.
-
-    Unless it is strict, an unclosed quote silently swallows everything that follows into its cell.
-    """
-    while first < len(lines):
-        reader = csv.reader((lines[place] for place in range(first, len(lines))), delimiter=mark, strict=strict)
-        begun = first
-        try:
-            for cells in reader:
-                yield begun + 1, cells
-                begun = first + reader.line_num
-            return
-        except csv.Error as error:
-            faults.add("rows with a quote that is not closed or not doubled", f"line {begun + 1}", str(error))
-            first = begun + 1
+        Unless it is strict, an unclosed quote silently swallows everything that follows into its cell.
+        """
+        lines, first, bad = self._lines, self._begun, 0
+        left = _AGAIN + _AGAIN_OF_FILE * sum(map(len, lines))
+        while first < len(lines):
+            reader = csv.reader(map(lines.__getitem__, range(first, len(lines))), delimiter=self._mark, strict=strict)
+            begun = first
+            try:
+                for cells in reader:
+                    yield begun + 1, cells
+                    begun = first + reader.line_num
+                return
+            except csv.Error as error:
+                faults.add("rows with a quote that is not closed or not doubled", f"line {begun + 1}", str(error))
+                left -= sum(len(lines[place]) for place in range(begun + 1, first + reader.line_num))
+                first = begun + 1
+                bad = bad or first
+            if left < 0:
+                raise BadRequest(
+                    f"cannot read {str(self._path)!r} as a table: many rows have a quote that is not closed, the first "
+                    f"of them in line {bad}; close each, or double a quote within a cell"
+                )
 
 
 def _heads(lines: Iterator[str]) -> tuple[list[str], str, int]:

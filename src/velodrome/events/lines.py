@@ -20,6 +20,8 @@ from velodrome.events.models import Event, EventBase, Kind
 PREFIX = "@velodrome "
 #: Bytes of an event that is read from a file; the confusion matrix of 2,000 classes takes a fifth of it.
 LONGEST_LINE = 64 << 20
+#: Lines of a file that are no event: so many of them are skipped, and a file with more is read no further.
+MOST_STRANGE = 100_000
 
 
 @cache
@@ -75,6 +77,8 @@ def make_event(kind: Kind, *, role: str | None = None, rank: int | None = None, 
 
 def parse_stored(line: str) -> Event | None:
     """Return the event in a line of an event file, with or without prefix; None if it is no event of this version."""
+    if '"kind"' not in line:  # most of what is no event is told apart without parsing it
+        return None
     with suppress(ValidationError):
         return _union().validate_json(line.removeprefix(PREFIX))
     return None
@@ -86,6 +90,12 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Yield the events of a file; lines that are no event of this version are skipped."""
+    """Yield the events of a file; lines that are no event of this version are skipped, up to `MOST_STRANGE` of them."""
+    strange = 0
     with suppress(OSError):
-        yield from filter(None, map(parse_stored, files.read_lines(path, LONGEST_LINE, inside=path.parent)))
+        for line in files.read_lines(path, LONGEST_LINE, inside=path.parent):
+            event = parse_stored(line)
+            if event is not None:
+                yield event
+            elif (strange := strange + 1) > MOST_STRANGE:
+                return

@@ -4,6 +4,7 @@ changed meanwhile. Each rate is a line of `calibration.jsonl` in the race's fold
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -82,10 +83,10 @@ def rates(folder: Path) -> list[float]:
     try:
         for line in files.read_lines(folder / FILE, _LONGEST_LINE, inside=folder):
             answer: Any = None
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 answer = json.loads(line)
             rate = answer.get("rate") if isinstance(answer, dict) else None
-            if isinstance(rate, int | float) and rate > 0:
+            if isinstance(rate, int | float) and 0 < rate <= sys.float_info.max:
                 found.append(float(rate))
     except OSError:
         return []

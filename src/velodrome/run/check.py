@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.lines import LONGEST_LINE, PREFIX, event_files
+from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
 from velodrome.events.problems import BadResult, sentences
 from velodrome.events.result import RunResult
@@ -130,14 +130,20 @@ class _EventLog:
     def read(self, file: Path, *, killed: bool) -> None:
         """Read a file. A process that is killed while it writes leaves half a line: at the end, or before a resume."""
         half: int | None = None
+        strange = 0
         try:
-            for number, line in enumerate(files.read_lines(file, LONGEST_LINE, inside=file.parent), start=1):
-                if not line.strip():
-                    continue
+            for number, line in files.numbered_lines(file, LONGEST_LINE, inside=file.parent):
                 is_object, event = self._parse(line, f"{file.name}, line {number}")
                 if half is not None and not (event is not None and _starts(event)):
                     self._report_half(file, half)
                 half = None if is_object else number
+                strange += event is None
+                if strange > MOST_STRANGE:
+                    self._problems.append(
+                        f"{file.name} has more than {MOST_STRANGE:,} lines that are no events, and is read no further "
+                        f"than line {number:,}"
+                    )
+                    return
         except OSError as error:
             self._problems.append(f"{file.name} cannot be read: {error.strerror}")
         if half is not None and not killed:

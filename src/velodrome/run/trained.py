@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from velodrome import files
-from velodrome.events.lines import LONGEST_LINE, event_files, parse_stored
+from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored
 from velodrome.events.models import EpochEvent
 
 
@@ -13,6 +13,7 @@ def examples_trained(folder: Path) -> int | None:
     """Examples (words of a text) that all workers together trained on over all epochs; None if no event counts them."""
     trained: dict[int, int] = {}
     for path in event_files(folder):
+        strange = 0
         try:
             for line in files.read_lines(path, LONGEST_LINE, inside=folder):
                 # Most lines are not worth parsing.
@@ -20,6 +21,9 @@ def examples_trained(folder: Path) -> int | None:
                     event = parse_stored(line)
                     if isinstance(event, EpochEvent):
                         trained[event.epoch] = event.train.total
+                    strange += event is None
+                    if strange > MOST_STRANGE:
+                        break
         except OSError:
             continue
     return sum(trained.values()) or None

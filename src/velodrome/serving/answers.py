@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.tables.encoding import Encoding, Scaled
+from velodrome.data.tables.encoding import Scaled
 from velodrome.models.served import Served
 from velodrome.serving.model import Array
 
@@ -79,8 +79,7 @@ def _largest(row: list[float], top: int) -> list[int]:
 
 def _in_units(about: Served, scores: Array) -> Array:
     """Predicted numbers in the units of the data: a target that was standardised is brought back."""
-    scaled = [column for column in Encoding.from_json(about.columns).targets if isinstance(column, Scaled)] \
-        if about.columns else []
+    scaled = [column for column in about.encoding.targets if isinstance(column, Scaled)] if about.encoding else []
     numbers: Array = scores.astype(np.float64)
     if len(scaled) == numbers.shape[1]:
         numbers = numbers * [one.deviation for one in scaled] + [one.mean for one in scaled]

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 import numpy as np
 
 from velodrome.serving.answers import numbers_of
-from velodrome.serving.model import Array, BadInput, LoadedModel
+from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
 #: Requests that may wait; more are turned away, so that memory stays bounded.
 MOST_WAITING = 1_024
@@ -70,7 +70,7 @@ class Batcher:
             if answer.done():
                 continue
             if row is None:
-                answer.set_exception(BadInput("the model's answer to this is not a finite number"))
+                answer.set_exception(BadInput(NOT_FINITE))
             else:
                 answer.set_result(row)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from velodrome.models.served import MOST_OF_BATCH
 from velodrome.serving.answers import answers_of, probabilities_of
 from velodrome.serving.model import Array, BadInput, LoadedModel
 
@@ -33,6 +34,8 @@ def occlusion(model: LoadedModel, image: Array) -> Explanation:
         raise BadInput(f"a map is drawn for classifiers of pictures, and this task is {about.task}")
     name, (height, width) = about.inputs[0].name, image.shape[1:3]
     rows, columns = min(_CELLS, height), min(_CELLS, width)
+    if rows * columns * image.size > MOST_OF_BATCH:
+        raise BadInput(f"a picture of {height} × {width} is too large for a map", 413)
     tops, lefts = (np.linspace(0, size, cells + 1).astype(int) for size, cells in ((height, rows), (width, columns)))
     border = np.concatenate([image[0, 0], image[0, -1], image[0, :, 0], image[0, :, -1]])
     grey = border.mean(0).astype(image.dtype)

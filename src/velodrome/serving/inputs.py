@@ -17,6 +17,8 @@ from velodrome.serving.model import Array, BadInput
 
 #: Numbers of one example, at most; a request is limited in bytes before.
 _MOST_NUMBERS = 4_000_000
+#: Columns that are named.
+_NAMED = 50
 
 
 def from_picture(about: Served, content: bytes) -> dict[str, Array]:
@@ -25,6 +27,8 @@ def from_picture(about: Served, content: bytes) -> dict[str, Array]:
     if len(about.inputs) != 1 or not one.image:
         raise BadInput(f"model {about.model!r} takes no pictures: it was trained on {about.dataset!r}", 415)
     height, width, channels = one.shape
+    if channels not in (1, 3):
+        raise BadInput(f"model {about.model!r} takes images of {channels} channels, which no picture has", 415)
     if one.dtype == "uint8":
         return {one.name: pictures.decoded(content, (height, width, channels), about.brightest)[None]}
     numbers = pictures.decoded(content, (height, width, channels)).astype(np.float32)
@@ -35,8 +39,8 @@ def from_fields(about: Served, given: object) -> dict[str, Array]:
     """One example as a batch of one: cells by column, or arrays by the names of the inputs."""
     if not isinstance(given, Mapping):
         raise BadInput("an example is a JSON object: its fields by name")
-    if about.columns:
-        return _row(about, given)
+    if about.encoding is not None:
+        return _row(about.encoding, given)
     missing = [one.name for one in about.inputs if one.name not in given]
     unknown = [name for name in given if name not in {one.name for one in about.inputs}]
     if missing or unknown:
@@ -46,23 +50,22 @@ def from_fields(about: Served, given: object) -> dict[str, Array]:
     return {one.name: _numbers(one.name, given[one.name], one.shape, one.dtype)[None] for one in about.inputs}
 
 
-def _row(about: Served, row: Mapping[Any, Any]) -> dict[str, Array]:
-    known = Encoding.from_json(about.columns)
-    names = [column.name for column in known.features]
+def _row(known: Encoding, row: Mapping[Any, Any]) -> dict[str, Array]:
+    names = {column.name for column in known.features}
     for name, cell in row.items():
         if name not in names:
-            raise BadInput(f"no column {shown(str(name))!r}: the model was trained on {', '.join(map(repr, names))}")
+            trained = ", ".join(repr(column.name) for column in known.features[:_NAMED])
+            raise BadInput(f"no column {shown(str(name))!r}: the model was trained on {trained}"
+                           + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""))
         if isinstance(cell, list | dict):
             raise BadInput(f"column {shown(str(name))!r} takes one number or word, not a list or an object")
-        if isinstance(cell, float | int) and not math.isfinite(cell):
+        if isinstance(cell, float) and not math.isfinite(cell):
             raise BadInput(f"column {shown(str(name))!r} is not a finite number")
     try:
         with np.errstate(over="ignore"):
             encoded = encode_row(known, row)
     except BadRequest as error:
         raise BadInput(str(error)) from None
-    except OverflowError:
-        raise BadInput("a number of the row is too large") from None
     for name, array in encoded.items():
         if not np.isfinite(array).all():
             raise BadInput(f"{name!r}: a number of the row is not finite, or too large")

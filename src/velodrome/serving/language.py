@@ -9,7 +9,7 @@ import numpy as np
 
 from velodrome.data.text import EOS, UNKNOWN
 from velodrome.serving.answers import probabilities_of
-from velodrome.serving.model import Array, BadInput, LoadedModel
+from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
 LONGEST_TEXT = 20_000
 MOST_WORDS = 200
@@ -64,6 +64,8 @@ def next_words(model: LoadedModel, text: str) -> Array:
     """The probability of every word of the vocabulary to follow a text."""
     reader = Reader(model)
     reader.read(reader.places_of(text))
+    if not np.isfinite(reader.probabilities).all():
+        raise BadInput(NOT_FINITE)
     return reader.probabilities
 
 
@@ -86,7 +88,9 @@ def generate(
     vocabulary, draw = model.about.vocabulary, np.random.default_rng(seed)
     unknown = vocabulary.index(UNKNOWN) if UNKNOWN in vocabulary else None
     for _ in range(words):
-        chances = reader.probabilities.copy()
+        chances = reader.probabilities[: len(vocabulary)].copy()
+        if not np.isfinite(chances).all():
+            raise BadInput(NOT_FINITE)
         if unknown is not None and len(vocabulary) > 1:
             chances[unknown] = 0.0  # a word that stands for others says nothing
         word = int(chances.argmax()) if temperature == 0 else _drawn(chances, temperature, draw)

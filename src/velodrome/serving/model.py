@@ -12,15 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome import files
+from velodrome.data.own.npz import NpzArray, npz_arrays
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.models.served import EXAMPLES, ONNX, SERVED, Served
+from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
+from velodrome.printable import shown
 
 Array = NDArray[Any]
+NOT_FINITE = "the model's answer to this is not a finite number"
 #: Examples of a call: more would need more memory and be no faster.
 LARGEST_BATCH = 64
 #: Seconds of one example on one core above which its answer is divided among all cores.
 _LONG = 0.02
+#: Bytes of all examples that are kept beside a model.
+_LARGEST_EXAMPLES = 1 << 30
 
 
 class BadInput(VelodromeError):
@@ -63,17 +67,20 @@ class LoadedModel:
             files.check_regular(folder / ONNX, inside=folder.parent)
             self.about = Served.read(folder / SERVED)
         except (OSError, ValueError) as error:
-            raise BadRequest(f"model of {name!r} cannot be read: {str(folder / SERVED)!r}: {error}") from None
+            raise _unfit(folder / SERVED, name, error) from None
         self._session = _session(folder / ONNX, threads)
         self._types = {one.name: _TYPES.get(one.type, "float32") for one in self._session.get_inputs()}
+        try:
+            _check_graph(self.about, self._session)
+        except ValueError as error:
+            raise _unfit(folder / SERVED, name, error) from None
 
     def scores(self, inputs: Mapping[str, Array]) -> Array:
         """What the graph returns for some examples."""
         fed = {name: np.ascontiguousarray(array, self._types[name]) for name, array in inputs.items()}
         count, only = len(next(iter(fed.values()))), self.about.only_batch
         if only is None and count <= LARGEST_BATCH:
-            found: Array = self._session.run(None, fed)[0]
-            return found
+            return self._computed(fed)[0]
         size = only or LARGEST_BATCH
         parts = [self._part(fed, first, size, padded=only is not None) for first in range(0, count, size)]
         return np.concatenate(parts)[:count]
@@ -82,14 +89,22 @@ class LoadedModel:
         part = {name: array[first : first + size] for name, array in fed.items()}
         if padded:
             part = {name: array[np.arange(size) % len(array)] for name, array in part.items()}
-        found: Array = self._session.run(None, part)[0]
-        return found
+        return self._computed(part)[0]
 
     def run(self, fed: Mapping[str, Array]) -> list[Array]:
         """Everything that the graph returns."""
-        found: list[Array] = self._session.run(
-            None, {name: np.ascontiguousarray(array, self._types[name]) for name, array in fed.items()}
-        )
+        return self._computed({name: np.ascontiguousarray(array, self._types[name]) for name, array in fed.items()})
+
+    def _computed(self, fed: Mapping[str, Array]) -> list[Array]:
+        try:
+            found: list[Array] = self._session.run(None, fed)
+        except Exception as error:  # its exceptions have no common class
+            raise BadInput(f"the model of {self.name!r} cannot compute this: {_first_line(error)}") from None
+        count = len(next(iter(fed.values())))
+        least = {"language-model": 3, "classification": 2}.get(self.about.task, 1)
+        first = np.asarray(found[0])
+        if first.dtype.kind not in "fiub" or first.ndim < least or len(first) != count:
+            raise BadInput(f"the model of {self.name!r} does not return a row of numbers for each example")
         return found
 
     def seconds_of_one(self) -> float:
@@ -109,12 +124,12 @@ class LoadedModel:
 
     @cached_property
     def examples(self) -> dict[str, Array]:
-        """Examples of the test set: inputs as `in:NAME`, targets as `y:NAME`; none if the file is gone."""
+        """Examples of the test set: inputs as `in:NAME`, targets as `y:NAME`; none if the file is gone or damaged."""
         try:
             files.check_regular(self.folder / EXAMPLES, inside=self.folder.parent)
-            with np.load(self.folder / EXAMPLES, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files if name != "expected"}
-        except (OSError, ValueError, KeyError):
+            stored = npz_arrays(self.folder / EXAMPLES, lambda name: name.startswith(("in:", "y:")))
+            return {name: array.whole() for name, array in stored.items()} if _fit(self.about, stored) else {}
+        except (OSError, BadRequest):
             return {}
 
     @property
@@ -158,5 +173,44 @@ def _session(file: Path, threads: int | None) -> Any:
     try:
         return ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common class
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise VelodromeError(f"ONNX Runtime cannot load {str(file)!r}: {first}") from None
+        raise VelodromeError(f"ONNX Runtime cannot load {str(file)!r}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return shown(str(error).splitlines()[0] if str(error) else type(error).__name__, 300)
+
+
+def _unfit(file: Path, name: str, error: Exception) -> BadRequest:
+    return BadRequest(f"model of {name!r} cannot be read: {str(file)!r}: {error}; `velodrome export --again` writes it")
+
+
+def _check_graph(about: Served, session: Any) -> None:
+    """Refuse a description of another graph, as far as the graph says what it takes and returns."""
+    taken = {one.name: one.shape for one in session.get_inputs()}
+    named = {one.name: one.shape for one in about.inputs}
+    if taken.keys() != named.keys() | {one.name for one in about.state}:
+        raise ValueError(f"the graph takes {', '.join(map(shown, taken)) or 'nothing'}, and not {', '.join(named)}")
+    for name, shape in named.items():
+        fixed = taken[name][1:]
+        if taken[name] and about.kind != "text" and (len(fixed) != len(shape) or any(
+            isinstance(axis, int) and axis != wanted for axis, wanted in zip(fixed, shape, strict=True)
+        )):
+            raise ValueError(f"the graph takes {name!r} of shape {tuple(fixed)}, and not {shape}")
+    outputs = session.get_outputs()
+    if about.state and len(outputs) != 1 + len(about.state):
+        raise ValueError(f"the graph returns {len(outputs)} arrays, and not the scores and {len(about.state)} states")
+    width = (outputs[0].shape or [None])[-1]
+    names = about.vocabulary or about.classes
+    if about.task in ("classification", "language-model") and isinstance(width, int) and len(names) > width > 0:
+        raise ValueError(f"the graph returns {width:,} numbers, and there are {len(names):,} names of classes")
+
+
+def _fit(about: Served, stored: Mapping[str, NpzArray]) -> bool:
+    """Whether arrays are examples of this model, and not many."""
+    inputs = {f"in:{one.name}": one.shape for one in about.inputs}
+    if not inputs.keys() <= stored.keys() or sum(array.bytes for array in stored.values()) > _LARGEST_EXAMPLES:
+        return False
+    shapes = {name: array.shape for name, array in stored.items()}
+    return all(shape and shape[0] <= CHECKED_EXAMPLES for shape in shapes.values()) and all(
+        -1 in wanted or shapes[name][1:] == wanted for name, wanted in inputs.items()
+    )

@@ -13,10 +13,14 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.printable import shown
+
 Answers = NDArray[np.bool_]
 
 #: Bytes that a float64 carries exactly.
 _BYTES = 6
+#: Examples whose answers are read from a result: each takes a bit there, and several bytes here.
+MOST_EXAMPLES = 1 << 24
 #: Images that take part in a fingerprint.
 _SAMPLED = 64
 
@@ -42,6 +46,8 @@ def encode(answers: Answers) -> str:
 
 def decode(text: str, count: int) -> Answers:
     """The answers for so many examples that `encode` wrote; ValueError if they are not that."""
+    if not 0 <= count <= MOST_EXAMPLES:
+        raise ValueError(f"the answers of {shown(count, 20)} examples are not read: at most {MOST_EXAMPLES:,}")
     stream = zlib.decompressobj()
     try:
         # What is longer than so many bits was not written for so many examples, however well it compresses.
@@ -51,7 +57,7 @@ def decode(text: str, count: int) -> Answers:
     bits = np.unpackbits(np.frombuffer(packed, np.uint8))
     if not stream.eof or len(packed) != -(-count // 8) or bits[count:].any():
         raise ValueError(f"the answers are not those of {count} examples")
-    return bits[:count].astype(np.bool_)
+    return bits[:count].view(np.bool_)
 
 
 def fingerprint(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.lines import LONGEST_LINE, parse_stored
+from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, parse_stored
 from velodrome.events.models import (
     EpochEvent,
     ErrorEvent,
@@ -30,10 +30,15 @@ from velodrome.web.thinned import Thinned, read_thinned
 
 #: Points of a curve that are sent to a page; with twice as many, every other one is forgotten.
 MOST_POINTS = 150
+#: Epochs of a curve; a screen has no more pixels.
+_MOST_EPOCHS = 2_000
 #: Processes whose resources a page shows.
 MOST_PROCESSES = 16
 #: Bytes of events that are read at once; more than that is thinned out.
 _MOST_NEW_BYTES = 4 << 20
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -213,6 +218,7 @@ class LiveRun:
         return run
 
     def _new_events(self, file: Path) -> Iterable[Event]:
+        strange = 0
         try:
             with files.open_regular(file, inside=self.path) as stream:
                 stream.seek(self._read_to)
@@ -223,10 +229,12 @@ class LiveRun:
         *lines, self._rest = (self._rest + text).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             self._rest = b""
-        for line in lines:
+        for line in filter(None, lines):
             event = parse_stored(line.decode("utf-8", "replace"))
             if event is not None:
                 yield event
+            elif (strange := strange + 1) > MOST_STRANGE:
+                return
 
     def _add(self, event: Event, gap: float | None = None) -> None:
         if self.began is None:
@@ -268,7 +276,8 @@ class LiveRun:
     def _add_epoch(self, event: EpochEvent) -> None:
         task = self.task or task_of_result({})
         last = self.curve[-1] if self.curve else {}
-        self.curve = [point for point in self.curve if (point["epoch"] or 0) < event.epoch]
+        while self.curve and (self.curve[-1]["epoch"] or 0) >= event.epoch:  # a run that was resumed repeats them
+            self.curve.pop()
         row = task.history(train=event.train.as_json(), validation=event.validation.as_json())
         self.curve.append({
             "epoch": event.epoch, "seconds": round((last.get("seconds") or 0.0) + event.seconds, 4),
@@ -306,7 +315,7 @@ class LiveRun:
             "seconds": self.seconds, "rate": rate, "metric": task.metric.name if task else None,
             "value": values[-1] if values else None, "test": test.get(task.metric.name) if task else None,
             "error": self.error, "warnings": len(self.warnings),
-            "curve": {name: [point[name] for point in self.curve] for name in _CURVE},
+            "curve": {name: [point[name] for point in evenly(self.curve, _MOST_EPOCHS)] for name in _CURVE},
             "pace": {"seconds": self.pace.columns[0], "rate": self.pace.columns[1]},
             "nodes": [
                 {"process": process, "host": samples.host,
@@ -314,6 +323,11 @@ class LiveRun:
                 for process, samples in sorted(self.samples.items())[:MOST_PROCESSES] if samples.points.columns[0]
             ],
         }
+
+
+def evenly(rows: Sequence[T], most: int) -> Sequence[T]:
+    """So many of the rows at most, the first and the last among them."""
+    return rows if len(rows) <= most else [rows[place * (len(rows) - 1) // (most - 1)] for place in range(most)]
 
 
 _CURVE = ("epoch", "seconds", "steps", "examples", "value", "loss")

@@ -123,7 +123,8 @@ async def example(request: Request) -> Response:
     index = number(request.query_params, "index", 0, 10**6, 0)
     one = slot.model.about.inputs[0]
     stored = slot.model.examples.get(f"in:{one.name}")
-    if stored is None or not one.image or one.dtype != "uint8" or index >= len(stored):
+    if stored is None or slot.model.image_input is None or one.dtype != "uint8" or index >= len(stored) \
+            or one.shape[-1] not in (1, 3):
         raise BadInput(f"no test picture {index}", 404)
     from PIL import Image
 

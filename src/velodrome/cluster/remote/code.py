@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from velodrome.cluster.remote.options import MEBIBYTE
 from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest
+from velodrome.files import read_bytes
 from velodrome.offers.models import is_own
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job
@@ -30,6 +32,10 @@ _NEVER = frozenset({
     ".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache", ".tox",
 })
 _SECONDS = 30.0
+#: Bytes of a file that is searched for imports; nobody writes a larger one by hand.
+_LARGEST_SOURCE = 8 << 20
+#: Files of the code, and folders within folders; data that lies beside it may have more of both.
+_MOST_FILES, _DEEPEST = 100_000, 64
 #: A pattern of `.gitignore`, and the folder of that file.
 Rule = tuple[Path, str]
 
@@ -123,19 +129,20 @@ def _located(top: str) -> tuple[Path, Path] | None:
 
 def _add_module(name: str, found: dict[str, Path]) -> None:
     """Add a module, its package as a whole, and the user's modules that these import."""
-    located = _located(name.partition(".")[0])
-    if located is None:
-        return
-    place, root = located
-    members = _tree(place) if place.is_dir() else [place]
-    for path in members:
-        inside = str(path.relative_to(root))
-        if inside in found:
+    waiting, seen = [name.partition(".")[0]], set[str]()
+    while waiting:
+        top = waiting.pop()
+        located = _located(top) if top not in seen else None
+        seen.add(top)
+        if located is None:
             continue
-        found[inside] = path
-        if path.suffix == ".py":
-            for other in sorted(_imports(path)):
-                _add_module(other, found)
+        place, root = located
+        for path in _tree(place) if place.is_dir() else [place]:
+            inside = str(path.relative_to(root))
+            if inside not in found:
+                found[inside] = path
+                if path.suffix == ".py":
+                    waiting += sorted(_imports(path))
 
 
 def _add_script(script: str, found: dict[str, Path]) -> None:
@@ -159,8 +166,8 @@ def _add_script(script: str, found: dict[str, Path]) -> None:
 def _imports(path: Path) -> set[str]:
     """The top-level names that a file imports absolutely; what it cannot be read for, it fails with later."""
     try:
-        tree = ast.parse(path.read_bytes())  # whose first lines may name an encoding
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(read_bytes(path, _LARGEST_SOURCE))  # whose first lines may name an encoding
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -177,9 +184,14 @@ def _tree(folder: Path) -> list[Path]:
     A folder whose modules are ignored from above is sent nevertheless: it was asked for, and works on this machine.
     """
     listed = _listed_by_git(folder)
-    paths = listed if listed is not None else list(_walk(folder, _rules_above(folder)))
+    paths = listed if listed is not None else _walked(folder, _rules_above(folder))
     if not any(path.suffix == ".py" for path in paths):
-        paths = list(_walk(folder, ())) or paths
+        paths = _walked(folder, ()) or paths
+    if len(paths) > _MOST_FILES:
+        raise BadRequest(
+            f"{str(folder)!r} has more than {_MOST_FILES:,} files, too many for code that is sent to hosts: exclude "
+            "those that are no code in .gitignore"
+        )
     return sorted(path for path in paths if path.is_file() and not _NEVER & set(path.relative_to(folder).parts))
 
 
@@ -208,8 +220,15 @@ def _rules_above(folder: Path) -> list[Rule]:
     return [rule for parent in between for rule in _rules(parent)]
 
 
-def _walk(folder: Path, rules: Sequence[Rule]) -> Iterator[Path]:
+def _walked(folder: Path, rules: Sequence[Rule]) -> list[Path]:
+    """What `_walk` finds, but no more than tells that there are too many."""
+    return list(islice(_walk(folder, rules), _MOST_FILES + 1))
+
+
+def _walk(folder: Path, rules: Sequence[Rule], depth: int = 0) -> Iterator[Path]:
     """The files of a folder that no rule ignores; its own rules and those of the folders below are added."""
+    if depth > _DEEPEST:
+        raise BadRequest(f"{str(folder)!r} is more than {_DEEPEST} folders deep: exclude it in .gitignore")
     rules = [*rules, *_rules(folder)]
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
@@ -218,7 +237,7 @@ def _walk(folder: Path, rules: Sequence[Rule]) -> Iterator[Path]:
         if entry.name in _NEVER or _ignored(path, rules, is_folder):
             continue
         if is_folder:
-            yield from _walk(path, rules)
+            yield from _walk(path, rules, depth + 1)
         else:
             yield path
 

@@ -5,10 +5,11 @@ Images are read and converted a window at a time, so a file may be larger than m
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from velodrome.data.images.cached_set import CachedImageSet, Counted, check_room
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text
+from velodrome.printable import bytes_text, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (
-    KeyError, ValueError, OSError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile,
+    KeyError, ValueError, OSError, EOFError, MemoryError, RuntimeError, OverflowError, zlib.error, zipfile.BadZipFile,
 )
+#: Bytes of the head of an array, and the largest axis that it may claim.
+_LARGEST_HEAD, _LONGEST_AXIS = 1 << 16, 1 << 48
 #: An array that is read whole is held as bytes and as numbers, and labels are compared as doubles and words.
 _WHOLE = 4
 
@@ -61,6 +64,10 @@ class NpzArray:
     #: Whether columns come before rows, so that it cannot be read row by row.
     by_columns: bool
 
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
     @classmethod
     def of(cls, path: Path, key: str) -> NpzArray:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
@@ -87,7 +94,7 @@ class NpzArray:
 
         with _refusing(self.path), zipfile.ZipFile(self.path) as archive, archive.open(f"{self.key}.npy") as stream:
             _head(stream)
-            size, free = math.prod(self.shape) * self.dtype.itemsize, process_memory()
+            size, free = self.bytes, process_memory()
             if _WHOLE * size > free:
                 how = "is stored by columns and " if self.by_columns else ""
                 raise ValueError(
@@ -110,10 +117,17 @@ def _head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     import numpy as np
 
     version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, by_columns, dtype = read(stream)  # type: ignore[no-untyped-call]
+    first = version == (1, 0)
+    claimed = stream.read(2 if first else 4)
+    size = int.from_bytes(claimed, "little")
+    if size > _LARGEST_HEAD:  # NumPy would read all of it before it looks
+        raise ValueError(f"the head of an array has {bytes_text(size)}")
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(io.BytesIO(claimed + stream.read(size)))  # type: ignore[no-untyped-call]
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never loaded")
+    if not all(0 <= axis <= _LONGEST_AXIS for axis in shape):
+        raise ValueError(f"an array claims the shape {shown(shape)}")
     return shape, by_columns, dtype
 
 
@@ -177,15 +191,15 @@ class NpzSet(CachedImageSet):
         return npz_arrays(self.path)
 
 
-def npz_arrays(path: Path) -> dict[str, NpzArray]:
-    """Every array of a name that is known; others are not looked at."""
-    from velodrome.data.own.given import is_known
-
+def npz_arrays(path: Path, known: Callable[[str], bool] | None = None) -> dict[str, NpzArray]:
+    """Every array of a name that is known, by default those of a data set; others are not looked at."""
+    if known is None:
+        from velodrome.data.own.given import is_known as known
     with _refusing(path):
         check_regular(path)
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-        return {name: NpzArray.of(path, name) for name in names if is_known(name)}
+        return {name: NpzArray.of(path, name) for name in names if known(name)}
 
 
 def holds_images(name: str, path: Path) -> bool:

@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ from velodrome.printable import shown
 
 #: Folders within folders, at most.
 _DEEPEST = 12
+#: How often links may lead to one folder: folders that link to one another would be read without end.
+_MOST_VISITS = 16
 #: How much larger than packed a file of an archive may be; photographs hardly shrink, and text shrinks by ten.
 _SWELL = 200
 _SMALL = 1 << 20
@@ -77,7 +80,8 @@ class Tree(Protocol):
 
 
 class FolderTree:
-    """A folder. Links within it are followed, each real folder once on a way down; links out of it only if asked to."""
+    """A folder. Links within it are followed, each real folder once on a way down and a few times in all; links out of
+    it only if asked to."""
 
     def __init__(self, path: Path, *, follow_links: bool = False) -> None:
         self._top, self._follow = path, follow_links
@@ -88,6 +92,7 @@ class FolderTree:
         files: list[File] = []
         folders: list[str] = []
         lost: list[Lost] = []
+        self._visits = Counter[tuple[int, int]]()
         try:
             self._walk(self._top, "", (), files, folders, lost)
         except OSError as error:
@@ -113,15 +118,19 @@ class FolderTree:
 
     def _walk(
         self, folder: Path, above: str, seen: tuple[tuple[int, int], ...], files: list[File], folders: list[str],
-        lost: list[Lost],
+        lost: list[Lost], *, linked: bool = False,
     ) -> None:
-        """Add everything below a folder, `seen` being the real folders on the way down to it."""
+        """Add everything below a folder, `seen` being the real folders on the way down to it, if need be by a link."""
         about = folder.stat()
         here = (about.st_dev, about.st_ino)
         if here in seen:
             return
+        self._visits[here] += linked
+        if linked and self._visits[here] > _MOST_VISITS:
+            lost.append(Lost(above[:-1], UNREADABLE, f"links lead to this folder more than {_MOST_VISITS} times"))
+            return
         with os.scandir(folder) as entries:
-            for entry in entries:
+            for entry in sorted(entries, key=lambda one: one.name):
                 if entry.name.startswith(".") or entry.name in _UNSEEN:
                     continue
                 name = above + entry.name
@@ -136,8 +145,10 @@ class FolderTree:
                     lost.append(Lost(name, UNREADABLE, f"more than {_DEEPEST} folders deep"))
                 else:
                     folders.append(name)
+                    below = (*seen, here)
                     try:
-                        self._walk(folder / entry.name, f"{name}/", (*seen, here), files, folders, lost)
+                        self._walk(folder / entry.name, f"{name}/", below, files, folders, lost,
+                                   linked=linked or entry.is_symlink())
                     except OSError as error:
                         lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
 

@@ -6,9 +6,11 @@ there when the table was prepared, as none (all zeros, or index 0).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from velodrome.printable import shown
 #: What the inputs are called: numbers and one-hot categories, and categories as indices.
 FEATURES, INDICES = "features", "categories"
 How = Literal["onehot", "index"]
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Indexed:
     def width(self) -> int:
         return len(self.categories) if self.how == "onehot" else 1
 
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.categories)}
+
     def as_json(self) -> dict[str, Any]:
         return {"name": self.name, "kind": "category", "how": self.how, "categories": list(self.categories)}
 
@@ -75,7 +82,7 @@ class Encoding:
 
     @property
     def _flat(self) -> list[Scaled | Indexed]:
-        return [column for column in self.features if column not in self.indices]
+        return [column for column in self.features if isinstance(column, Scaled) or column.how != "index"]
 
     def encode(self, columns: Mapping[str, Column]) -> dict[str, NDArray[Any]]:
         """Inputs by name: `features` (rows, width) as float32, `categories` (rows, columns) as int64."""
@@ -122,46 +129,41 @@ class Encoding:
             "targets": [column.as_json() for column in self.targets],
         }
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each input, of one row."""
+        shapes: dict[str, tuple[int, ...]] = {FEATURES: (self.width,)} if self._flat else {}
+        return shapes | ({INDICES: (len(self.indices),)} if self.indices else {})
+
     @classmethod
-    def from_json(cls, fields: Any) -> Encoding:
-        """The encoding that is stored with a model; `ValueError` if it is none."""
-        stored = _StoredEncoding.model_validate(fields)
-        return cls(*(tuple(column.made() for column in part) for part in (stored.features, stored.targets)))
+    def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
+        """What `as_json` wrote; `ValueError` if it is something else."""
+        if not isinstance(fields, Mapping):
+            raise ValueError("the columns are no object with features and targets")
+        parts = []
+        for part in ("features", "targets"):
+            columns = fields.get(part)
+            if not isinstance(columns, list | tuple) or not columns:
+                raise ValueError(f"the columns have no list of {part}")
+            parts.append(tuple(map(_column, columns)))
+            if len({column.name for column in parts[-1]}) < len(parts[-1]):
+                raise ValueError(f"two columns of the {part} have the same name")
+        return cls(*parts)
 
 
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-
-
-class _StoredScaled(BaseModel):
-    name: str
-    kind: Literal["number"]
-    mean: _Number
-    deviation: Annotated[_Number, Field(gt=0)]
-
-    def made(self) -> Scaled:
-        return Scaled(self.name, self.mean, self.deviation)
-
-
-class _StoredIndexed(BaseModel):
-    name: str
-    kind: Literal["category"]
-    how: How
-    categories: tuple[str, ...]
-
-    def made(self) -> Indexed:
-        return Indexed(self.name, self.categories, self.how)
-
-
-_StoredColumns = Annotated[
-    tuple[Annotated[_StoredScaled | _StoredIndexed, Field(discriminator="kind")], ...], Field(min_length=1)
-]
-
-
-class _StoredEncoding(BaseModel):
-    """What `columns.json` holds."""
-
-    features: _StoredColumns
-    targets: _StoredColumns
+def _column(fields: Any) -> Scaled | Indexed:
+    match fields:
+        case {"kind": "number", "name": str(name), "mean": float() | int() as mean,
+              "deviation": float() | int() as deviation}:
+            if not (abs(mean) <= _LARGEST and 0 < deviation <= _LARGEST):
+                raise ValueError(f"the mean or the deviation of column {shown(name)!r} is no number that it can have")
+            return Scaled(name, mean, deviation)
+        case {"kind": "category", "name": str(name), "how": "onehot" | "index" as how,
+              "categories": list(names) | tuple(names)}:
+            if not all(isinstance(one, str) for one in names):
+                raise ValueError(f"the categories of column {shown(name)!r} are not texts")
+            return Indexed(name, tuple(names), how)
+    raise ValueError(f"a column is described by {shown(fields)}, which is neither of numbers nor of categories")
 
 
 def fit(
@@ -213,7 +215,7 @@ def encode_row(encoding: Encoding | Mapping[str, Any], row: Mapping[str, Any]) -
             columns[column.name] = Numbers(np.array([_number(column.name, cell)]))
         else:
             text = "" if cell is None else str(cell).strip()
-            code = column.categories.index(text) if text in column.categories else -1
+            code = column.places.get(text, -1)
             columns[column.name] = Categories(np.array([code], np.int32), column.categories)
     return known.encode(columns)
 
@@ -225,3 +227,5 @@ def _number(name: str, cell: Any) -> float:
         return float(cell)
     except (TypeError, ValueError):
         raise BadRequest(f"column {shown(name)!r} is a number, and {shown(cell)!r} is none") from None
+    except OverflowError:
+        raise BadRequest(f"column {shown(name)!r}: {shown(cell, 20)} is too large for a number") from None
