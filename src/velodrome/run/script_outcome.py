@@ -8,6 +8,7 @@ from typing import Any
 from velodrome.events.models import Pace, ResultEvent, Warmup
 from velodrome.events.result import Throughput
 from velodrome.spec.job import Job
+from velodrome.spec.script_arguments import fields_in
 
 #: Fields of a result that a script decides itself: nothing is known of them.
 UNKNOWN = ("batch_size", "batch_scope", "batch_of_step", "optimizer", "learning_rate")
@@ -30,7 +31,8 @@ def pace_of_all(paces: Sequence[Pace]) -> Pace | None:
 
 def of_script(job: Job, fields: dict[str, Any], final: ResultEvent | None, *, throughput: Throughput) -> dict[str, Any]:
     """The fields of a result without those that are not known of a script, and with what it did not report."""
-    found = {name: value for name, value in fields.items() if name not in UNKNOWN}
+    unknown = set(UNKNOWN) - fields_in(job.script_args)
+    found = {name: value for name, value in fields.items() if name not in unknown}
     return found | {"script": job.script, "not_reported": list(_not_reported(fields, final, throughput))}
 
 

@@ -203,7 +203,8 @@ class Recorder:
             metrics = {name: finite(value) for name, value in figures.items()}
             self._events.emit(
                 "progress", epoch=row.number, step=row.steps, steps=self._steps_of_epoch(), examples=row.examples,
-                seconds=row.seconds, loss=metrics.get("loss"), accuracy=metrics.get("accuracy"), metrics=metrics, **self._totals,
+                seconds=row.seconds, loss=metrics.get("loss"), accuracy=metrics.get("accuracy"), metrics=metrics,
+                **self._totals,
             )
 
     def _take_evaluation(
