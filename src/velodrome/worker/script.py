@@ -14,6 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from velodrome.models.own import raised_in_library
 from velodrome.offers.world import World
 from velodrome.spec.script import words_of
 from velodrome.transport.interfaces import address_towards, interface_of
-from velodrome.variables import FOLDER, SEED
+from velodrome.variables import FOLDER, SCRATCH, SEED
 from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
 from velodrome.worker.horovod import rendezvous
@@ -52,6 +53,8 @@ def run(context: Context) -> None:
     except OSError as error:
         raise BadRequest(f"--script {job.script!r} cannot be read: {error.strerror}") from None
     os.environ[SEED], os.environ[FOLDER] = str(job.seed), str(context.folder.absolute())
+    if scratch := os.environ.get(SCRATCH):
+        import_module("velodrome.worker.scratch").enter(Path(scratch), context.folder)
     _choose_interface(context.world)
     recorder = Recorder(context)
     with ExitStack() as stack:
