@@ -185,7 +185,7 @@ def _copy(source: Path, target: Path) -> list[str]:
             about, entries = path.lstat(), entries + 1
             has_room = entries <= _MOST_ENTRIES and time.monotonic() - began < _COPY_SECONDS and about.st_dev == device
             if stat.S_ISDIR(about.st_mode) and has_room:
-                if path.name not in _SKIPPED and not any((path / name).exists() for name in ("race.yaml", "job.yaml")):
+                if path.name not in _SKIPPED and not (path / "events.jsonl").exists():  # a run
                     waiting.append((path, new / path.name))
                 continue
             fits = size + about.st_size <= _MOST_BYTES and (about.st_size <= _LARGEST_COPY or _is_checkpoint(path))

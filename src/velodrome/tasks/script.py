@@ -26,7 +26,7 @@ class Script(Task):
 
     name = LABEL
     #: Those that most scripts report; others are kept by the names that the script gives them.
-    metrics = Classification.metrics
+    metrics: tuple[Metric, ...] = Classification.metrics
 
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         reported = counts.get("reported") or {}

@@ -79,7 +79,7 @@ def run(context: Context) -> None:
 
 def _execute(source: bytes, path: Path, module: types.ModuleType, imported: Callable[[], None]) -> None:
     """Execute a script, and call `imported` when the imports at its beginning are over."""
-    tree = compile(source, str(path), "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree = ast.parse(source, str(path))
     end = _end_of_imports(tree.body)
     first, rest = (ast.Module(body, tree.type_ignores) for body in (tree.body[:end], tree.body[end:]))
     imports = compile(first, str(path), "exec", dont_inherit=True)
