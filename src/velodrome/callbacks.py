@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from velodrome.figures import log
+from velodrome.figures import log, named
 
 __all__ = ["HuggingFace", "Keras", "Lightning"]
 
@@ -126,17 +126,16 @@ def _lightning() -> Any:
         def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
             if trainer.sanity_checking or not trainer.is_global_zero:
                 return
-            log(epoch=trainer.current_epoch, split="validation", **_of_part(trainer, ("val_", "validation_")))
+            log(epoch=trainer.current_epoch, split="validation", **_of_part(trainer, "validation"))
 
         def on_test_end(self, trainer: Any, pl_module: Any) -> None:
             if trainer.is_global_zero:
-                log(split="test", **_of_part(trainer, ("test_",)))
+                log(split="test", **_of_part(trainer, "test"))
 
-    def _of_part(trainer: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for prefix in prefixes:
-            found |= _numbers(trainer.callback_metrics, prefix=prefix)
-        return found
+    def _of_part(trainer: Any, split: str) -> dict[str, Any]:
+        about = {name: named(name) for name in trainer.callback_metrics}
+        return _numbers({about[name].own: value for name, value in trainer.callback_metrics.items()
+                         if about[name].split == split})
 
     return Lightning
 

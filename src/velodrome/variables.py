@@ -23,6 +23,8 @@ MEASURE = "VELODROME_MEASURE"
 INSTEAD = "VELODROME_INSTEAD"
 CHECK = "check:"
 EXPORT = "export:"
+#: The folder in which a script is tried (`worker/scratch.py`).
+SCRATCH = "VELODROME_SCRATCH"
 #: For the user's own code, which may want to know where it runs.
 ROLE = "VELODROME_ROLE"
 RANK = "VELODROME_RANK"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from synthetic_races import EXAMPLES, beside, repeated, result
 from velodrome.analysis.compare import Row, best_of, bests_of, compare, tasks_of
@@ -24,7 +25,7 @@ from velodrome.analysis.measures import (
 from velodrome.analysis.recommend import verdict
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
-from velodrome.reporting.curves import rest_of
+from velodrome.reporting.curves import over_workers, rest_of
 from velodrome.reporting.figures import MOST_WORDS, bar_words, cut, race_figure
 from velodrome.spec.job import Target
 
@@ -269,3 +270,48 @@ def test_the_largest_process_is_the_one_that_had_most_memory_at_any_time() -> No
     run["nodes"][1] = {**run["nodes"][1], "memory_bytes": {"mean": 5.0, "min": 5, "max": 2**31}}
     assert largest_process(run) == 2**31
     assert largest_process({**run, "nodes": []}) is None
+
+
+def of_script(arguments: str, workers: int = 1, *, history: bool = False, rate: float | None = None) -> dict[str, Any]:
+    job = {"script": "train.py", "script_args": arguments, "workers": workers, "engine": "torch", "strategy": "script",
+           "dataset": "script", "model": "train.py"}
+    rows = [{"epoch": 1, "train_loss": 1.5, "seconds": 1.0, "evaluate_seconds": 0.0}] if history else []
+    return {**result("script", workers, script="train.py", job=job), "task": "script", "test": None, "history": rows,
+            "throughput": {"examples_per_second": rate, "batches_per_second": None, "warmup_steps": 0}}
+
+
+def test_arguments_of_scripts_are_told_apart_by_what_differs_in_names_bars_legend_and_table() -> None:
+    common = "--data /a/very/long/path/to/some/data/that/nobody/reads --epochs 100"
+    rows = compare([of_script(f"{common} --lr {rate}") for rate in ("0.1", "0.01")])
+    assert [row.name for row in rows] == [
+        "torch/script with 1 worker, arguments --lr 0.1", "torch/script with 1 worker, arguments --lr 0.01"]
+    assert [cut(words) for words in bar_words(rows).values()] == [
+        "1 worker, arguments --lr 0.1", "1 worker, arguments --lr 0.01"]
+    assert [*rest_of(rows).values()] == ["arguments --lr 0.1", "arguments --lr 0.01"]
+    text = shown(rows)
+    assert "--lr 0.1 " in text
+    assert "--lr 0.01 " in text
+    assert "/a/very" not in text
+
+
+@pytest.mark.parametrize(
+    ("history", "rate", "labels"),
+    [
+        pytest.param(False, None, ["time of a whole run (s)"], id="nothing"),
+        pytest.param(True, 500.0, ["training throughput (examples/s)", "training time (s, logarithmic)"], id="loss"),
+        pytest.param(False, 500.0, ["training throughput (examples/s)"], id="examples"),
+    ],
+)
+def test_the_figure_of_scripts_has_no_panel_without_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: bool, rate: float | None, labels: list[str]
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *words, **more: figures.append(self))
+    race_figure(compare([of_script("--lr 1", workers, history=history, rate=rate) for workers in (1, 2)]),
+                tmp_path / "race.png", "a race")
+    panels = figures[0].axes
+    assert [panel.get_xlabel() for panel in panels] == labels
+    assert all(panel.has_data() for panel in panels)
+    assert not history or panels[1].get_ylabel() == "train loss"
+    workers = over_workers(compare([of_script("--lr 1", count, rate=rate) for count in (1, 2)]))
+    assert all(panel.has_data() for panel in workers.figure.axes)

@@ -8,7 +8,7 @@ import pytest
 
 from synthetic_races import beside, repeated, result
 from velodrome.analysis.compare import compare
-from velodrome.analysis.doubts import doubts, is_too_good, late_note
+from velodrome.analysis.doubts import doubts, is_too_good, late_note, suspects
 from velodrome.analysis.recommend import recommend
 from velodrome.analysis.statistics import Ratio
 
@@ -71,3 +71,40 @@ def test_a_configuration_that_ran_after_the_others_is_a_reason_for_doubt() -> No
     assert found.verdict == "not reliable: use torch/ddp with 2 workers: the fastest of 2 configurations."
     assert "run together" in found.next
     assert late_note(compare(others)) == late_note([]) == ""
+
+
+def _of_script(workers: int, rate: float, batch: float, arguments: str = "--batch-size 64") -> dict[str, Any]:
+    made = result("script", workers, rate=rate, script="train.py", script_args=arguments)
+    made["job"] = {"script": "train.py", "script_args": arguments, "workers": workers, "engine": "torch",
+                   "strategy": "script", "dataset": "script", "model": "train.py"}
+    made["throughput"] = {"examples_per_second": rate, "batches_per_second": rate / batch, "warmup_steps": 0}
+    return made
+
+
+def test_a_script_whose_steps_grow_with_its_workers_is_another_training() -> None:
+    rows = compare([_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)])
+    (doubt,) = doubts(rows)
+    assert doubt == (
+        "torch/script with 2 workers trains on 126 examples a step, and with 1 worker it is 64: that is another "
+        "training, whose accuracy and speed do not compare; keep the global batch by an argument such as --batch-size "
+        "{64/workers}")
+    assert suspects(rows) == {"torch/script with 2 workers": "another training"}
+    answer = recommend(rows, "throughput")
+    assert not answer.reliable
+    assert "keeps the global batch" in answer.next
+
+
+def test_a_script_that_keeps_its_batch_is_only_suspect_where_it_scales_too_well() -> None:
+    kept = "--batch-size {64/workers}"
+    assert doubts(compare([_of_script(1, 1000.0, 64.0, kept), _of_script(2, 1900.0, 63.0, kept)])) == []
+    rows = compare([_of_script(1, 1000.0, 64.0, kept), _of_script(2, 7630.0, 63.0, kept)])
+    (doubt,) = doubts(rows)
+    assert "an efficiency of 381 %: more than 100 % is suspect, either its batch is another one" in doubt
+    assert suspects(rows) == {"torch/script with 2 workers": "implausible"}
+
+
+def test_scripts_without_examples_give_no_doubt_about_their_batch() -> None:
+    runs = [_of_script(workers, 1000.0, 64.0) for workers in (1, 2)]
+    for run in runs:
+        run["throughput"] = {"examples_per_second": None, "batches_per_second": None, "warmup_steps": 0}
+    assert doubts(compare(runs)) == []

@@ -31,7 +31,10 @@ def test_without_examples_the_time_of_whole_runs_decides_and_the_answer_states_i
     assert question.better == "less"
     assert [candidate.value for candidate in question.candidates] == pytest.approx([40, 25])
     assert "no run reported examples" in question.aside
-    assert unreported_note(rows) == "not reported by the script: examples (throughput is unknown)"
+    assert unreported_note(rows) == (
+        "not reported by the script: examples (throughput is unknown, and so is whether the global batch grows with "
+        "the workers, which is another training)")
+    assert unreported_note(rows[:1]) == "not reported by the script: examples (throughput is unknown)"
 
 
 def test_where_some_report_examples_throughput_decides_and_the_others_are_named() -> None:
@@ -39,7 +42,8 @@ def test_where_some_report_examples_throughput_decides_and_the_others_are_named(
     question = ask(rows, "throughput")
     assert [candidate.value for candidate in question.candidates] == pytest.approx([900.0])
     assert unreported_note(rows) == \
-        "not reported by the script: examples by torch/script with 2 workers (throughput is unknown)"
+        ("not reported by the script: examples by torch/script with 2 workers (throughput is unknown, and so is "
+         "whether the global batch grows with the workers, which is another training)")
 
 
 def test_the_examples_of_all_processes_add_up_over_the_time_of_the_slowest() -> None:

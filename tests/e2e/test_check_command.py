@@ -230,3 +230,91 @@ def test_a_task_of_the_users_own_is_checked_with_its_metrics(velodrome, here: Pa
     assert 0 <= found["test"]["within"] <= 1
     assert found["test"]["total"] == 359
     assert any(layer["kind"] == "Linear" and layer["parameters"] == 64 * 32 + 32 for layer in found["layers"])
+
+
+SCRIPT = """
+import os
+import sys
+import time
+from pathlib import Path
+import velodrome
+
+rank = int(os.environ["RANK"])
+assert Path("data/input.txt").read_text() == "input"
+Path("model.txt").write_text("overwritten")
+Path(__file__).with_name("beside.txt").write_text("new")
+Path("out").mkdir(exist_ok=True)
+Path("out/log.txt").open("a").write("a line")
+if "outside" in sys.argv:
+    Path(sys.argv[-1]).write_text("overwritten")
+if "fail" in sys.argv:
+    raise ValueError("the user's own mistake")
+velodrome.log(step=0, total_steps=1_000_000)
+for step in range(1_000_000 if "forever" in sys.argv else 5):
+    time.sleep(0.02)
+    velodrome.log(step=step + 1, examples=8, loss=1.0)
+    print("test acc: 12.5 %", flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script, its data, and a file of an earlier run that it would overwrite."""
+    folder = tmp_path / "work"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "input.txt").write_text("input")
+    (folder / "model.txt").write_text("precious")
+    (folder / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_script_is_tried_for_a_few_steps_in_a_copy_of_its_folder(velodrome, script: Path, no_strays: None) -> None:
+    before = sorted(path.relative_to(script) for path in script.rglob("*"))
+    done = velodrome("check", "--script", "train.py", "--script-args", "forever", "--engine", "torch", "--workers", 2)
+    assert done.code == 0, done.text
+    assert "train.py, torch, 2 workers: ended after " in done.out
+    assert "examples/s" in done.out
+    assert "reported: train loss 1" in done.out
+    assert "--read 'test acc: (?P<test_accuracy_percent>[0-9.]+)'" in done.out
+    assert "the whole job takes about " in done.out
+    assert "which is removed with what it wrote there (beside.txt, model.txt, out/log.txt)" in done.out
+    assert (script / "model.txt").read_text() == "precious"
+    assert sorted(path.relative_to(script) for path in script.rglob("*")) == before, "nothing is stored"
+
+
+def test_a_script_that_ends_by_itself_is_summed_up_as_json(velodrome, script: Path) -> None:
+    found = velodrome("check", "--script", "train.py", "--engine", "torch", "--json").json()
+    assert (found["script"], found["workers"], found["ended"], found["steps"]) == ("train.py", 1, "by itself", 5)
+    assert found["figures"]["train"] == {"loss": 1.0}
+    assert found["expected_seconds"] > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        pytest.param("fail", "velodrome: ValueError: the user's own mistake", id="raises"),
+        pytest.param("outside {outside}", "check lets a script write to its scratch folder only", id="outside"),
+    ],
+)
+def test_a_script_that_fails_on_trial_is_shown_with_its_own_path(
+    velodrome, script: Path, words: str, sentence: str
+) -> None:
+    # Temporary folders may be written to, and so this one must not be below them.
+    outside = Path(__file__).with_name("precious.txt")
+    outside.write_text("precious")
+    try:
+        done = velodrome("check", "--script", "train.py", "--engine", "torch", "--script-args",
+                         words.replace("{outside}", str(outside)))
+        assert outside.read_text() == "precious"
+    finally:
+        outside.unlink()
+    assert done.code == 1, done.text
+    assert sentence in done.err
+    assert f'File "{script / "train.py"}"' in done.err
+
+
+def test_a_script_is_not_tried_elsewhere(velodrome, script: Path) -> None:
+    done = velodrome("check", "--script", "train.py", "--on", "debug", "--engine", "torch")
+    assert done.code == 2, done.text
+    assert "--on 'debug': a script is tried on this machine, in a scratch folder" in done.err

@@ -111,6 +111,45 @@ def test_a_rank_that_sleeps_for_ever_is_named_with_its_line(velodrome, scene: Sc
     assert "faulty_script.py" in scene.result()["error"]["stack"]
 
 
+HANGING = """
+import time
+import torch
+import torch.distributed as dist
+import velodrome
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 0:
+    velodrome.log(step=1, loss=1.0)  # only the first rank reports, as in most scripts
+
+def hold_up():
+    time.sleep(10_000)
+
+if dist.get_rank() == {hanging}:
+    hold_up()
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.parametrize("hanging", [1, 0])
+def test_the_rank_that_others_wait_for_in_a_collective_is_named_with_its_stack_first(
+    velodrome, scene: Scene, tmp_path: Path, no_strays: None, hanging: int
+) -> None:
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING.replace("{hanging}", str(hanging)))
+    done = velodrome("train", "--script", script, "--engine", "torch", "--workers", 2, "--runs", scene.runs, "--name",
+                     scene.name, "--stall-timeout", 5)
+    assert done.code == 1, done.text
+    assert (f"velodrome: worker {hanging} on 127.0.0.1 made no progress for 5 s (--stall-timeout), and worker "
+            f"{1 - hanging} waits for it") in done.err
+    error = scene.result()["error"]
+    first, _, second = error["stack"].partition(f"worker {1 - hanging} waits for it:")
+    assert error["rank"] == hanging
+    assert "hold_up" in first
+    assert "all_reduce" in second
+    assert "hold_up" not in second
+
+
 def test_ctrl_c_ends_a_script_and_all_that_it_started(scene: Scene, tmp_path: Path) -> None:
     sleeper = str(tmp_path / f"nap{os.getpid()}")
     shutil.copy("/bin/sleep", sleeper)
@@ -143,6 +182,43 @@ def test_a_race_of_arguments_is_compared_by_time_where_no_examples_are_reported(
     assert written.code == 0, written.text
     page = (scene.runs / "r" / "report.html").read_text()
     assert "Not reported by the script" in page
+
+
+IMPORTING = """
+import os
+import time
+import velodrome
+rank = int(os.environ["RANK"])
+import slow_{rank}  # imports take 1.5 s in rank 0 and nothing in rank 1
+for epoch in range(2):
+    for step in range(3):
+        time.sleep(0.1)
+        if rank == 1:
+            velodrome.log(step=step + 1, epoch=epoch)
+    if rank == 0:
+        velodrome.log(epoch=epoch, loss=1.0, val_acc=50.0 + epoch)
+"""
+
+
+def test_the_parts_of_the_time_of_two_ranks_that_report_at_different_moments_add_up(
+    velodrome, scene: Scene, tmp_path: Path
+) -> None:
+    for rank, seconds in enumerate((1.5, 0.0)):
+        (tmp_path / f"slow_{rank}.py").write_text(f"import time\ntime.sleep({seconds})\n")
+    script = tmp_path / "importing.py"
+    script.write_text(IMPORTING.replace("import slow_{rank}", "if rank: import slow_1\nelse: import slow_0"))
+    done = velodrome("train", "--script", script, "--engine", "torch", "--workers", 2, "--runs", scene.runs, "--name",
+                     scene.name)
+    assert done.code == 0, done.text
+    result = scene.result()
+    seconds = result["seconds"]
+    assert seconds["startup"] + seconds["train"] + seconds["evaluate"] <= seconds["total"] + 1e-3
+    assert seconds["startup"] >= 1.5, "imports are start-up"
+    assert seconds["train"] >= 0.6, "the first epoch began when the imports were over"
+    assert [row["validation_accuracy"] for row in result["history"]] == [0.5, 0.51]
+    assert result["test"] == {"accuracy": 0.51}
+    assert "'val_acc' is read as validation accuracy in per cent" in done.err
+    assert api.check(scene.name, runs=scene.runs)["ok"]
 
 
 @pytest.mark.parametrize(

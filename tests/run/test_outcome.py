@@ -162,3 +162,44 @@ def test_a_result_records_its_schema_and_what_it_was_made_with() -> None:
     result = make_result(plan(), "/a", "finished", [final], started=0.0, ended=1.0, launcher="ssh")
     assert (result["schema"], result["launcher"], result["task"]) == (SCHEMA_VERSION, "ssh", "classification")
     assert result["implementation"] == implementation
+
+
+def script_plan() -> Plan:
+    return make_plan("a", resolve(Job(script="train.py", workers=2), "torch"), port=lambda host: 0)
+
+
+def script_epoch(number: int, seconds: float) -> Event:
+    figures = {"total": 0, "loss_sum": None, "reported": {"loss": 1.0}}
+    return reported("epoch", epoch=number, seconds=seconds, evaluate_seconds=0.0, steps=number, train=figures,
+                    validation={"total": 0, "loss_sum": None, "reported": {}})
+
+
+def phase(name: str, rank: int, time: float, received: float) -> Event:
+    return reported("phase", rank, time=time, phase=name, state="begin", received=received,
+                    **({"epoch": 1} if name == "train" else {}))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_start_up_and_training_of_a_script_are_those_of_rank_0_whoever_reports_first(first: int) -> None:
+    """Rank 0 hears of its first epoch when it is over, after 16 of 20 seconds; rank 1 reports steps from the 5th on."""
+    begins = [phase("script", 0, 12.2, 12.3), phase("script", 1, 12.1, 12.2)]
+    events = [
+        *(begins if first == 0 else begins[::-1]), phase("train", 1, 15.0, 15.1), phase("train", 0, 14.2, 26.0),
+        script_epoch(1, 11.7), script_epoch(2, 3.5),
+    ]
+    seconds = make_result(script_plan(), "/runs/a", "finished", events, started=10.0, ended=29.7)["seconds"]
+    assert seconds == {"startup": 4.3, "train": 15.2, "evaluate": 0.0, "total": 19.7}
+
+
+def test_the_parts_of_a_scripts_time_never_exceed_the_whole() -> None:
+    late = [phase("script", 0, 10.0, 13.0), phase("train", 0, 10.5, 13.5), script_epoch(1, 9.0)]
+    seconds = make_result(script_plan(), "/runs/a", "finished", late, started=10.0, ended=20.0)["seconds"]
+    assert seconds == {"startup": 1.0, "train": 9.0, "evaluate": 0.0, "total": 10.0}
+
+
+def test_epochs_of_an_earlier_attempt_are_not_those_of_a_script_that_began_anew() -> None:
+    earlier = [script_epoch(1, 5.0), script_epoch(2, 5.0)]
+    events = [*earlier, phase("script", 0, 12.0, 12.0), phase("train", 0, 13.0, 13.0), script_epoch(1, 4.0)]
+    result = make_result(script_plan(), "/runs/a", "failed", events, started=10.0, ended=20.0,
+                         failure=Failure("ended"))
+    assert (result["seconds"]["train"], result["epochs"]) == (4.0, 1)

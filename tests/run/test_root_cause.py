@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster.launcher import Exit
+from velodrome.cluster.launcher import Diagnosis, Exit
+from velodrome.cluster.local.stacks import waits_for_others
 from velodrome.cluster.plan import Process
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event
 from velodrome.offers.world import Member
 from velodrome.run.process_state import ProcessState
-from velodrome.run.root_cause import not_connected, root_cause, stalled
+from velodrome.run.root_cause import awaited, not_connected, root_cause, stalled
 
 pytestmark = pytest.mark.unit
 
@@ -217,3 +218,33 @@ def test_a_long_evaluation_that_makes_progress_is_no_stall() -> None:
     assert stalled([one], 20.0, NOW) == [one]
     one.record(heartbeat(steps=5, seen=2), NOW)
     assert stalled([one], 20.0, NOW + 1) == []
+
+
+@pytest.mark.parametrize(
+    ("waits", "named"),
+    [
+        pytest.param([True, False, True], [1], id="one-elsewhere"),
+        pytest.param([False, True, True], [0], id="the-first"),
+        pytest.param([True, True, True], [], id="all-wait"),
+        pytest.param([False, False, False], [], id="nobody-waits"),
+    ],
+)
+def test_stacks_tell_which_rank_of_a_script_the_others_wait_for(waits: list[bool], named: list[int]) -> None:
+    states = [training(rank) for rank in range(3)]
+    found = {one.process: Diagnosis(waits=waits[rank]) for rank, one in enumerate(states)}
+    assert [one.process.rank for one in awaited(states, found)] == named
+
+
+@pytest.mark.parametrize(
+    ("innermost", "waits"),
+    [
+        pytest.param("all_reduce (/lib/torch/distributed/distributed_c10d.py:3252)", True, id="collective"),
+        pytest.param("_engine_run_backward (/lib/torch/autograd/graph.py:979)", True, id="backward-of-ddp"),
+        pytest.param("hold_up (/home/me/train.py:5)", False, id="users-code"),
+        pytest.param("wait (/lib/python3.11/multiprocessing/connection.py:3)", False, id="data-loader"),
+    ],
+)
+def test_a_stack_shows_whether_the_main_thread_waits_for_others(innermost: str, waits: bool) -> None:
+    beside = 'Thread 8 (idle): "beside"\n    all_reduce (/lib/torch/distributed/distributed_c10d.py:1)'
+    stack = f'Process 7: python\n\nThread 7 (idle): "MainThread"\n    {innermost}\n    <module> (/a.py:1)\n{beside}'
+    assert waits_for_others(stack) is waits

@@ -17,6 +17,7 @@ from velodrome.analysis.implementation import implementation_kind
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import strategy_fields
 from velodrome.spec.script import FIELDS
+from velodrome.spec.script_arguments import differences, fields_in
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
 NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})
@@ -44,6 +45,10 @@ _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch 
           "script_args": "arguments"}
 
 
+#: Short forms of values, by field and text.
+Short = Mapping[str, Mapping[str, str]]
+
+
 @dataclass(frozen=True)
 class Configuration:
     """The fields that runs share; equal configurations have equal keys."""
@@ -61,7 +66,8 @@ class Configuration:
             fields = {**fields, **job, **{name: value for name, value in _defaults() if name not in {*fields, *job}}}
         if version := result.get("data_version"):  # of data that changed during a race (`data_versions.py`)
             fields["data"] = version
-        unknown = _OF_MODEL if fields.get("script") is not None else frozenset[str]()
+        is_script = fields.get("script") is not None
+        unknown = _OF_MODEL - fields_in(str(fields.get("script_args") or "")) if is_script else frozenset[str]()
         fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED | unknown}
         # The consistency follows from the strategy, and a run that has no result yet does not record it.
         followed = () if "consistency" in job else ("consistency",)
@@ -78,6 +84,10 @@ class Configuration:
         """Equal for configurations that train the same model on the same data."""
         return _key({name: self.fields.get(name) for name in TASK})
 
+    def key_without(self, names: frozenset[str]) -> str:
+        """Equal for configurations that agree in all fields but these."""
+        return _key({name: value for name, value in self.fields.items() if name not in names})
+
     @property
     def size(self) -> str:
         """`2` workers, or `2 + 1 ps` with a parameter server."""
@@ -92,10 +102,6 @@ def _defaults() -> tuple[tuple[str, Any], ...]:
 
 def _key(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, default=str)
-
-
-def _key_without(configuration: Configuration, names: frozenset[str]) -> str:
-    return _key({name: value for name, value in configuration.fields.items() if name not in names})
 
 
 def text_of(value: Any) -> str:
@@ -137,13 +143,29 @@ def _by_strategy(configurations: Iterable[Configuration]) -> dict[str, list[Conf
 
 
 def words_of(
-    configuration: Configuration, names: Iterable[str], data: Mapping[str, str] = MappingProxyType({})
+    configuration: Configuration, names: Iterable[str], short: Short = MappingProxyType({})
 ) -> list[str]:
-    """Fields of a configuration in words: `batch 64`, `rate 0.1`. `data` has short names of data sets."""
-    texts = {name: text_of(configuration.fields.get(name)) for name in names}
-    if "dataset" in texts:
-        texts["dataset"] = data.get(texts["dataset"], texts["dataset"])
+    """Fields of a configuration in words: `batch 64`, `rate 0.1`."""
+    texts = {name: short_text(configuration, name, short) for name in names}
     return [f"{_SHORT.get(name, name.replace('_', ' '))} {text}" for name, text in texts.items()]
+
+
+def short_text(configuration: Configuration, name: str, short: Short) -> str:
+    """A field of a configuration as text, in its short form if it has one."""
+    text = text_of(configuration.fields.get(name))
+    return short.get(name, {}).get(text, text)
+
+
+def short_forms(configurations: Iterable[Configuration]) -> Short:
+    """Fields whose values are long, with a form of each that is enough to tell it from the others."""
+    configurations = list(configurations)
+    return {"dataset": short_data(configurations), **short_arguments(configurations)}
+
+
+def short_arguments(configurations: Iterable[Configuration]) -> Short:
+    """The arguments of scripts by what differs between them."""
+    arguments = dict.fromkeys(str(each.fields.get("script_args") or "") for each in configurations)
+    return {"script_args": {text: form or "none" for text, form in differences([*arguments]).items()}}
 
 
 def short_data(configurations: Iterable[Configuration]) -> dict[str, str]:
@@ -162,12 +184,13 @@ def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
     found = {}
     for label, members in _by_strategy(configurations).items():
         differing = [name for name in varied(members) if name not in ("workers", "servers", "consistency")]
+        short = short_arguments(members)
         for member in members:
             count = member.fields["workers"]
             parts = [f"{label} with {count} worker{'' if count == 1 else 's'}"]
             if servers := member.fields.get("servers"):
                 parts[0] += f" and {servers} server{'' if servers == 1 else 's'}"
-            found[member.key] = ", ".join([*parts, *words_of(member, differing)])
+            found[member.key] = ", ".join([*parts, *words_of(member, differing, short)])
     return _numbered(found)
 
 
@@ -191,17 +214,17 @@ class Baselines:
             if configuration.fields["workers"] != 1:
                 continue
             if configuration.fields["strategy"] == "single":
-                self._single.setdefault(_key_without(configuration, _OF_DISTRIBUTION), configuration.key)
+                self._single.setdefault(configuration.key_without(_OF_DISTRIBUTION), configuration.key)
             for names in _OF_SIZE:
-                self._alone.setdefault(_key_without(configuration, names), configuration.key)
+                self._alone.setdefault(configuration.key_without(names), configuration.key)
 
     def single(self, configuration: Configuration) -> str | None:
         """The same engine's `single` run with all else equal."""
-        return self._single.get(_key_without(configuration, _OF_DISTRIBUTION))
+        return self._single.get(configuration.key_without(_OF_DISTRIBUTION))
 
     def alone(self, configuration: Configuration) -> str | None:
         """The same strategy with one worker; with one worker both batch scopes are the same."""
         for names in _OF_SIZE:
-            if (found := self._alone.get(_key_without(configuration, names))) is not None:
+            if (found := self._alone.get(configuration.key_without(names))) is not None:
                 return found
         return None

@@ -1,5 +1,5 @@
-"""Reasons to doubt the figures of a race: other programs, speedups that are too good to be true, and runs that did not
-run with the others of their repetition.
+"""Reasons to doubt the figures of a race: other programs, speedups that are too good to be true, scripts that train
+otherwise with more workers, and runs that did not run with the others of their repetition.
 
 Pure functions from rows to sentences.
 """
@@ -15,6 +15,7 @@ from velodrome.analysis.foreign import foreign_note
 from velodrome.analysis.measures import Result
 from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import Ratio
+from velodrome.spec.script_arguments import divided_batch
 
 #: A smaller change of a machine's speed is not worth a word.
 LEAST_DRIFT = 0.1
@@ -22,12 +23,53 @@ LEAST_DRIFT = 0.1
 MOST_OF_ONE_RUN = 1.2
 #: Up to this, an efficiency above 100 % is no reason for doubt.
 _LEVEL = 1.05
+#: The next step where a script trains otherwise with more workers.
+KEEP_BATCH = ("race again with an argument that keeps the global batch, as --script-args \"--batch-size {64/workers}\" "
+              "does, with the name and number that your script has for it.")
+#: Batches that differ by less are the same: the last one of an epoch is smaller.
+_SAME_BATCH = 1.25
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:
     """Sentences, without their full stop, on everything that makes these rows unreliable; empty if nothing does."""
     note = foreign_note([result for row in rows for result in row.results])
-    return [*([note] if note else []), *(_too_good(row, *found) for row in rows if (found := _excess(row)))]
+    others = other_trainings(rows)
+    return [*([note] if note else []), *others.values(),
+            *(_too_good(row, *found) for row in rows if row.name not in others and (found := _excess(row)))]
+
+
+def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
+    """Why scripts train otherwise with more workers, by the name of their rows: their steps take more examples."""
+    fewest: dict[str, Row] = {}
+    for row in sorted((row for row in rows if row.is_script), key=lambda row: row.workers):
+        fewest.setdefault(row.configuration.key_without(frozenset({"workers"})), row)
+    found = {}
+    for row in rows if fewest else ():
+        base = fewest.get(row.configuration.key_without(frozenset({"workers"})), row)
+        mine, least = _examples_per_step(row), _examples_per_step(base)
+        if base is not row and mine and least and mine > _SAME_BATCH * least:
+            found[row.name] = (
+                f"{row.name} trains on {mine:,.0f} examples a step, and with {_workers(base)} it is {least:,.0f}: that "
+                "is another training, whose accuracy and speed do not compare; keep the global batch by an argument "
+                f"such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
+            )
+    return found
+
+
+def suspects(rows: Sequence[Row]) -> dict[str, str]:
+    """What to write beside speedup and scaling of rows that they do not hold for, by name."""
+    implausible = {row.name: "implausible" for row in rows if _excess(row)}
+    return implausible | dict.fromkeys(other_trainings(rows), "another training")
+
+
+def _examples_per_step(row: Row) -> float | None:
+    """Examples that all workers of a script train on in a step, as it reported them."""
+    examples, steps = row.median("examples_per_second"), row.median("batches_per_second")
+    return examples / steps if examples and steps else None
+
+
+def _workers(row: Row) -> str:
+    return f"{row.workers} worker{'' if row.workers == 1 else 's'}"
 
 
 def late_note(rows: Sequence[Row]) -> str:
@@ -92,6 +134,8 @@ def _excess(row: Row) -> tuple[Ratio, str] | None:
 
 
 def _too_good(row: Row, place: Ratio, baseline: str) -> str:
+    why = ("either its batch is another one, or it trains on other data than with one worker, or something slowed the "
+           "baseline; compare what they print" if row.is_script
+           else "most likely something slowed the baseline; repeat both on an idle machine")
     return (f"{row.name} is {place.estimate * row.workers:.1f} times as fast as {baseline}, an efficiency of "
-            f"{100 * place.estimate:.0f} %: more than 100 % is suspect, most likely something slowed the baseline; "
-            "repeat both on an idle machine")
+            f"{100 * place.estimate:.0f} %: more than 100 % is suspect, {why}")

@@ -13,6 +13,7 @@ from velodrome.offers.models import is_own
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Better, Metric
 from velodrome.tasks.registry import deciding_metrics, task_of_result
+from velodrome.tasks.script import Script
 
 Result = Mapping[str, Any]
 MIB = 2.0**20
@@ -190,10 +191,11 @@ BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def own_qualities(results: Iterable[Result]) -> tuple[Measure, ...]:
-    """How good the models of users' own tasks are: the metric that decides in each."""
+    """How good the models of users' own tasks and scripts are: the metric that decides in each."""
     found = {}
     for result in results:
-        metric = task_of_result(result).metric if is_own(str(result.get("task") or "")) else None
+        own = is_own(str(result.get("task") or "")) or result.get("task") == Script.name
+        metric = task_of_result(result).metric if own else None
         if metric is not None and metric.name not in BY_NAME:
             found[metric.name] = metric
     return tuple(map(_of_metric, found.values()))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from velodrome.analysis.advice import against_what, more_workers, one_is_enough
 from velodrome.analysis.compare import Row, tasks_of
 from velodrome.analysis.data_versions import data_note
-from velodrome.analysis.doubts import as_sentence, doubts, late_note
+from velodrome.analysis.doubts import KEEP_BATCH, as_sentence, doubts, late_note, other_trainings
 from velodrome.analysis.fairness import configurations_of, crashes, labelled
 from velodrome.analysis.lead import Lead, in_list
 from velodrome.analysis.margins import Margins
@@ -124,9 +124,9 @@ def _answer(
     if objective == "accuracy":
         return replace(found, why=" ".join(filter(None, notes)))
     members = [candidate.row for candidate in question.candidates]
-    reasons, late = doubts(members), late_note(members)
+    reasons, late, other = doubts(members), late_note(members), other_trainings(members)
     return replace(found, why=" ".join(filter(None, notes)), doubts=(*reasons, *([late] if late else [])),
-                   next=_IDLE if reasons else _TOGETHER if late else found.next)
+                   next=KEEP_BATCH if other else _IDLE if reasons else _TOGETHER if late else found.next)
 
 
 def _not_per_success(question: Question, found: Recommendation) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.lead import in_list
+from velodrome.spec.script_arguments import fields_in
 
 
 def unreported_note(rows: Sequence[Row]) -> str:
@@ -15,8 +16,12 @@ def unreported_note(rows: Sequence[Row]) -> str:
         for sentence in dict.fromkeys(one for result in row.results for one in result.get("not_reported") or ()):
             lacking.setdefault(sentence, []).append(row.name)
     found = []
+    grows = len({row.workers for row in rows}) > 1 and not all(
+        "workers" in fields_in(str(row.configuration.fields.get("script_args") or "")) for row in rows)
     for sentence, names in lacking.items():
         what, _, follows = sentence.partition(": ")
+        if what == "examples" and grows:
+            follows += ", and so is whether the global batch grows with the workers, which is another training"
         whose = "" if len(names) == len(rows) else f" by {in_list(names)}"
         found.append(f"{what}{whose} ({follows})")
     return f"not reported by the script: {'; '.join(found)}" if found else ""

@@ -10,12 +10,13 @@ from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
-from velodrome.errors import VelodromeError
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import InspectionEvent, ResultEvent, WarningEvent
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.traffic import Traffic, traffic_of
 from velodrome.run.rehearse import alone, rehearse
+from velodrome.run.script_trial import try_script
 from velodrome.spec.job import Compression, Job, Mesh
 from velodrome.spec.resolve import resolve, strategy_fields, within_limits
 from velodrome.tasks.registry import task_of, task_of_result
@@ -27,6 +28,10 @@ def check(
 ) -> dict[str, Any]:
     """Try a job: two training steps in one process, then its ``layers``, ``memory``, the expected ``strategies`` with
     their traffic per step, and what each of them would refuse.
+
+    A script is tried with all of its workers in a copy of the current folder, for at most 50 steps or a minute: then
+    what it reported (``figures``), ``steps_per_second``, and ``expected_seconds`` of the whole job if it reports
+    ``total_steps`` or ``total_epochs``.
 
     Args:
         job: what to train and how; its number of workers, or two, is that of the strategies.
@@ -40,6 +45,8 @@ def check(
     """
     workers = job.workers if job.workers > 1 else 2
     job = resolve(within_limits(job, environments.default_engine()), environments.default_engine())
+    if job.script is not None:
+        return _check_script(job, on)
     with using_mirror(mirror), open_launcher(on) as launcher:
         tried = alone(job)
         divided = f"{workers}:{job.mesh}" if job.mesh else f"{workers}"
@@ -59,6 +66,14 @@ def check(
         "test": task.summary(final.test.as_json()),
         "warnings": list(dict.fromkeys(event.message for event in events if isinstance(event, WarningEvent))),
     }
+
+
+def _check_script(job: Job, on: Where) -> dict[str, Any]:
+    with open_launcher(on) as launcher:
+        if launcher.name != DEFAULT:
+            raise BadRequest(f"--on {str(on)!r}: a script is tried on this machine, in a scratch folder: leave it out")
+        about = {"script": job.script, "engine": job.engine, "workers": job.workers}
+        return about | try_script(job, launcher)
 
 
 def _layers(inspection: InspectionEvent) -> list[dict[str, Any]]:

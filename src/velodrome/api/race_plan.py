@@ -7,10 +7,12 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.analysis.estimate import Estimate, estimate
 from velodrome.analysis.objective import OBJECTIVES
 from velodrome.api.default_race import complete_race
@@ -28,6 +30,7 @@ from velodrome.run.yaml_files import read_yaml
 from velodrome.spec.baselines import has_baselines
 from velodrome.spec.job import Job
 from velodrome.spec.race import LIMITS, Entry, Race, combinations, parse_race
+from velodrome.spec.script_arguments import LONGEST_SCRIPT, batch_note
 from velodrome.spec.wording import in_words
 
 
@@ -174,8 +177,19 @@ def plan_race(
     planned = plan_entries(folder, race, checked.entries, on=where, warm=warm)
     return replace(
         planned, skipped=checked.skipped, reasons=tuple(checked.reasons),
-        notes=(*notes, *checked.notes, *planned.notes),
+        notes=(*notes, *checked.notes, *planned.notes, *_batch_notes([entry.job for entry in checked.entries])),
     )
+
+
+def _batch_notes(jobs: Sequence[Job]) -> list[str]:
+    """A sentence for each script whose global batch may grow with its workers."""
+    found = []
+    for script in dict.fromkeys(job.script for job in jobs if job.script is not None):
+        source = ""
+        with suppress(OSError, ValueError):
+            source = files.read_text(Path(script), LONGEST_SCRIPT)
+        found.append(batch_note((job for job in jobs if job.script == script), source))
+    return [note for note in found if note]
 
 
 def plan_entries(

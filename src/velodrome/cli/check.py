@@ -29,11 +29,17 @@ def command(
     strategy of the engine, and which of them would refuse the job and why. Nothing is stored. If your model, loss or
     data fails, one sentence says what is wrong, with the lines of your own code.
 
+    A script of your own runs with its workers in a copy of the current folder, where its files go and which is removed,
+    and is ended after 50 steps, 10 seconds of training or a minute. Printed is what it reported, its pace, and how long
+    the whole job takes if it reports total_steps or total_epochs.
+
     Examples:
 
     `velodrome check --dataset digits --model lenet5 --engine torch`
 
     `velodrome check --model my_nets:build --dataset path:photos --workers 4`
+
+    `velodrome check --script train.py --script-args "--batch-size {64/workers}" --workers 2`
 
     Exit codes: 0 the two steps ran, 1 your code failed, 2 the request is not valid.
     """
@@ -54,8 +60,37 @@ def command(
         raise
     if json:
         say_json(found)
+    elif job.script is not None:
+        _print_script(found)
     else:
         _print(found)
+
+
+def _print_script(found: dict[str, Any]) -> None:
+    from velodrome.analysis.estimate import in_words
+    from velodrome.cli.safe_console import SafeConsole
+
+    console = SafeConsole(markup=False)
+    workers = f"{found['workers']} worker{'' if found['workers'] == 1 else 's'}"
+    ended = "it ended by itself" if found["ended"] == "by itself" else f"ended {found['ended']}"
+    lines = [f"{found['script']}, {found['engine']}, {workers}: {ended}, {found['seconds']:.1f} s in all"]
+    pace = [f"start-up {found['startup_seconds']:.1f} s" if found["startup_seconds"] is not None else "",
+            f"{found['steps']:,} steps" if found["steps"] else "",
+            f"{found['steps_per_second']:,.1f} steps/s" if found["steps_per_second"] else "",
+            f"{found['examples_per_second']:,.0f} examples/s" if found["examples_per_second"] else ""]
+    lines += [", ".join(filter(None, pace))]
+    reported = [f"{part} {name} {'not finite' if value is None else format(value, '.4g')}"
+                for part, figures in found["figures"].items() for name, value in figures.items()]
+    lines += [f"reported: {', '.join(reported)}" if reported else "it reported no figures: call velodrome.log in it"]
+    if found.get("read"):
+        lines += [f"to read a figure from what it printed: {found['read']}"]
+    if found["expected_seconds"] is not None:
+        lines += [f"the whole job takes about {in_words(found['expected_seconds'])} at this pace"]
+    written = f" ({', '.join(found['written'])})" if found["written"] else ""
+    lines += [f"it ran in a copy of this folder, which is removed with what it wrote there{written}"]
+    lines += [f"left out of the copy: {', '.join(found['left_out'])}"] if found["left_out"] else []
+    for line in (*filter(None, lines), *(f"warning: {warning}" for warning in found["warnings"])):
+        console.print(line, soft_wrap=True)
 
 
 def _print(found: dict[str, Any]) -> None:

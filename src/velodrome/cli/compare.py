@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from velodrome.analysis.compare import Row, bests_of, measure_of, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, text_of
+from velodrome.analysis.configuration import distinguishing_fields, short_arguments, short_text
+from velodrome.analysis.doubts import suspects
 from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.measures import Measure
 from velodrome.analysis.objective import qualities_of
@@ -53,7 +54,8 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     for name in (*(measure.name for measure in qualities_of(rows)), *_ORDER):
         if name in _PLACES:
             if any(getattr(row, name) is not None for row in rows):
-                found.append((name, partial(_place_cell, name=name, best=_best_places(rows, name))))
+                best = _best_places(rows, name)
+                found.append((name, partial(_place_cell, name=name, best=best, suspects=suspects(rows))))
         elif any(name in row.spreads for row in rows):
             measure = measure_of(rows, name)
             found.append((_heading(measure), partial(_cell, measure=measure, best=bests_of(rows, name))))
@@ -64,7 +66,9 @@ def _best_places(rows: Sequence[Row], name: str) -> dict[str, float]:
     """For each row, by name, the best ratio of its task."""
     found = {}
     for members in tasks_of(rows).values():
-        best = max((place.estimate for row in members if (place := getattr(row, name)) is not None), default=0.0)
+        doubtful = suspects(members)
+        best = max((place.estimate for row in members
+                    if (place := getattr(row, name)) is not None and row.name not in doubtful), default=0.0)
         found.update({row.name: best for row in members})
     return found
 
@@ -78,7 +82,8 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     table.add_column("workers", no_wrap=True)
     if not same_batch:
         table.add_column("batch", justify="right")
-    differing = distinguishing_fields([row.configuration for row in rows])
+    configurations = [row.configuration for row in rows]
+    differing, short = distinguishing_fields(configurations), short_arguments(configurations)
     for name in differing:
         table.add_column(name.replace("_", " "))
     for heading, _ in columns:
@@ -87,7 +92,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
         table.caption, table.caption_justify = "* other programs were running beside it", "left"
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
         batch = [] if same_batch else [str(row.batch_size or "–")]
-        values = [escape(text_of(row.configuration.fields.get(name))) for name in differing]
+        values = [escape(short_text(row.configuration, name, short)) for name in differing]
         label = f"{row.label}{' *' if any(map(is_loaded, row.results)) else ''}"
         table.add_row(label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))
     return table
@@ -107,10 +112,12 @@ def _cell(row: Row, measure: Measure, best: Mapping[str, float | None]) -> str:
     return _marked(measure.text(value), value == best[row.name])
 
 
-def _place_cell(row: Row, name: str, best: Mapping[str, float]) -> str:
+def _place_cell(row: Row, name: str, best: Mapping[str, float], suspects: Mapping[str, str]) -> str:
     place: Ratio | None = getattr(row, name)
     if place is None:
         return "–"
+    if row.name in suspects:
+        return f"{place.estimate:.2f}\n{suspects[row.name]}"
     return _marked(f"{place.estimate:.2f}", place.estimate == best[row.name])
 
 

@@ -158,6 +158,8 @@ def command(
 
     `velodrome race --script train.py --vary script-args="--lr 0.1","--lr 0.01" --vary workers=1,2`
 
+    `velodrome race --script train.py --script-args "--batch-size {64/workers}" --vary workers=1,2`
+
     `velodrome race race.yaml --name first --repeat 3`
 
     `velodrome race race.yaml --dry-run`

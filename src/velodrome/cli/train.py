@@ -40,7 +40,7 @@ def command(
 
     `velodrome train job.yaml --seed 7 --json`
 
-    `velodrome train --script train.py --script-args "--lr 0.1" --workers 2`
+    `velodrome train --script train.py --script-args "--lr 0.1 --batch-size {64/workers}" --workers 2`
 
     Exit codes: 0 finished, 1 the run failed, 2 the request is not valid, 130 Ctrl-C.
     """  # noqa: E501

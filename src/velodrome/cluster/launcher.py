@@ -83,6 +83,8 @@ class Diagnosis:
     in_user_code: bool = False
     #: Whether its host is known to be out of the others' reach.
     cut_off: bool = False
+    #: Whether its stack shows that it waits for other processes.
+    waits: bool = False
 
 
 class Group(Protocol):

@@ -118,6 +118,12 @@ class ProgressEvent(EventBase):
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
         None, description="of the last step; for an optimizer of your own, what its rate was multiplied with"
     )
+    total_steps: Annotated[Positive | None, NOT_NULL] = Field(
+        None, description="steps of the whole training, if a script of your own reports them"
+    )
+    total_epochs: Annotated[Positive | None, NOT_NULL] = Field(
+        None, description="epochs of the whole training, if a script of your own reports them"
+    )
 
 
 class EpochEvent(EventBase):

@@ -8,7 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, short_data, varied, words_of
+from velodrome.analysis.configuration import distinguishing_fields, short_forms, varied, words_of
+from velodrome.analysis.measures import THROUGHPUT, Measure
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.reporting.figures import (
@@ -22,6 +23,7 @@ from velodrome.reporting.figures import (
     drawing,
     legend_below,
     new_figure,
+    rate_of,
     styles_of,
     whole_numbers,
 )
@@ -41,10 +43,10 @@ def rest_of(rows: Sequence[Row]) -> dict[str, str]:
     configurations = [row.configuration for row in rows]
     batch = ["batch_size"] if "batch_size" in varied(configurations) else []
     differing = [*batch, *distinguishing_fields(configurations)]
-    data = short_data(configurations)
+    short = short_forms(configurations)
     found = {}
     for row in rows:
-        parts = words_of(row.configuration, differing, data)
+        parts = words_of(row.configuration, differing, short)
         if row.servers > 1:
             parts.append(f"{row.servers} servers")
         found[row.name] = ", ".join(parts)
@@ -62,9 +64,25 @@ def cut(shown: int, of: int, what: str = "configurations") -> str:
 
 
 def metric_of(rows: Sequence[Row]) -> tuple[str, str]:
-    """The field of an epoch that is drawn for the rows of one task, and its name."""
+    """The field of an epoch that is drawn for the rows of one task, and its name.
+
+    A script may report other figures than those of a validation: then the first of them is drawn.
+    """
     name = quality_of(rows).name
-    return f"validation_{name}", f"validation {name}"
+    usual = f"validation_{name}"
+    if all(row.is_script for row in rows):
+        first = (f"train_{name}", "validation_loss", "train_loss")
+        reported = dict.fromkeys(key for row in rows for result in row.results for entry in result["history"]
+                                 for key in entry if key.startswith(("validation_", "train_")))
+        there = (field for field in (usual, *first, *reported) if any(epochs_of(row, field)[0] for row in rows))
+        usual = next(there, usual)
+    return usual, usual.replace("_", " ", 1)
+
+
+def has_curves(rows: Sequence[Row]) -> bool:
+    """Whether there is something to draw over the epochs of the rows of one task."""
+    field, _ = metric_of(rows)
+    return any(epochs_of(row, field)[0] for row in rows)
 
 
 def epochs_of(row: Row, field: str) -> tuple[list[int], list[list[float]], list[float]]:
@@ -217,7 +235,9 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     kept = sorted(groups, key=lambda key: -max(row.examples_per_second for row in groups[key]))[:MOST_LINES]
     colour, style = colours_of([label for label, _ in groups]), styles_of([words for _, words in groups])
     marker = {label: MARKERS[place % len(MARKERS)] for place, label in enumerate(colour)}
-    panels: list[tuple[str, str, Callable[[Row], Ratio | None] | None]] = [("throughput", "examples/s", None)]
+    measure = rate_of(rows)
+    first = ("throughput", "examples/s", None) if measure is THROUGHPUT else ("time of a whole run", "s", None)
+    panels: list[tuple[str, str, Callable[[Row], Ratio | None] | None]] = [first]
     if any(row.speedup is not None and row.workers > 1 for row in rows):
         panels.append(("speedup over the engine's single run", "×", lambda row: row.speedup))
     if any(row.scaling is not None and row.workers > 1 for row in rows):
@@ -225,7 +245,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     counts = sorted({row.workers for row in rows})
     # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
     top = {
-        title: max(_range(row)[2] for row in rows) or 1.0 if read is None
+        title: max(_range(row, measure)[2] for row in rows) or 1.0 if read is None
         else max(1.25 * max(found.estimate for row in rows if (found := read(row)) is not None), counts[-1])
         for title, _, read in panels
     }
@@ -235,7 +255,8 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             for place, key in enumerate(kept):
                 # Shifted a little, so that bars of equal worker counts do not cover each other.
                 shift = 1 + min(0.012, 0.1 / len(kept)) * (place - (len(kept) - 1) / 2)
-                _draw_group(panel, sorted(groups[key], key=lambda row: (row.workers, row.servers)), read, shift,
+                members = sorted(groups[key], key=lambda row: (row.workers, row.servers))
+                _draw_group(panel, members, read or measure, shift,
                             color=colour[key[0]], linestyle=style[key[1]], marker=marker[key[0]])
             if read is not None:
                 line = [counts[0] + (counts[-1] - counts[0]) * part / 50 for part in range(51)]
@@ -254,25 +275,26 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
         handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
         legend_below(figure, handles)
-    caption = ("Throughput: median with the range of the runs. Speedup and scaling: ratio with its 95 % interval, cut "
-               "at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
-    return Picture("workers", "Throughput and speedup over workers", caption, figure)
+    caption = (f"{first[0].capitalize()}: median with the range of the runs. Speedup and scaling: ratio with its 95 % "
+               "interval, cut at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
+    heading = "Throughput and speedup over workers" if measure is THROUGHPUT else "Time of whole runs over workers"
+    return Picture("workers", heading, caption, figure)
 
 
-def _range(row: Row) -> tuple[float, float, float]:
-    """Throughput: median, least and most; zeros where it is not known."""
-    spread = row.spreads.get("examples_per_second")
+def _range(row: Row, measure: Measure) -> tuple[float, float, float]:
+    """Median, least and most; zeros where it is not known."""
+    spread = row.spreads.get(measure.name)
     return (0.0, 0.0, 0.0) if spread is None else (spread.median, spread.low, spread.high)
 
 
-def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio | None] | None, shift: float,
+def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio | None] | Measure, shift: float,
                 **look: Any) -> None:
     places, middles, lows, highs = [], [], [], []
     for row in members:
-        if read is None:
-            if not row.examples_per_second:
+        if isinstance(read, Measure):
+            if not row.median(read.name):
                 continue
-            middle, low, high = _range(row)
+            middle, low, high = _range(row, read)
         else:
             place = read(row)
             if place is None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, short_data, varied, words_of
+from velodrome.analysis.configuration import distinguishing_fields, short_forms, varied, words_of
+from velodrome.analysis.measures import BY_NAME, THROUGHPUT, Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,34 +177,35 @@ def save(picture: Picture, folder: Path) -> list[Path]:
 
 
 def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
-    """Throughput by strategy and workers, and accuracy over training time for each task, in one picture."""
+    """Throughput by strategy and workers, and accuracy over training time for each task, in one picture; what no run
+    reported has no panel."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    from velodrome.reporting.curves import draw_over_time
+    from velodrome.reporting.curves import draw_over_time, has_curves
 
     # One order for both halves: it decides the colours, and the bars are the legend of the curves.
     rows = sorted(rows, key=lambda row: row.label)
-    tasks = tasks_of(rows)
+    tasks = {task: members for task, members in tasks_of(rows).items() if has_curves(members)}
     shown = list(tasks.items())[:MOST_TASKS_OF_RACE]
     if len(shown) < len(tasks):
         title += f" (curves of {len(shown)} of {len(tasks)} tasks)"
     looks = Looks.of(rows)
     with drawing():
         figure = Figure(figsize=(13, max(4.6, 1.4 + 0.36 * len(rows), 0.6 + 3.0 * len(shown))), layout="constrained")
-        grid = figure.add_gridspec(len(shown), 2, width_ratios=(1.1, 1))
+        grid = figure.add_gridspec(max(1, len(shown)), 2, width_ratios=(1.1, 1))
         figure.suptitle(title, fontsize=13)
-        _draw_bars(figure.add_subplot(grid[:, 0]), rows, looks)
+        _draw_bars(figure.add_subplot(grid[:, 0] if shown else grid[:, :]), rows, looks)
         for place, (task, members) in enumerate(shown):
             panel = figure.add_subplot(grid[place, 1])
             draw_over_time(panel, members, looks)
             panel.set_title(task)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        keys = _keys_of(looks)
+        keys = _keys_of(looks) if shown else []
         # A few fit into the corner that curves of accuracy seldom reach; many go below the figure.
         if len(shown) == 1 and len(keys) <= 6:
             panel.legend(handles=keys, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
-        else:
+        elif keys:
             legend_below(figure, keys, title="colours as on the left", title_fontsize=8)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
@@ -215,12 +217,12 @@ def bar_words(rows: Sequence[Row]) -> dict[str, str]:
     configurations = [row.configuration for row in rows]
     batch = ["batch_size"] if "batch_size" in varied(configurations) else []
     fields = [*batch, *distinguishing_fields(configurations)]
-    data = short_data(configurations)
+    short = short_forms(configurations)
     found = {}
     for row in rows:
         servers = [_counted(row.servers, "server")] if row.servers else []
         found[row.name] = ", ".join(
-            [_counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields, data)]
+            [_counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields, short)]
         )
     return found
 
@@ -228,6 +230,8 @@ def bar_words(rows: Sequence[Row]) -> dict[str, str]:
 def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
     """A group of bars for each strategy, one for each of its configurations."""
     from matplotlib.ticker import StrMethodFormatter
+
+    measure = rate_of(rows)
 
     labels, workers = list(looks.colour), list(looks.style)
     groups = {label: [row for row in rows if row.label == label] for label in labels}
@@ -237,10 +241,9 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
         for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size, row.name))):
             place = number + (slot - (len(group) - 1) / 2) * height
             strength = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
-            bar = axes.barh(
-                place, row.examples_per_second, height * 0.92, color=looks.colour[row.label], alpha=strength
-            )
-            rate = f"{row.examples_per_second:,.0f}" if row.examples_per_second else "not reported"
+            value = row.median(measure.name)
+            bar = axes.barh(place, value or 0.0, height * 0.92, color=looks.colour[row.label], alpha=strength)
+            rate = measure.text(value) if value else "not reported"
             axes.bar_label(bar, [f" {rate}  ({cut(words[row.name])})"], fontsize=8)
     axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
@@ -250,7 +253,12 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
     axes.margins(x=0.3)
     axes.grid(visible=False)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel("training throughput (examples/s)")
+    axes.set_xlabel("training throughput (examples/s)" if measure is THROUGHPUT else "time of a whole run (s)")
+
+
+def rate_of(rows: Sequence[Row]) -> Measure:
+    """What shows how fast rows are: throughput, or the time of whole runs if no script reported its examples."""
+    return THROUGHPUT if any(row.examples_per_second for row in rows) else BY_NAME["total_seconds"]
 
 
 def _keys_of(looks: Looks) -> list[Any]:

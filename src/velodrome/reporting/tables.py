@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velodrome.analysis.compare import Row, bests_of, measure_of, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, text_of
+from velodrome.analysis.configuration import distinguishing_fields, short_arguments, short_text
+from velodrome.analysis.doubts import suspects
 from velodrome.analysis.foreign import is_loaded
 from velodrome.analysis.measures import MIB, Measure
 from velodrome.analysis.objective import Candidate, Question, qualities_of
@@ -53,7 +54,8 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
     """The columns that identify the configuration of a row."""
-    extra = distinguishing_fields([row.configuration for row in rows])
+    configurations = [row.configuration for row in rows]
+    extra, short = distinguishing_fields(configurations), short_arguments(configurations)
     columns = [Column("strategy", numeric=False), Column("workers"), Column("batch"),
                *(Column(name.replace("_", " "), numeric=False) for name in extra), Column("runs")]
     cells = {}
@@ -65,7 +67,7 @@ def _who(rows: Sequence[Row]) -> tuple[list[Column], dict[str, list[Cell]]]:
             Cell(row.configuration.size, value=row.workers + row.servers / 1000),
             Cell(str(row.batch_size or ABSENT), scope if row.workers > 1 and row.batch_size else "",
                  value=row.batch_size),
-            *(Cell(text_of(fields.get(name))) for name in extra),
+            *(Cell(short_text(row.configuration, name, short)) for name in extra),
             Cell(str(row.runs), _about_runs(row), value=row.runs),
         ]
     return columns, cells
@@ -97,10 +99,11 @@ def interval_text(place: Ratio, form: str = ".2f") -> str:
     return f"[{low}, {high}]"
 
 
-def _placed(place: Ratio | None, best: float | None) -> Cell:
+def _placed(place: Ratio | None, best: float | None, suspect: str = "") -> Cell:
     if place is None:
         return Cell(ABSENT)
-    return Cell(f"{place.estimate:.2f}", interval_text(place), place.estimate == best, place.estimate)
+    detail = ", ".join(filter(None, [interval_text(place), suspect]))
+    return Cell(f"{place.estimate:.2f}", detail, place.estimate == best and not suspect, place.estimate)
 
 
 def _achieved(row: Row, place: str) -> bool:
@@ -112,7 +115,9 @@ def _best_places(rows: Sequence[Row], place: str) -> dict[str, float | None]:
     """For each row, by name, the best ratio of its task."""
     found: dict[str, float | None] = {}
     for members in tasks_of(rows).values():
-        others = [held.estimate for row in members if (held := getattr(row, place)) and _achieved(row, place)]
+        doubtful = suspects(members)
+        others = [held.estimate for row in members
+                  if (held := getattr(row, place)) and _achieved(row, place) and row.name not in doubtful]
         best = max(others, default=0.0)
         # A single ratio, or a best one that is slower than its baseline, is not marked.
         marked = len(others) > 1 and (best > 1 or place == "efficiency")
@@ -130,10 +135,10 @@ def _table(
     columns += [Column(measure.heading, measure.unit) for measure in shown]
     columns += [Column(place) for place in held]
     best = {measure.name: bests_of(rows, measure.name) for measure in shown}
-    first = {place: _best_places(rows, place) for place in held}
+    first, doubtful = {place: _best_places(rows, place) for place in held}, suspects(rows)
     body = [
         (*who[row.name], *(_measured(row, measure, best[measure.name][row.name]) for measure in shown),
-         *(_placed(getattr(row, place), first[place][row.name]) for place in held))
+         *(_placed(getattr(row, place), first[place][row.name], doubtful.get(row.name, "")) for place in held))
         for row in rows
     ]
     return Table(name, title, note, tuple(columns), tuple(body))

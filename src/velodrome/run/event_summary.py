@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from velodrome.events.models import (
     WarningEvent,
 )
 from velodrome.events.result import FaultRecord, Host, Node, Seconds, Shares, Staleness, Throughput
+from velodrome.offers.script import LABEL
 from velodrome.run.host_cpu import CpuSeries, host_cpu
 from velodrome.tasks.base import Task
 
@@ -149,9 +149,8 @@ class EventSummary:
     _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
-    #: When a script of the user's own began, by the controller's clock and by its own.
-    script_began: float | None = None
-    _script_time: float = -math.inf
+    #: When the chief of a script of the user's own began.
+    _script: PhaseEvent | None = None
     #: What the run warned of: the keys, in their order.
     warnings: dict[str, None] = field(default_factory=dict)
     faults: dict[str, FaultRecord] = field(default_factory=dict)
@@ -179,8 +178,9 @@ class EventSummary:
                 self.final = event
             case PaceEvent() if not is_earlier:
                 self.paces[process] = event.pace
-            case PhaseEvent(phase="script") if not is_earlier and self.script_began is None:
-                self.script_began, self._script_time = event.controller_time, event.time
+            case PhaseEvent(phase="script", state="begin", rank=0) if not is_earlier:
+                self._script = event
+                self.epochs.clear()  # a script that is resumed begins at the beginning
             case StalenessEvent():
                 self.updates.append(event)
             case SharesEvent():
@@ -192,9 +192,21 @@ class EventSummary:
             case WarningEvent():
                 self.warnings[event.message] = None
             case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
-                # A script that reports an epoch when it is over has trained since it began.
-                with_script = event.time <= self._script_time
-                self.first_step = self.script_began if with_script else event.controller_time
+                self.first_step = event.controller_time if not self._of_script else self._when(event)
+
+    @property
+    def _of_script(self) -> bool:
+        return self.task.name == LABEL
+
+    def _when(self, event: PhaseEvent) -> float | None:
+        """When the chief of a script began to train, by the controller's clock; None for other ranks.
+
+        Epochs and evaluations are those of the chief, so start-up is, too. A script may report an epoch when it is
+        over: what counts is the time that the event states, not when it came.
+        """
+        if self._script is None or event.rank != 0:
+            return None
+        return self._script.controller_time + (event.time - self._script.time)
 
     def _add_fault(self, event: FaultEvent) -> None:
         seconds = max(0.0, round(event.controller_time - self.started, 4))
@@ -234,10 +246,15 @@ class EventSummary:
     def seconds(self, ended: float) -> Seconds:
         """Divide the time of the run; a clock that was set back meanwhile makes no part negative."""
         test_seconds = self.final.test_seconds if self.final else 0.0
-        known = bool(self.history) or self.script_began is None
+        known = bool(self.history) or not self._of_script
+        train = sum((row.seconds for row in self.history), 0.0)
+        evaluate = sum((row.evaluate_seconds for row in self.history), 0.0) + test_seconds
+        total = max(0.0, ended - self.started)
+        script_began = self._script and self._script.controller_time
+        startup = (self.first_step or script_began or ended) - self.started
+        if self._of_script:  # its clocks are two: that of its process, and that by which its events arrive
+            startup = min(startup, total - train - evaluate)
         return Seconds(
-            startup=max(0.0, round((self.first_step or self.script_began or ended) - self.started, 4)),
-            train=round(sum((row.seconds for row in self.history), 0.0), 4) if known else None,
-            evaluate=round(sum(row.evaluate_seconds for row in self.history) + test_seconds, 4) if known else None,
-            total=max(0.0, round(ended - self.started, 4)),
+            startup=max(0.0, round(startup, 4)), train=round(train, 4) if known else None,
+            evaluate=round(evaluate, 4) if known else None, total=round(total, 4),
         )

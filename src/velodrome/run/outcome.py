@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from velodrome.cluster.plan import Plan
@@ -133,7 +134,8 @@ def build_result(
     if failure is not None:
         fields["error"] = failure.as_json()
     if job.script is not None:
-        fields = of_script(job, fields, final, throughput=rate)
+        log = Path(path) / "logs" / f"{plan.chief.file_name}.log"
+        fields = of_script(job, fields, final, throughput=rate, log=log)
     return RunResult.model_validate(fields)
 
 

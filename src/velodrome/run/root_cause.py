@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from velodrome.cluster.launcher import Diagnosis
+from velodrome.cluster.plan import Process
 from velodrome.run.outcome import Failure
 from velodrome.run.process_state import SILENT_SECONDS, ProcessState
 
@@ -73,3 +75,11 @@ def stalled(states: Iterable[ProcessState], limit: float, now: float) -> list[Pr
     behind = [state for state in training if not state.waiting] or training
     least = min((state.steps, *state.position) for state in behind)
     return [state for state in behind if (state.steps, *state.position) == least]
+
+
+def awaited(states: Iterable[ProcessState], found: Mapping[Process, Diagnosis]) -> list[ProcessState]:
+    """The processes that others wait for, by their stacks: those that do not wait while others do; empty if stacks do
+    not tell."""
+    seen = [state for state in states if state.process in found]
+    others = [state for state in seen if not found[state.process].waits]
+    return others if len(others) < len(seen) else []

@@ -17,7 +17,7 @@ from velodrome.offers.registry import strategy_of
 from velodrome.run.faults import FaultSchedule
 from velodrome.run.outcome import Failure
 from velodrome.run.process_state import SILENT_SECONDS, ProcessState
-from velodrome.run.root_cause import not_connected, root_cause, stalled
+from velodrome.run.root_cause import awaited, not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun
 
 Listener = Callable[[Event], None]
@@ -33,6 +33,8 @@ REST_SECONDS, MOST_REST_SECONDS = 0.001, 0.2
 LEAVE_SECONDS = 10.0
 #: How many processes are diagnosed in full: each takes a moment.
 MOST_DIAGNOSES = 4
+#: How many ranks of a script: only their stacks tell which one the others wait for.
+MOST_RANKS_OF_SCRIPT = 16
 
 
 def event_key(event: Event) -> EventKey:
@@ -178,19 +180,33 @@ class Supervisor:
         """The failure of those that hold up the others; where events cannot distinguish them, a diagnosis may."""
         alive = [state for state in self._states.values() if state.alive]
         stopped = [state for state in alive if group.diagnose(state.process, brief=True).stopped]
-        culprits = stopped or self._cut_off(group) or culprits
-        found = {state.process: group.diagnose(state.process) for state in culprits[:MOST_DIAGNOSES]}
+        certain = stopped or self._cut_off(group)
+        culprits = certain or culprits
+        looked_at = culprits[:MOST_DIAGNOSES]
+        # How many steps a rank of a script reports says nothing: often only the first one reports any.
+        by_stacks = self._plan.job.script is not None and cause == "stall" and not certain \
+            and not any(state.is_silent(SILENT_SECONDS, self._clock()) for state in culprits)
+        if by_stacks:
+            looked_at += [state for state in alive if state not in looked_at][:MOST_RANKS_OF_SCRIPT]
+        found = {state.process: group.diagnose(state.process) for state in looked_at}
         for process, diagnosis in found.items():
             with suppress(OSError):
                 (self._run.path / "logs" / f"{process.file_name}.stack.txt").write_text(diagnosis.text + "\n")
+        waiting: list[ProcessState] = []
+        if by_stacks and (those := awaited(looked_at, found)):
+            culprits, waiting = those, [state for state in looked_at if state not in those]
         culprits = [state for state in culprits if state.process in found and found[state.process].in_user_code] \
             or culprits
         first = culprits[0]
         names = ", ".join(map(str, culprits))
         cut = f"{first.process.host} is cut off from the others; " if found[first.process].cut_off else ""
+        if waiting:
+            what += f", and {', '.join(state.process.name for state in waiting)} wait{'s' * (len(waiting) == 1)} for it"
+        stacks = [found[first.process].excerpt,
+                  *(f"{state.process.name} waits for it:\n{found[state.process].excerpt}" for state in waiting[:1])]
         return Failure(
             f"{names} {what}: {cut}{first.describe_last_event(self._clock())}", first.process.role, first.process.rank,
-            first.process.host, cause=cause, stack=found[first.process].excerpt,
+            first.process.host, cause=cause, stack="\n\n".join(filter(None, stacks)),
         )
 
     def _count_traffic(self, group: Group) -> None:

@@ -80,7 +80,8 @@ class Job(Optimization):
         "brings its own distribution"
     )
     script_args: str = Field(
-        "", description="arguments of the script, as in a shell; `{seed}` and `{workers}` stand for the job's"
+        "", description="arguments of the script, as in a shell; `{seed}`, `{workers}` and computed ones such as "
+        "`{64/workers}` stand for the job's"
     )
     read: list[str] = Field(
         default_factory=list, description="regular expressions that find figures in what the script prints: each named "

@@ -15,6 +15,7 @@ from velodrome.spec.job import Job
 from velodrome.spec.names import LONGEST_NAME
 from velodrome.spec.published import now, published_names
 from velodrome.spec.race import Entry, Prefix, Race, combinations, refusal
+from velodrome.spec.script_arguments import fields_in
 from velodrome.spec.wording import in_words
 
 #: Fields that every name has, or that the prefix is for.
@@ -92,7 +93,8 @@ def _own_name(entry: Entry, fields: Sequence[str]) -> str:
     words = "".join(f"-{word}" for name in fields if (word := _word(entry, name)))
     if len(words) > _LONGEST_FIELDS:
         words = f"{words[: _LONGEST_FIELDS - 7]}-{hashlib.sha256(words.encode()).hexdigest()[:6]}"
-    batch = f"-{job.batch_size}b" if job.script is None else ""
+    has_batch = job.script is None or "batch_size" in fields_in(job.script_args)
+    batch = f"-{job.batch_size}b" if has_batch else ""
     return f"{job.engine}-{job.strategy}{stock}-{job.workers}w{servers}{batch}{words}-{entry.repetition}"
 
 

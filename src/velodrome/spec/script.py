@@ -10,6 +10,7 @@ from velodrome.errors import BadRequest
 from velodrome.offers.registry import engine
 from velodrome.offers.script import LABEL
 from velodrome.spec.job import Job
+from velodrome.spec.script_arguments import NAMES, fields_in, filled
 
 #: Fields that mean something for a script; it decides the others itself.
 FIELDS = frozenset({
@@ -33,12 +34,14 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     for name, label in (("dataset", LABEL), ("model", job.script)):
         if getattr(job, name) == label:
             job = job.model_copy(update={name: _default(name)})
+    passed_on = fields_in(job.script_args)
     for name in Job.model_fields:
-        if name not in FIELDS and getattr(job, name) != _default(name):
+        if name not in FIELDS | passed_on and getattr(job, name) != _default(name):
             option = f"--{name.replace('_', '-')}"
+            passing = f" as {{{name}}}" if name in NAMES else ""
             raise BadRequest(
-                f"{option}: a script decides that itself; leave it out, or pass it in --script-args if it has such an "
-                "argument"
+                f"{option}: a script decides that itself; leave it out, or pass it in --script-args{passing} if it has "
+                "such an argument"
             )
     words_of(job)
     for pattern in job.read:
@@ -59,10 +62,9 @@ def refuse_without_script(job: Job) -> None:
 
 
 def words_of(job: Job) -> list[str]:
-    """The arguments of the script, as a shell would split them."""
-    text = job.script_args.replace("{seed}", str(job.seed)).replace("{workers}", str(job.workers))
+    """The arguments of the script, as a shell would split them, with the job's values for placeholders."""
     try:
-        return shlex.split(text)
+        return shlex.split(filled(job))
     except ValueError as error:
         raise BadRequest(f"--script-args {job.script_args!r} cannot be split into words: {error}") from None
 

@@ -69,7 +69,9 @@ def task_of(job: Modelled) -> Task:
 
 def task_of_result(result: Mapping[str, Any]) -> Task:
     """The task of a stored result. Those of earlier versions do not name it."""
-    if (name := result.get("task")) in _TASKS:
+    if (name := result.get("task")) == Script.name:
+        return Script.of(result)
+    if name in _TASKS:
         return _TASKS[str(name)]
     if isinstance(name, str) and is_own(name):
         return OwnTask(name, metrics_of(result.get("metrics") or ()))

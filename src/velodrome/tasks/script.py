@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from velodrome.errors import VelodromeError
+from velodrome.figures import less_is_better
 from velodrome.offers.script import LABEL
 from velodrome.spec.job import Job, Target
 from velodrome.tasks.base import Metric, Task
@@ -25,7 +26,7 @@ class Script(Task):
 
     name = LABEL
     #: Those that most scripts report; others are kept by the names that the script gives them.
-    metrics = Classification.metrics
+    metrics: tuple[Metric, ...] = Classification.metrics
 
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         reported = counts.get("reported") or {}
@@ -37,10 +38,18 @@ class Script(Task):
         return {**known, **self.measure(counts or {})}
 
     def metrics_of(self, scores: Mapping[str, Any]) -> tuple[Metric, ...]:
-        """Whatever the script reported; whether more or less of it is better is known of accuracy and loss only."""
+        """Whatever the script reported; of errors and losses less is better, of any other figure more."""
         known = {metric.name: metric for metric in self.metrics}
         names = self.measure({"reported": {name: value for name, value in scores.items() if name != "total"}})
-        return tuple(known.get(name) or Metric(name, "more", ".4g") for name in names)
+        return tuple(known.get(name) or Metric(name, "less" if less_is_better(name) else "more", ".4g")
+                     for name in names)
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Script:
+        """The task of a result, in which the first figure of its test decides: accuracy, if that was reported."""
+        found = cls()
+        found.metrics = found.metrics_of(result.get("test") or {}) or cls.metrics
+        return found
 
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
         """`accuracy 0.9731`, or the first figure that was reported."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.compare import Row, compare, tasks_of
+from velodrome.analysis.doubts import suspects
 from velodrome.analysis.objective import target_of
 from velodrome.analysis.recommend import recommend
 from velodrome.analysis.statistics import Ratio
@@ -38,8 +39,10 @@ def standing_of(runs: Path, name: str) -> Standing:
         ]
     except VelodromeError as error:
         return Standing((), {"rows": [], "verdicts": [], "problem": str(error), "failures": []})
+    doubtful = suspects(rows)
     return Standing(tuple(rows), {
-        "rows": [_row(row) for row in rows], "verdicts": [_verdict(answer) for answer in answers], "problem": None,
+        "rows": [{**_row(row), "suspect": doubtful.get(row.name)} for row in rows],
+        "verdicts": [_verdict(answer) for answer in answers], "problem": None,
         "failures": [{"run": one.run, "status": one.status, "message": one.message} for one in record.failures],
     }, record)
 

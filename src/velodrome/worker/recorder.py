@@ -1,7 +1,8 @@
 """Turns what a script of the user reports into events: progress, epochs, its pace and the result.
 
 The time before a report belongs to what it reports: training, or evaluation if training was reported before it in the
-same epoch. Nothing is guessed; what is not reported stays unknown.
+same epoch. What comes before training is start-up, the imports of the script in any case. What is not reported stays
+unknown.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from velodrome.figures import Names
 from velodrome.worker.context import Context
 
 #: Seconds between progress events.
 PROGRESS_SECONDS = 0.25
+#: Figures that say how much there will be.
+TOTALS = ("total_steps", "total_epochs")
 #: First reports that throughput leaves out, at most; and no more than a quarter of all.
 WARMUP = 20
 
@@ -82,7 +86,10 @@ class Recorder:
     def __init__(self, context: Context, clock: Callable[[], float] = time.perf_counter) -> None:
         self._context, self._events, self._clock = context, context.events, clock
         self._lock = threading.Lock()
+        self._names = Names(self._warn)
         self._began, self._began_at = clock(), round(time.time(), 4)
+        #: From when on the script may have trained: its imports are over.
+        self._ready, self._ready_at = self._began, self._began_at
         #: When the last report was made.
         self._mark: float | None = None
         self._emitted = -math.inf
@@ -91,7 +98,14 @@ class Recorder:
         self._test: dict[str, float] = {}
         self._tested = 0
         self._test_seconds = 0.0
+        #: The figures of the last validation, and its examples.
+        self._validated: tuple[dict[str, float], int] = {}, 0
         self._steps: int | None = None
+        #: The last step as the script counts it, and the steps before it began to count anew.
+        self._counted, self._steps_before = 0, 0
+        self._restarts = False
+        #: How many epochs and steps there will be, as far as the script reports it.
+        self._totals: dict[str, int] = {}
         #: Training after each of the first reports, and after all of them.
         self._counts = [_Count()]
         self._count = _Count()
@@ -100,8 +114,16 @@ class Recorder:
 
     def begin(self) -> None:
         """Report that the script begins."""
-        self._began, self._began_at = self._clock(), round(time.time(), 4)
+        self._began, self._began_at = self._ready, self._ready_at = self._clock(), round(time.time(), 4)
         self._events.emit("phase", phase="script", state="begin", time=self._began_at)
+
+    def imported(self) -> None:
+        """Take notice that the imports of the script are over."""
+        self._ready, self._ready_at = self._clock(), round(time.time(), 4)
+
+    def _warn(self, message: str) -> None:
+        if self._context.is_chief:
+            self._events.emit("warning", message=message)
 
     def log(
         self, split: str, step: int | None, examples: int | None, epoch: int | None, figures: Mapping[str, float]
@@ -111,28 +133,53 @@ class Recorder:
             if self._finished:
                 return
             now = self._clock()
-            if split == "train":
-                self._take_training(now, step, examples, epoch, figures)
-            else:
-                self._take_evaluation(now, split, examples, epoch, figures)
-            self._mark = now
+            totals = {name: int(figures[name]) for name in TOTALS if 0 < figures.get(name, 0) < math.inf}
+            self._totals.update(totals)
+            figures = {name: value for name, value in figures.items() if name not in TOTALS}
+            if totals and not figures and step is None and examples is None:
+                return
+            parts = self._names.by_split(split, figures)
+            training = parts.pop("train", {})
+            # A report of nothing but a validation says nothing about training.
+            if split == "train" and (training or not parts or step is not None or examples is not None):
+                self._take_training(now, step, examples, epoch, training)
+                self._mark = now
+            for part in parts if split == "train" else [split]:
+                counted = None if split == "train" else examples
+                self._take_evaluation(now, part, counted, epoch, parts.get(part, {}))
+                self._mark = now
 
     def _since_mark(self, now: float, *, of_epoch: bool) -> float:
-        """Seconds since the previous report. Before the first one is start-up, and training if it reports an epoch."""
+        """Seconds since the previous report. Before the first one is start-up; if it reports an epoch, only the
+        imports."""
         if self._mark is not None:
             return now - self._mark
-        return now - self._began if of_epoch else 0.0
+        return now - self._ready if of_epoch else 0.0
+
+    def _steps_so_far(self, step: int, *, only_marks: bool) -> int:
+        """Training steps since the script began: one that counts within an epoch begins anew with each."""
+        if step < self._counted and not only_marks:
+            self._steps_before += self._counted + (step == 0)
+            if not self._restarts:
+                self._restarts = True
+                self._warn(f"step {step} came after step {self._counted}: the script counts the steps of each epoch "
+                           "anew, so they are added up")
+        if not (only_marks and step < self._counted):
+            self._counted = step
+        return self._steps_before + self._counted
 
     def _take_training(
         self, now: float, step: int | None, examples: int | None, epoch: int | None, figures: Mapping[str, float]
     ) -> None:
-        only_marks = self._mark is None and not figures and not examples
+        marks = not figures and not examples
+        only_marks = self._mark is None and marks
         of_epoch = epoch is not None and step is None
         self._turn_to(epoch, ends=bool(self._row.validation))
         row = self._begin_row(of_epoch=of_epoch)
         row.trained = True
         before = self._context.status.steps
         if step is not None:
+            step = self._steps_so_far(step, only_marks=marks and step == 0)
             self._steps = max(step, self._steps or 0)
             self._context.status.steps = max(before, step)
         elif not only_marks:
@@ -155,8 +202,9 @@ class Recorder:
             self._emitted = now
             metrics = {name: finite(value) for name, value in figures.items()}
             self._events.emit(
-                "progress", epoch=row.number, step=row.steps, steps=0, examples=row.examples, seconds=row.seconds,
-                loss=metrics.get("loss"), accuracy=metrics.get("accuracy"), metrics=metrics,
+                "progress", epoch=row.number, step=row.steps, steps=self._steps_of_epoch(), examples=row.examples,
+                seconds=row.seconds, loss=metrics.get("loss"), accuracy=metrics.get("accuracy"), metrics=metrics,
+                **self._totals,
             )
 
     def _take_evaluation(
@@ -177,6 +225,12 @@ class Recorder:
             row.seconds += seconds
         row.validation.update(figures)
         row.validated = examples or row.validated
+        self._validated = row.validation, row.validated
+
+    def _steps_of_epoch(self) -> int:
+        """Steps of an epoch, if the script reports how many there will be; 0 where that is unknown."""
+        steps, epochs = (self._totals.get(name, 0) for name in TOTALS)
+        return steps // epochs if epochs else 0
 
     def _turn_to(self, epoch: int | None, *, ends: bool) -> None:
         """End the row if the epoch is another one; if the script reports none, if a validation `ends` it."""
@@ -191,8 +245,8 @@ class Recorder:
         row = self._row
         if not row.begun:
             row.begun = True
-            # An epoch that is over when it is first heard of began with the script.
-            past = {"time": self._began_at} if of_epoch and self._mark is None else {}
+            # An epoch that is over when it is first heard of began when the script could train.
+            past = {"time": self._ready_at} if of_epoch and self._mark is None else {}
             self._events.emit("phase", phase="train", state="begin", epoch=row.number, **past)
         return row
 
@@ -226,7 +280,10 @@ class Recorder:
             self._finished = True
             if not self._row.is_empty:
                 self._end_row()
-            if self._test:
+            if not self._test and self._validated[0]:
+                self._test, self._tested = self._validated
+                self._warn("no figures of a test set were reported: those of the last validation stand for them")
+            elif self._test:
                 self._events.emit("phase", phase="evaluate", state="begin", part="test")
                 self._phase_end("evaluate", self._test_seconds, part="test")
             pace = self._pace()

@@ -1,7 +1,9 @@
 """Runs a script of the user in this process, as `python train.py` would, and takes what it reports."""
 
 from __future__ import annotations
+import __future__
 
+import ast
 import atexit
 import builtins
 import io
@@ -12,6 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from velodrome.models.own import raised_in_library
 from velodrome.offers.world import World
 from velodrome.spec.script import words_of
 from velodrome.transport.interfaces import address_towards, interface_of
-from velodrome.variables import FOLDER, SEED
+from velodrome.variables import FOLDER, SCRATCH, SEED
 from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
 from velodrome.worker.horovod import rendezvous
@@ -29,6 +32,7 @@ from velodrome.worker.listening import EXPOSED, redirects
 from velodrome.worker.recorder import Recorder
 from velodrome.worker.script_output import read_output
 
+_FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 _LOST = re.compile(
     r"connection (closed|reset|refused|aborted)|broken pipe|socket closed|remote process exited|timed out waiting|peer",
     re.IGNORECASE,
@@ -50,6 +54,8 @@ def run(context: Context) -> None:
     except OSError as error:
         raise BadRequest(f"--script {job.script!r} cannot be read: {error.strerror}") from None
     os.environ[SEED], os.environ[FOLDER] = str(job.seed), str(context.folder.absolute())
+    if scratch := os.environ.get(SCRATCH):
+        import_module("velodrome.worker.scratch").enter(Path(scratch), context.folder)
     _choose_interface(context.world)
     if context.is_chief and len(context.world.peers) > 1 and not redirects():
         events.emit("warning", message=EXPOSED)
@@ -64,7 +70,7 @@ def run(context: Context) -> None:
         recorder.begin()
         try:
             with _as_main(path, [job.script, *words_of(job)]) as module, _leaving_by_itself(recorder.finish):
-                exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+                _execute(source, path, module, recorder.imported)
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise ScriptFailed(_last_words(job.script, end.code)) from end
@@ -72,6 +78,33 @@ def run(context: Context) -> None:
             _translate(error, context.world)
             raise
     recorder.finish()
+
+
+def _execute(source: bytes, path: Path, module: types.ModuleType, imported: Callable[[], None]) -> None:
+    """Execute a script, and call `imported` when the imports at its beginning are over."""
+    tree = ast.parse(source, str(path))
+    end = _end_of_imports(tree.body)
+    first, rest = (ast.Module(body, tree.type_ignores) for body in (tree.body[:end], tree.body[end:]))
+    imports = compile(first, str(path), "exec", dont_inherit=True)
+    # `from __future__` is for the whole file.
+    code = compile(rest, str(path), "exec", imports.co_flags & _FUTURES, dont_inherit=True)
+    exec(imports, module.__dict__)
+    imported()
+    exec(code, module.__dict__)
+
+
+def _end_of_imports(body: list[ast.stmt]) -> int:
+    """How many statements come up to the last import before the first function, class or loop."""
+    end = 0
+    for place, node in enumerate(body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.For | ast.While | ast.With):
+            break
+        inside = node.body if isinstance(node, ast.If | ast.Try) else [node]
+        if any(isinstance(one, ast.Import | ast.ImportFrom) for one in inside):
+            end = place + 1
+    while end < len(body) and isinstance(node := body[end], ast.Expr) and isinstance(node.value, ast.Constant):
+        end += 1  # a text that begins the second part would become the docstring of the module
+    return end
 
 
 @contextmanager

@@ -17,9 +17,8 @@ from velodrome.spec.script import COUNTS
 from velodrome.worker.emitter import Emitter
 
 _READER = Path(__file__).with_name("reading.py")
-#: What names of groups may begin with, and the split that it stands for.
-_PREFIXES = {"train_": "train", "validation_": "validation", "val_": "validation", "test_": "test"}
-_PERCENT = "_percent"
+#: Groups that are of every split of their line.
+_SHARED = ("step", "epoch", "total_steps", "total_epochs")
 #: How long the reader may take to read the rest; processes that the script left behind may keep its output open.
 DRAIN_SECONDS = 5.0
 
@@ -82,13 +81,11 @@ def reports_of(
     """The groups of a line as reports: one for each split that they are of, training first."""
     splits: dict[str, dict[str, float]] = {}
     for name, value in found.items():
-        prefix = next((one for one in _PREFIXES if name.startswith(one) and name != one), "")
-        plain = name.removeprefix(prefix)
-        if plain.endswith(_PERCENT):
-            plain, value = plain.removesuffix(_PERCENT), value / 100
+        about = figures.named(name)
+        plain, value = about.own, value / 100 if about.percent else value
         if plain in COUNTS and not (value >= 0 and value == int(value)):
             continue
-        splits.setdefault(_PREFIXES.get(prefix, "train" if plain not in ("step", "epoch") else ""), {})[plain] = value
+        splits.setdefault(about.split or ("train" if plain not in _SHARED else ""), {})[plain] = value
     shared = splits.pop("", {})
     for split in [split for split in figures.SPLITS if split in splits] or ["train"] * bool(shared):
         values = {**shared, **splits.get(split, {})}

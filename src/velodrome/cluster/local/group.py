@@ -12,7 +12,13 @@ from typing import IO, Protocol
 
 from velodrome.cluster.launcher import Deliver, Diagnosis, Exit
 from velodrome.cluster.local import cleaner
-from velodrome.cluster.local.stacks import is_stopped, most_relevant_thread, shows_users_code, stack_of
+from velodrome.cluster.local.stacks import (
+    is_stopped,
+    most_relevant_thread,
+    shows_users_code,
+    stack_of,
+    waits_for_others,
+)
 from velodrome.cluster.plan import Process
 from velodrome.offers.segments import pattern_of_run
 from velodrome.spec.faults import Fault
@@ -106,7 +112,8 @@ class LocalGroup:
         if brief:
             return Diagnosis(stopped=is_stopped(pid))
         stack = stack_of(pid)
-        return Diagnosis(stack, most_relevant_thread(stack), is_stopped(pid), shows_users_code(stack))
+        return Diagnosis(stack, most_relevant_thread(stack), is_stopped(pid), shows_users_code(stack),
+                         waits=waits_for_others(stack))
 
     def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
         """Kill or suspend processes, as a fault asks for."""

@@ -12,6 +12,12 @@ import psutil
 
 from velodrome.models.own import is_users
 
+#: Where the innermost Python frame of a process is that waits for others, under the frameworks that scripts use.
+_COLLECTIVES = (
+    "/torch/distributed/", "/torch/nn/parallel/distributed.py", "/torch/autograd/graph.py", "/horovod/",
+    "/tensorflow/python/eager/execute.py", "/tensorflow/python/eager/context.py", "/mpi4py/",
+)
+
 
 def _py_spy() -> str | None:
     beside = Path(sys.executable).with_name("py-spy")
@@ -40,6 +46,14 @@ def is_stopped(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.Error:
         return False
+
+
+def waits_for_others(stack: str) -> bool:
+    """Whether the main thread is in a call that ends when other processes make theirs: a collective, or a backward
+    pass, in which DistributedDataParallel sums gradients."""
+    main = next((part for part in stack.split("\nThread ") if '"MainThread"' in part.partition("\n")[0]), "")
+    innermost = main.partition("\n")[2].partition("\n")[0]
+    return any(place in innermost for place in _COLLECTIVES)
 
 
 def shows_users_code(stack: str) -> bool:

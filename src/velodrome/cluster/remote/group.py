@@ -14,7 +14,7 @@ from typing import IO, TypeVar
 
 from velodrome import files
 from velodrome.cluster.launcher import Deliver, Diagnosis, Exit
-from velodrome.cluster.local.stacks import most_relevant_thread
+from velodrome.cluster.local.stacks import most_relevant_thread, waits_for_others
 from velodrome.cluster.plan import Process
 from velodrome.cluster.remote.agent.frames import Header
 from velodrome.cluster.remote.link import HostError, HostLost, Link
@@ -197,7 +197,7 @@ class RemoteGroup:
                 )
                 stack = body.decode(errors="replace")
                 return Diagnosis(stack, most_relevant_thread(stack) if stack else "", bool(answer.get("stopped")),
-                                 bool(host.code) and host.code in stack)
+                                 bool(host.code) and host.code in stack, waits=waits_for_others(stack))
         said = link.lost or f"{process.host!r} has not answered for {link.quiet_seconds:.0f} s"
         return Diagnosis(f"(no stack: host {said})", f"(no stack: host {said})", cut_off=True)
 

@@ -79,7 +79,7 @@ function showConfigurations(look) {
   const rows = standing.rows;
   $("#configurations").hidden = !rows.length;
   const end = (value) => (value > 100 ? "over 100" : value.toFixed(2));
-  const times = (one, value, interval) => value === null ? ABSENT : element("span", {}, `${value.toFixed(2)}×`, element("small", {}, interval ? `${end(interval[0])} to ${end(interval[1])}` : one.runs < 2 ? "one run" : "baseline"));
+  const times = (one, value, interval) => value === null ? ABSENT : element("span", {}, `${value.toFixed(2)}×`, element("small", {}, one.suspect ?? "", one.suspect ? ", " : "", interval ? `${end(interval[0])} to ${end(interval[1])}` : one.runs < 2 ? "one run" : "baseline"));
   const cell = (content) => element("td", { class: "number" }, content);
   const best = Math.max(...rows.map((one) => one.rate ?? 0));
   $("#configurations tbody").replaceChildren(...rows.map((one) => {
