@@ -80,8 +80,11 @@ def _open_inside(path: Path | str, inside: Path | str, flags: int) -> int:
 
 def _parts_below(path: Path | str, inside: Path | str) -> tuple[str, ...]:
     """The names that lead from a folder to a path below it."""
-    parts = Path(str(path).removeprefix(f"{inside}/")).parts
-    if str(path).startswith(f"{inside}/") and parts and os.pardir not in parts:
+    try:
+        parts = Path(path).relative_to(inside).parts
+    except ValueError:
+        parts = ()
+    if parts and os.pardir not in parts:
         return parts
     raise OSError(errno.EINVAL, f"it is not inside {str(inside)!r}", str(path))
 

@@ -102,12 +102,12 @@ def _names(firsts: Mapping[int, Result]) -> dict[int, str]:
 
 
 def data_note(results: Iterable[Result]) -> str:
-    """A sentence, without its full stop, on data that changed during the race; empty if they did not."""
+    """A sentence on data that changed during the race; empty if they did not."""
     changes = dict.fromkeys(str(result["data_change"]) for result in results if result.get("data_change"))
     if not changes:
         return ""
-    return (f"the data changed during the race ({'; '.join(changes)}): runs on different data are not compared with "
-            "each other")
+    return (f"The data changed during the race ({'; '.join(changes)}): runs on different data are not compared with "
+            "each other.")
 
 
 def _request(result: Result) -> str:

@@ -95,8 +95,7 @@ def recommend(
     """
     found = _answer(rows, objective, target, price, margins)
     lacking, changed = unreported_note(rows), data_note(result for row in rows for result in row.results)
-    notes = [found.why, changed and f"({as_sentence(changed)})", _unfinished(rows, failed, crashed),
-             lacking and f"({lacking[0].upper()}{lacking[1:]}.)"]
+    notes = [found.why, changed, _unfinished(rows, failed, crashed), lacking and f"({as_sentence(lacking)})"]
     found = replace(found, why=" ".join(note for note in notes if note),
                     configurations=configurations_of(rows, crashed, target))
     by_name = {row.name: row for row in rows}
@@ -154,9 +153,8 @@ def verdict(
     objective = objective_of(objective, None, target)
     wanted = target_of(objective, None, target)
     answers = {task: recommend(members, objective, wanted, margins=margins) for task, members in tasks_of(rows).items()}
-    changed = data_note(result for row in rows for result in row.results)
     lines = [f"Verdict{f' for {task}' if task else ''}: {answer.verdict}" for task, answer in answers.items()]
-    return "\n".join([*lines, *([as_sentence(changed)] if changed else [])])
+    return "\n".join(filter(None, [*lines, data_note(result for row in rows for result in row.results)]))
 
 
 def _unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> str:

@@ -191,8 +191,7 @@ def _machine(about: dict[str, Any]) -> str:
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
-    changed = data_note(record.results)
-    notes = [*map(as_sentence, [*([changed] if changed else []), *doubts(rows)])]
+    notes = [*filter(None, [data_note(record.results)]), *map(as_sentence, doubts(rows))]
     notes += [f"{note}." for note in [straggler_note(rows)] if note]
     notes += [as_sentence(note) for note in [unreported_note(rows)] if note]
     if rows and min(row.runs for row in rows) < 2:

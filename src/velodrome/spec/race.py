@@ -98,8 +98,8 @@ class Race(BaseModel):
         "resumed race has the same names"
     )
     machine: str | None = Field(
-        None, max_length=60, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published names, "
-        "recorded like the sizes"
+        None, max_length=60, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published "
+        "names, recorded like the sizes"
     )
     prefix: list[Prefix] | None = Field(
         None, max_length=2, description="what plain names begin with: data set, model or both; by default those of "
