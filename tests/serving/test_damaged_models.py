@@ -126,7 +126,7 @@ def head_of(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
 
 
 HEADS = {
-    "more examples than are kept": head_of((100 << 20, 1)), "the size of a picture a million times": head_of((100, 1 << 20)),
+    "more examples than are kept": head_of((100 << 20, 1)), "larger ones": head_of((100, 1 << 20)),
     "a negative number of examples": head_of((-1,)), "nothing of everything": head_of((0, 10**30)),
     "Python objects": head_of((5, 8, 8, 1), "|O"), "items of a gigabyte": head_of((5,), "|V1000000000"),
     "a head of four gigabytes": npy.magic(2, 0) + b"\xff\xff\xff\xff",

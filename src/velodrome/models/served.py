@@ -29,6 +29,7 @@ TOLERANCE = 1e-4
 MOST_NUMBERS, MOST_OF_BATCH, MOST_NAMES = 1 << 26, 1 << 28, 1 << 20
 
 Kind = Literal["images", "arrays", "text"]
+Dtype = Literal["uint8", "int32", "int64", "float32", "float64", "bool"]
 Axis = Annotated[int, Field(ge=1, le=MOST_NUMBERS)]
 #: An axis that is not known before there is an example.
 Open = Literal[-1]
@@ -57,7 +58,7 @@ class ServedInput(_Shaped):
     """One input of the graph; its first axis counts the examples."""
 
     #: Of one example: height, width and channels of an image; -1 for the words of a text, however many there are.
-    dtype: Literal["uint8", "int32", "int64", "float32", "float64", "bool"]
+    dtype: Dtype
     image: bool = False
 
     @model_validator(mode="after")

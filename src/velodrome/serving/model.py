@@ -208,7 +208,7 @@ def _check_graph(about: Served, session: Any) -> None:
 def _fit(about: Served, stored: Mapping[str, NpzArray]) -> bool:
     """Whether arrays are examples of this model, and not many."""
     inputs = {f"in:{one.name}": one.shape for one in about.inputs}
-    if not inputs.keys() <= stored.keys() or sum(array.bytes for array in stored.values()) > _LARGEST_EXAMPLES:
+    if not inputs.keys() <= stored.keys() or sum(array.nbytes for array in stored.values()) > _LARGEST_EXAMPLES:
         return False
     shapes = {name: array.shape for name, array in stored.items()}
     return all(shape and shape[0] <= CHECKED_EXAMPLES for shape in shapes.values()) and all(

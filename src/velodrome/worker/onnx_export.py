@@ -20,7 +20,7 @@ from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.recipe import read_description
-from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served, ServedInput, ServedState
+from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.offers.registry import engine_of
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
@@ -160,7 +160,7 @@ def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> 
     )
 
 
-def _fed(dtype: str, whole: bool, image: bool) -> str:
+def _fed(dtype: str, whole: bool, image: bool) -> Dtype:
     """The format in which the graph takes an input."""
     if image and dtype == "uint8":
         return "uint8"

@@ -65,7 +65,7 @@ class NpzArray:
     by_columns: bool
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @classmethod
@@ -94,7 +94,7 @@ class NpzArray:
 
         with _refusing(self.path), zipfile.ZipFile(self.path) as archive, archive.open(f"{self.key}.npy") as stream:
             _head(stream)
-            size, free = self.bytes, process_memory()
+            size, free = self.nbytes, process_memory()
             if _WHOLE * size > free:
                 how = "is stored by columns and " if self.by_columns else ""
                 raise ValueError(
@@ -188,18 +188,23 @@ class NpzSet(CachedImageSet):
         )
 
     def _arrays(self) -> dict[str, NpzArray]:
-        return npz_arrays(self.path)
+        return given_arrays(self.path)
 
 
-def npz_arrays(path: Path, known: Callable[[str], bool] | None = None) -> dict[str, NpzArray]:
-    """Every array of a name that is known, by default those of a data set; others are not looked at."""
-    if known is None:
-        from velodrome.data.own.given import is_known as known
+def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArray]:
+    """Every array of a name that is known; others are not looked at."""
     with _refusing(path):
         check_regular(path)
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-        return {name: NpzArray.of(path, name) for name in names if known(name)}
+        return {name: NpzArray.of(path, name) for name in names if is_known(name)}
+
+
+def given_arrays(path: Path) -> dict[str, NpzArray]:
+    """The arrays of a data set."""
+    from velodrome.data.own.given import is_known
+
+    return npz_arrays(path, is_known)
 
 
 def holds_images(name: str, path: Path) -> bool:
@@ -207,4 +212,4 @@ def holds_images(name: str, path: Path) -> bool:
     from velodrome.data.own.given import are_byte_images, given_parts
 
     with _refusing(path):
-        return are_byte_images(given_parts(name, npz_arrays(path)))
+        return are_byte_images(given_parts(name, given_arrays(path)))

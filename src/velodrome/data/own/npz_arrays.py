@@ -12,7 +12,7 @@ from velodrome.data.bad_data import Fault, Faults, refuse, summaries
 from velodrome.data.base import BadData, Checked, Description, Progress
 from velodrome.data.cache import decoded
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, check_bytes, sizes_of
-from velodrome.data.own.npz import npz_arrays
+from velodrome.data.own.npz import given_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,7 @@ class NpzArraySet:
     def _given(self) -> list[GivenPart]:
         from velodrome.data.own.given import given_parts
 
-        return given_parts(self.name, npz_arrays(self.path))
+        return given_parts(self.name, given_arrays(self.path))
 
     def describe(self, validation: float) -> Description:
         from velodrome.data.arrays import implied_task
