@@ -223,8 +223,8 @@ def scores_of(results: Sequence[Mapping[str, Any]], metric: str, fraction: bool)
             seed = seed if isinstance(seed, int) else -1 - place
             counted = test.get("total")
             # A script may call something accuracy that is no fraction of its examples, such as per cent.
-            whole = fraction and 0 <= value <= 1 and isinstance(counted, int) and 0 < counted < 1 << 53
-            total = counted if whole else 0
+            share = fraction and 0 <= value <= 1
+            total = counted if share and isinstance(counted, int) and 0 < counted < 1 << 53 else 0
             correct = _correct(test.get("answers"), total)
             found.append(Score(seed, float(value), total, correct, str(test.get("fingerprint") or "")))
     return found

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
 
 from velodrome.data.tables.columns import Categories, Column, Numbers, is_missing
 from velodrome.errors import BadRequest
