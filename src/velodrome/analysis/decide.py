@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -60,6 +60,17 @@ class Contest:
     tolerance: float
     #: Compares all pairs with the runs of the first so many repetitions; more is always better.
     fit_at: Callable[[int], Fit]
+
+    def with_slowed(self, most: Sequence[float]) -> Contest:
+        """The same contest where each configuration may be better by so much than its runs show, as they were slowed
+        by something else: whoever is ahead of it may be ahead by that much less."""
+        slowed = np.array(most)[None, None, :]
+
+        def fit_at(look: int) -> Fit:
+            found = self.fit_at(look)
+            return replace(found, unseen=found.hidden + np.broadcast_to(slowed, found.estimate.shape))
+
+        return replace(self, fit_at=fit_at)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Reasons to doubt the figures of a race: other programs, speedups that are too good to be true, and runs that did not
-run with the others of their repetition.
+"""Reasons to doubt the figures of a race: speedups that are too good to be true, and runs that did not run with the
+others of their repetition.
 
 Pure functions from rows to sentences.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from velodrome.analysis.compare import Row
-from velodrome.analysis.foreign import foreign_note
+from velodrome.analysis.foreign import slowdown
 from velodrome.analysis.measures import Result
 from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import Ratio
@@ -24,10 +24,11 @@ MOST_OF_ONE_RUN = 1.2
 _LEVEL = 1.05
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
-    """Sentences, without their full stop, on everything that makes these rows unreliable; empty if nothing does."""
-    note = foreign_note([result for row in rows for result in row.results])
-    return [*([note] if note else []), *(_too_good(row, *found) for row in rows if (found := _excess(row)))]
+def too_good(rows: Sequence[Row]) -> list[str]:
+    """Sentences, without their full stop, on configurations that are faster than can be; empty if none is."""
+    # What other programs may have slowed a baseline by is no reason for doubt: ranges allow for it.
+    allowed = math.exp(max((slowdown(result) for row in rows for result in row.results), default=0.0))
+    return [_too_good(row, *found) for row in rows if (found := _excess(row, allowed))]
 
 
 def late_note(rows: Sequence[Row]) -> str:
@@ -47,8 +48,8 @@ def late_note(rows: Sequence[Row]) -> str:
     name, (late, runs) = max(counts.items(), key=lambda item: item[1][0] / item[1][1], default=("", (0, 1)))
     if 2 * late <= runs:
         return ""
-    return (f"{late} of {runs} runs of {name} ran after later repetitions of others had begun, so what changed on the "
-            "machine meanwhile counts as theirs")
+    return (f"{late} of {runs} runs of {name} ran after later repetitions of others had begun, so machine drift biases "
+            "these runs")
 
 
 def _started(result: Result) -> float:
@@ -80,13 +81,13 @@ def is_too_good(place: Ratio) -> bool:
     return place.above_one and place.estimate > _LEVEL
 
 
-def _excess(row: Row) -> tuple[Ratio, str] | None:
+def _excess(row: Row, allowed: float) -> tuple[Ratio, str] | None:
     """An efficiency that is too good to be true, and its baseline in words."""
     if row.workers < 2:
         return None
     alone = row.scaling and row.scaling.divided_by(row.workers)
     for place, baseline in ((row.efficiency, "its engine's single run"), (alone, "its own run with one worker")):
-        if place is not None and is_too_good(place):
+        if place is not None and is_too_good(place.divided_by(allowed)):
             return place, baseline
     return None
 

@@ -254,15 +254,15 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
         handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
         legend_below(figure, handles)
-    caption = ("Throughput: median with the range of the runs. Speedup and scaling: ratio with its 95 % interval, cut "
+    caption = ("Throughput: mean with the range of the runs. Speedup and scaling: ratio with its 95 % interval, cut "
                "at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
     return Picture("workers", "Throughput and speedup over workers", caption, figure)
 
 
 def _range(row: Row) -> tuple[float, float, float]:
-    """Throughput: median, least and most; zeros where it is not known."""
+    """Throughput: mean, least and most; zeros where it is not known."""
     spread = row.spreads.get("examples_per_second")
-    return (0.0, 0.0, 0.0) if spread is None else (spread.median, spread.low, spread.high)
+    return (0.0, 0.0, 0.0) if spread is None else (spread.mean, spread.low, spread.high)
 
 
 def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio | None] | None, shift: float,
