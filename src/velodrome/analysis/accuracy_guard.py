@@ -20,6 +20,8 @@ from velodrome.tasks.base import Metric
 _ABOVE_CHANCE = 1.645
 #: A range of accuracies that reaches further than this says nothing.
 _NOTHING = 0.5
+#: A configuration that seems worse by this many margins is not recommended, although that may be chance.
+_FAR = 3.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Guarded:
     total: int
     aside: Mapping[str, str] = field(default_factory=dict)
     unsettled: Mapping[str, str] = field(default_factory=dict)
-    #: Those of `unsettled` that seem worse than the best by more than the margin: `test accuracy 0.523 against 0.918`.
+    #: Those of `unsettled` that seem worse than the best by several margins: `test accuracy 0.523 against 0.918`.
     seen_worse: Mapping[str, str] = field(default_factory=dict)
     #: What the rows are judged by.
     metric: str = "accuracy"
@@ -95,7 +97,7 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
             deficits[name] = found.estimate, f"{metric.name} {_worse(found, metric)} than {best} ({span})"
         elif high > allowed:
             open_ones[name] = found.estimate, _at_worst(found, high, metric, best)
-            if found.estimate > allowed:
+            if found.estimate > _FAR * allowed:
                 mine, most = metric.text(means[name]), metric.text(means[best])
                 seen_worse[name] = f"its test {metric.name} was {mine} against {most}"
     aside = guessing | _worst_first(deficits) | aside

@@ -93,7 +93,8 @@ def more_workers(question: Question, leader: Candidate) -> str:
         return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
     if place.estimate >= GOOD_EFFICIENCY:
         return _larger(row.workers, place.estimate, cores)
-    fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
+    alone = any(name.startswith(f"{row.label} with 1 worker") for name in question.twins)
+    fewer = "" if alone or any(size < row.workers for size in sizes) else " or fewer workers"
     return (f"try a larger batch{fewer}: {row.workers} workers reach {100 * place.estimate:.0f} % of the ideal, so "
             "much of what they cost is waiting and messages.")
 

@@ -142,7 +142,8 @@ class Lead:
 
     def _end(self, value: float, kind: Kind) -> str:
         if self.scale == "points":
-            return f"{abs(value):.1f} points {'better' if value >= 0 else 'worse'}"
+            unit = "point" if f"{abs(value):.1f}" == "1.0" else "points"
+            return f"{abs(value):.1f} {unit} {'better' if value >= 0 else 'worse'}"
         if kind == "cost":
             if value >= 1:
                 return f"{_percent(_saved(value))} cheaper"

@@ -6,6 +6,7 @@ in `docs/reference/numbers.md`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from velodrome.analysis.unreported import unreported_note
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 #: From this share of its time on, what a loser spent waiting and communicating explains why it lost.
 _MUCH_WAITING = 0.2
+#: A number with the words before and after it.
+_AMOUNT = re.compile(r"(?P<before>\D*)(?P<number>[\d.,]+)(?P<after>.*)")
 
 
 @dataclass(frozen=True)
@@ -281,13 +284,11 @@ def _lost_by(question: Question, winner: Candidate, rival: Candidate, others: Se
 
 def _against(question: Question, first: Candidate, second: Candidate) -> str:
     """`190 against 150 examples/s`: what two measured, words that both have once."""
-    mine, other = question.amount(first).split(" "), question.amount(second).split(" ")
-    while len(mine) > 1 and len(other) > 1 and mine[-1] == other[-1]:
-        mine = mine[:-1]
-    common = 0
-    while common < min(len(mine), len(other)) - 1 and mine[common] == other[common]:
-        common += 1
-    return f"{' '.join(mine)} against {' '.join(other[common:])}"
+    texts = question.amount(first), question.amount(second)
+    mine, other = (_AMOUNT.match(text) for text in texts)
+    if mine and other and mine.group("before", "after") == other.group("before", "after"):
+        return f"{mine['before']}{mine['number']} against {other['number']}{mine['after']}"
+    return " against ".join(texts)
 
 
 def _level(question: Question, commands: Commands) -> Recommendation:

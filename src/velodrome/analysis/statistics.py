@@ -29,7 +29,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        return self.centre if self.geometric else fmean(self.values)
+        return self.centre if self.geometric or self.low == self.high else fmean(self.values)
 
     @property
     def low(self) -> float:
@@ -42,6 +42,8 @@ class Spread:
     @property
     def centre(self) -> float:
         """The geometric mean, or the plain one where a value is not positive."""
+        if self.low == self.high:  # the same to the last bit
+            return self.low
         if self.low <= 0:
             return fmean(self.values)
         return math.exp(fmean(map(math.log, self.values)))
