@@ -63,6 +63,7 @@ SITUATIONS: dict[str, Callable[[World], World]] = {
     "half with 2× the noise": lambda world: replace(world, noisy=world.size // 2, times=2.0),
     "missing runs": lambda world: replace(world, missing=0.1),
     "shared by repetition": lambda world: replace(world, shared=0.1),
+    "other programs use 0.3 cores": lambda world: replace(world, foreign=0.3, slowed=max(1, world.size // 2)),
 }
 TIED = "two equal, the others 30 % behind"
 

@@ -121,7 +121,7 @@ def _differences(
                   and (second := _mean(question, cell[1], block)) is not None]
         if inside:
             found.append(fmean(first - second for first, second in inside))
-    slowed = tuple(fmean(one.mean_slowed for cell in cells for one in cell[side]) for side in (0, 1))
+    slowed = tuple(fmean(one.mean_slowed() for cell in cells for one in cell[side]) for side in (0, 1))
     return found, (slowed[0], slowed[1])
 
 

@@ -5,12 +5,15 @@ An objective turns rows into candidates; `recommend` decides among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.analysis.accuracy_contest import accuracy_contest, limited_by_test_set
 from velodrome.analysis.accuracy_guard import Guarded, guard
@@ -77,10 +80,11 @@ class Candidate:
         """Whether some of its runs were no success."""
         return self.attempts is not None and not self.attempts.always
 
-    @property
-    def mean_slowed(self) -> float:
-        """By how much other programs may have slowed its runs at most, on average: a logarithm."""
-        return fmean(self.slowed.get(block, 0.0) for block in self.blocks) if self.blocks else 0.0
+    def mean_slowed(self, blocks: Iterable[Block] | None = None) -> float:
+        """By how much other programs may have slowed its runs of these repetitions at most, on average: a logarithm."""
+        found = [self.slowed.get(block, 0.0) for block in (self.blocks if blocks is None else blocks)
+                 if block in self.blocks]
+        return fmean(found) if found else 0.0
 
     @property
     def distributed(self) -> bool:
@@ -168,7 +172,12 @@ class Question:
         if contest is None:
             logs = logarithms([candidate.blocks for candidate in self.candidates])
             contest = contest_of(logs if self.better == "more" else -logs, self.tolerance, robust=not self.exact)
-        return contest.with_slowed([candidate.mean_slowed for candidate in self.candidates]) if self.slowed else contest
+        return contest.with_slowed(self._slowed_at) if self.slowed else contest
+
+    def _slowed_at(self, look: int) -> NDArray[np.float64]:
+        """By how much other programs may have slowed each candidate in the first so many repetitions, at most."""
+        blocks = sorted({block for candidate in self.candidates for block in candidate.blocks})[:look]
+        return np.array([candidate.mean_slowed(blocks) for candidate in self.candidates])
 
     def lead(self, first: Candidate, second: Candidate) -> Lead:
         """How much better the first is, whichever way is better."""
