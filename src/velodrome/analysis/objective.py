@@ -101,8 +101,6 @@ class Question:
     better: Better
     #: Writes a value with its unit.
     text: Callable[[float], str]
-    #: What the leader is called: `fastest to accuracy>=0.97`.
-    praise: str
     #: Sentences, without their full stop, on configurations that may not win and on what is not settled.
     notes: tuple[str, ...] = ()
     #: Why no configuration is eligible; empty if one is.
@@ -214,7 +212,8 @@ class Question:
     def per_success(self, candidate: Candidate) -> str:
         """`12.30 s of training per success`."""
         training = " of training" if self.objective == "time-to-accuracy" else ""
-        return f"{self.text(candidate.value).removesuffix(' a run')}{training} per success"
+        amount = self.text(candidate.value).removesuffix(" a run").partition(" to ")[0]
+        return f"{amount}{training} per success"
 
     def number(self, candidate: Candidate) -> int:
         """Where it stands among the candidates."""
@@ -344,14 +343,14 @@ def ask(
                 "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
             )
         candidates, words = _per_success(rows, lambda row: times_to(row, parsed), parsed, target, margins.tolerance)
-        found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s", f"fastest to {target}",
+        found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s to {target}",
                          **words)
     elif objective == "accuracy":
         found = _accuracy(rows, margins)
     elif objective == "throughput":
         accurate = accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
-                         _rate, "fastest", accurate.notes, less_accurate=len(accurate.aside),
+                         _rate, accurate.notes, less_accurate=len(accurate.aside),
                          seen_worse=accurate.seen_worse)
         if not found.candidates and all(row.is_script for row in rows):
             found = _duration(accurate)
@@ -371,7 +370,7 @@ def _duration(accurate: Guarded) -> Question:
     """Scripts that did not report how many examples they trained on: how long their runs took is all that is known."""
     aside = "no run reported examples, so the time of whole runs decides"
     return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
-                    lambda value: f"{value:,.2f} s in total", "fastest",
+                    lambda value: f"{value:,.2f} s in total",
                     (*accurate.notes, aside), less_accurate=len(accurate.aside), seen_worse=accurate.seen_worse)
 
 
@@ -380,7 +379,6 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
     candidates = _of_measure(rows, quality.name)
     found = Question(
         "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
-        metric.praise,
     )
     if not metric.fraction:
         return found
@@ -405,5 +403,4 @@ def _cost(
             return f"{value * 3600:,.1f} instance-seconds a run"
         return f"{Decimal(f'{value:.4g}'):f} a run"
 
-    praise = "cheapest" if target is None else f"cheapest way to {text}"
-    return Question("cost", candidates, "less", shown, praise, **words)
+    return Question("cost", candidates, "less", shown, **words)

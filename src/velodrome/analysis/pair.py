@@ -123,7 +123,7 @@ def _runs(count: int) -> str:
 
 def _spread(results: Sequence[Result], measure: Measure) -> Spread | None:
     values = tuple(value for result in results if (value := measure.read(result)) is not None)
-    return Spread(values, measure.resolution(results[0])) if values else None
+    return Spread(values, measure.resolution(results[0]), measure.geometric) if values else None
 
 
 def compare_pair(first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]) -> Pair:

@@ -57,7 +57,7 @@ def race(
     ``until_sure`` also how it ended (``decision``), the configurations that were dropped (``drops``) and what that
     ``saved``. A job that fails ends no race. The same call again runs only what is missing.
 
-    With nothing to vary, every strategy that can train the model here takes part, with one worker and with a worker for
+    With nothing to vary, every strategy that can train the model here takes part with a worker for
     each core, until one is best or 15 minutes are over.
 
     Args:
