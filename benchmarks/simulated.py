@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from velodrome.analysis.blocks import ERROR_RATE, fit, margin
-from velodrome.analysis.decide import Margin, all_level, out, step
+from velodrome.analysis.decide import Margin, all_level, out, slowed_fit, step
 from velodrome.analysis.outliers import Array, Mask
 from velodrome.analysis.paired import nominal
 
@@ -46,6 +46,10 @@ class World:
     #: How many configurations have more noise than the others, and how many times as much.
     noisy: int = 0
     times: float = 1.0
+    #: Cores that other programs use during a run, on average, and whom that slows: the last so many configurations lose
+    #: all of it, as the workers of a synchronous run do, and the others nothing.
+    foreign: float = 0.0
+    slowed: int = 0
 
     @property
     def undecided(self) -> bool:
@@ -62,7 +66,13 @@ class World:
         steps = np.maximum(behind, 0) if self.ladder else behind > 0
         return -math.log1p(self.lead) * np.asarray(steps, float)
 
-    def block(self, draw: np.random.Generator, before: Array, left: Mask) -> Array:
+    def loads(self, draw: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """By how much other programs may have slowed each run at most, as the product bounds it: a logarithm."""
+        if not self.foreign:
+            return np.zeros(shape)
+        return -np.log(1 - np.minimum(draw.uniform(0.0, 2 * self.foreign, shape), 0.99))
+
+    def block(self, draw: np.random.Generator, before: Array, left: Mask, loads: Array | None = None) -> Array:
         """Speeds of one repetition, in random order: (race, configuration); NaN where a run is missing.
 
         `before` counts the runs that each race has made, `left` says who runs.
@@ -77,6 +87,8 @@ class World:
         if self.stragglers:
             slower = np.log(draw.uniform(*SLOWEST_STRAGGLER, size=place.shape))
             found -= np.where(draw.random(place.shape) < self.stragglers, slower, 0.0)
+        if loads is not None:
+            found[:, self.size - self.slowed :] -= loads[:, self.size - self.slowed :]
         if self.missing:
             found[draw.random(place.shape) < self.missing] = np.nan
         return np.where(left, found, np.nan)
@@ -134,6 +146,7 @@ def follow(
     size, speeds = world.size, world.speeds()
     apart = speeds[:, None] - speeds[None, :]
     values = np.full((races, size, repetitions), np.nan)
+    loads = world.loads(draw, values.shape)
     alive, left = np.ones((races, size), bool), np.ones((races, size), bool)
     false, one, even, wrong_level = (np.zeros(races, bool) for _ in range(4))
     runs, seconds, taken, since = (np.zeros(races) for _ in range(4))
@@ -141,11 +154,14 @@ def follow(
         racing = left.any(1)
         if not racing.any():
             break
-        values[:, :, look - 1] = block = world.block(draw, runs, left)
+        values[:, :, look - 1] = block = world.block(draw, runs, left, loads[:, :, look - 1])
         runs += (~np.isnan(block)).sum(1)
         seconds += np.nansum(np.exp(-block), axis=1)
         taken[racing] = look
         found = fit(values[racing, :, :look])
+        if world.foreign:
+            ran = ~np.isnan(values[racing, :, :look])
+            found = slowed_fit(found, (loads[racing, :, :look] * ran).sum(2) / np.maximum(ran.sum(2), 1))
         survive = alive[racing]
         reach, ahead = step(found, look, survive, math.log1p(TOLERANCE), margin_at)
         false[racing] |= ((ahead > 0) & (apart <= 0)).any((1, 2))

@@ -65,6 +65,9 @@ SITUATIONS: dict[str, Callable[[World], World]] = {
     "shared by repetition": lambda world: replace(world, shared=0.1),
 }
 TIED = "two equal, the others 30 % behind"
+#: Other programs use so many cores, which costs half of the configurations all of that time, and the others none.
+LOADED, FOREIGN = "beside other programs", 0.3
+LOADED_LEADS = (0.0, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ def cells() -> Iterator[Cell]:
                     yield Cell(situation, disturb(World(size, noise, lead)))
         for noise in NOISES if size > 2 else ():
             yield Cell(TIED, World(size, noise, 0.3, best=2))
+        for noise in NOISES:
+            for lead in LOADED_LEADS:
+                yield Cell(LOADED, World(size, noise, lead, foreign=FOREIGN, slowed=size // 2))
     for size in BETWEEN:
         for situation in WORST:
             yield Cell(situation, SITUATIONS[situation](World(size, WORST_NOISE)))
@@ -129,6 +135,8 @@ def measure(cell: Cell, races: int, seed: int) -> dict[str, Any]:
 def complete(found: dict[str, Any], cell: Cell, races: int, seed: int) -> None:
     """Add how often plain intervals contain the truth, and how large the grid that is right as often is."""
     world, mixed, sure = cell.world, _mixed(cell, seed), found["until_sure"]
+    if cell.situation == LOADED:
+        return
     if world.undecided and world.size in COVERED_SIZES and found.get("covered") != COVERED_RACES:
         found["covered"] = COVERED_RACES
         found["coverage"] = {str(number): coverage(world, mixed, COVERED_RACES, number) for number in FIXED}

@@ -53,8 +53,8 @@ def test_a_configuration_that_is_proven_worse_is_set_aside_with_its_numbers() ->
     assert _names(found) == ["torch/single with 1 worker"]
     assert re.fullmatch(
         r"1 of 2 configurations set aside: torch/ddp with 2 workers, accuracy 5\.1 points lower than torch/single with "
-        r"1 worker \(4\.\d–5\.\d\)", found.note
-    ), found.note
+        r"1 worker \(4\.\d–5\.\d\)", "; ".join(found.notes)
+    ), "; ".join(found.notes)
 
 
 def test_one_example_of_359_sets_nobody_aside_and_is_not_settled() -> None:
@@ -63,8 +63,8 @@ def test_one_example_of_359_sets_nobody_aside_and_is_not_settled() -> None:
     assert found.aside == {}
     assert re.fullmatch(
         r"accuracy not settled: torch/ddp with 2 workers may be up to \d\.\d points lower than torch/single with 1 "
-        r"worker \(0\.3 so far\)", found.note
-    ), found.note
+        r"worker \(0\.3 so far\)", "; ".join(found.notes)
+    ), "; ".join(found.notes)
 
 
 def test_one_lucky_run_does_not_save_a_configuration_and_one_unlucky_run_does_not_exclude_one() -> None:
@@ -79,20 +79,21 @@ def test_one_lucky_run_does_not_save_a_configuration_and_one_unlucky_run_does_no
 def test_one_run_proves_nothing_and_the_seeds_are_mentioned() -> None:
     found = _guarded(_of([0.97], strategy="single"), _of([0.80], workers=2))
     assert len(found.eligible) == 2
-    assert re.search(r"may be up to \d+\.\d points lower than .* \(17\.0 so far; other seeds not tried\)", found.note)
+    (note,) = found.notes
+    assert re.search(r"may be up to \d+\.\d points lower than .* \(17\.0 so far; other seeds not tried\)", note)
 
 
 def test_equal_answers_settle_the_accuracy() -> None:
     right = np.random.default_rng(1).random(10_000) < 0.97
     found = _guarded(_answered([right] * 3, strategy="single"), _answered([right] * 3, workers=2))
     assert len(found.eligible) == 2
-    assert found.note == ""
+    assert "; ".join(found.notes) == ""
 
 
 def test_what_counts_as_worse_can_be_chosen() -> None:
     runs = _of([0.97, 0.971, 0.972], strategy="single"), _of([0.92, 0.921, 0.922], workers=2)
     assert len(_guarded(*runs, margin=0.10).eligible) == 2
-    assert _guarded(*runs, margin=0.10).note == ""
+    assert _guarded(*runs, margin=0.10).notes == ()
     assert len(_guarded(*runs, margin=0.0).eligible) == 1
 
 
@@ -105,7 +106,7 @@ def _confused(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_configuration_that_only_guesses_is_set_aside_even_after_one_run() -> None:
     found = _guarded(_confused(_of([0.97], strategy="single")), _confused(_of([0.1135], workers=2)))
     assert _names(found) == ["torch/single with 1 worker"]
-    assert found.note == (
+    assert "; ".join(found.notes) == (
         "1 of 2 configurations set aside: torch/ddp with 2 workers, no better than chance (0.1135; guessing the most "
         "common class gives 0.1135)"
     )
@@ -114,15 +115,15 @@ def test_a_configuration_that_only_guesses_is_set_aside_even_after_one_run() -> 
 def test_where_nobody_learned_anything_nobody_is_set_aside() -> None:
     found = _guarded(_confused(_of([0.10, 0.11], strategy="single")), _confused(_of([0.1135, 0.09], workers=2)))
     assert len(found.eligible) == 2
-    assert found.note == "no configuration is better than chance in accuracy, so they are compared without it"
+    assert found.notes == ("no configuration is better than chance in accuracy, so they are compared without it",)
 
 
 def test_several_are_counted_and_the_worst_is_named() -> None:
     found = _guarded(_of([0.97] * 3, strategy="single"), _of([0.90] * 3, workers=2), _of([0.80] * 3, workers=4))
-    assert found.note.startswith(
+    assert "; ".join(found.notes).startswith(
         "2 of 3 configurations set aside: torch/ddp with 4 workers, accuracy 17.0 points lower than "
     )
-    assert found.note.endswith(", and 1 more")
+    assert "; ".join(found.notes).endswith(", and 1 more")
 
 
 def _perplexed(values: list[float], **fields: Any) -> list[dict[str, Any]]:
@@ -139,10 +140,10 @@ def test_a_perplexity_is_judged_by_its_seeds() -> None:
     runs = _perplexed([100.0, 101.0, 102.0], strategy="single") + _perplexed([120.0, 121.5, 122.0], workers=2)
     found = guard(compare(runs), metric)
     assert _names(found) == ["torch/single with 1 worker"]
-    assert "perplexity 20.17 higher than torch/single with 1 worker (" in found.note
+    assert "perplexity 20.17 higher than torch/single with 1 worker (" in "; ".join(found.notes)
     once = guard(compare(_perplexed([100.0], strategy="single") + _perplexed([120.0], workers=2)), metric)
     assert len(once.eligible) == 2
-    assert once.note == (
+    assert "; ".join(once.notes) == (
         "perplexity not settled: torch/ddp with 2 workers may be higher than torch/single with 1 worker, which one run "
         "cannot tell"
     )
@@ -167,5 +168,5 @@ def test_speed_and_cost_are_compared_among_those_that_may_win(objective: str) ->
     rows = compare([*_of([0.97, 0.972, 0.971], strategy="single"), *_of([0.92, 0.921, 0.919], workers=2)])
     question = ask(rows, objective)
     assert [candidate.name for candidate in question.candidates] == ["torch/single with 1 worker"]
-    assert "5.1 points lower" in question.aside
+    assert "5.1 points lower" in question.notes[0]
     assert len(ask(rows, objective, margins=Margins(accuracy=0.1)).candidates) == 2

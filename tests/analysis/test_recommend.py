@@ -9,7 +9,7 @@ import pytest
 from synthetic_races import beside, repeated, result
 from velodrome.analysis.compare import compare
 from velodrome.analysis.objective import Price
-from velodrome.analysis.recommend import Recommendation, recommend, verdict
+from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.errors import BadRequest
 from velodrome.spec.job import Target
 
@@ -28,8 +28,8 @@ def test_a_clear_winner_is_named_with_its_interval_and_the_next_size_to_try() ->
     answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), *other])
     assert answer.decision == "use"
     assert answer.best == "torch/ddp with 2 workers"
-    assert "90 % faster (at least 87 %) than torch/single with 1 worker" in answer.why
-    assert "27 % faster (at least 24 %) than the next, 150 examples/s for torch/allreduce" in answer.why
+    assert "27 % faster than torch/allreduce with 2 workers, the next (24 % to 29 % in 3 repetitions)" in answer.why
+    assert "190 against 150 examples/s, 90 % ahead of the last of 2 others" in answer.why
     assert answer.distribute is True
     assert "4 workers" in answer.next
     assert answer.as_json()["interval"][0] > 1
@@ -38,17 +38,24 @@ def test_a_clear_winner_is_named_with_its_interval_and_the_next_size_to_try() ->
 def test_distribution_that_is_slower_is_advised_against() -> None:
     answer = ask([*SINGLE, *repeated([70, 71, 69], workers=2)])
     assert answer.decision == "do-not-distribute"
-    assert answer.verdict == "do not distribute this: use torch/single with 1 worker."
-    assert " is 43 % faster (at least 38 %) than the best distributed one" in answer.why
+    assert answer.verdict == "use torch/single with 1 worker: do not distribute this."
+    assert answer.why.startswith("43 % faster than torch/ddp with 2 workers (38 % to 47 % in 3 repetitions)")
     assert answer.distribute is False
 
 
-def test_a_strategy_with_one_worker_gives_way_to_an_undistributed_run_that_is_level() -> None:
-    alone = repeated([100.4, 101.3, 99.5], workers=1)
-    answer = ask([*SINGLE, *alone, *repeated([70, 71, 69], workers=2)])
-    assert answer.best == "torch/single with 1 worker"
-    faster = repeated([120, 121, 119], workers=1)
-    assert ask([*SINGLE, *faster, *repeated([70, 71, 69], workers=2)]).best == "torch/ddp with 1 worker"
+def test_one_worker_of_a_strategy_is_the_same_training_as_single_and_does_not_compete_with_it() -> None:
+    for rate in (80, 100, 120):
+        alone = repeated([rate, rate + 1, rate - 1], workers=1)
+        answer = ask([*SINGLE, *alone, *repeated([70, 71, 69], workers=2)])
+        assert (answer.decision, answer.best) == ("do-not-distribute", "torch/single with 1 worker")
+        assert answer.caveats == ("torch/ddp with 1 worker is the same training as torch/single with 1 worker, and not "
+                                  "compared with it.",)
+    other = ask([*SINGLE, *repeated([120, 121, 119], workers=1, batch_size=128), *repeated([70, 71, 69], workers=2)])
+    assert other.best == "torch/ddp with 1 worker, batch 128", "another batch is another training"
+    diloco = ask([*SINGLE, *repeated([120, 121, 119], strategy="diloco"), *repeated([70, 71, 69], workers=2)])
+    assert diloco.best == "torch/diloco with 1 worker", "its outer steps are another training"
+    alone = ask([*SINGLE, *repeated([120, 121, 119], workers=1)])
+    assert alone.best == "torch/ddp with 1 worker", "where nothing else was asked, this is the question"
 
 
 def test_one_worker_with_a_parameter_server_is_distributed() -> None:
@@ -57,9 +64,9 @@ def test_one_worker_with_a_parameter_server_is_distributed() -> None:
     alone = ask(slow)
     assert alone.decision == "use"
     assert alone.best == "tensorflow/parameter-server with 1 worker and 1 server"
-    assert "whether distributing pays at all is not known" in alone.why
+    assert any("whether distributing helps at all is not known" in caveat for caveat in alone.caveats)
     answer = ask([*slow, *repeated([150, 151, 149], strategy="single", engine="tensorflow")])
-    assert answer.verdict == "do not distribute this: use tensorflow/single with 1 worker."
+    assert answer.verdict == "use tensorflow/single with 1 worker: do not distribute this."
     assert answer.rival == "tensorflow/parameter-server with 1 worker and 1 server"
 
 
@@ -71,14 +78,14 @@ def test_among_level_configurations_of_one_process_single_is_the_simplest() -> N
 def test_a_distributed_lead_too_small_to_matter_gives_way_to_single_rather_than_one_worker() -> None:
     answer = ask([*repeated([100.6, 101.5, 99.7], workers=2), *repeated([100.3, 101.2, 99.4], workers=1), *SINGLE])
     assert (answer.decision, answer.best) == ("level", "torch/single with 1 worker")
-    assert answer.verdict.startswith("do not distribute this: use torch/single with 1 worker; it is level with ")
+    assert answer.verdict == "use torch/single with 1 worker: distributing gains less than 5 %."
 
 
 def test_distribution_that_gains_too_little_to_show_is_advised_against() -> None:
     answer = ask([*repeated([100, 101, 99], strategy="single"), *repeated([100.5, 101.4, 99.6], workers=2)])
     assert (answer.decision, answer.distribute) == ("level", False)
     assert answer.best == "torch/single with 1 worker"
-    assert "surely less than 5 %" in answer.why
+    assert "0.5 % apart (from 1.2 % slower to 0.2 % faster)" in answer.why
 
 
 def test_a_noisy_lead_is_open_and_says_what_it_would_cost_to_settle() -> None:
@@ -86,12 +93,11 @@ def test_a_noisy_lead_is_open_and_says_what_it_would_cost_to_settle() -> None:
     assert (answer.decision, answer.distribute) == ("open", None)
     assert answer.more_runs is not None
     assert answer.verdict == (
-        "distributing is not shown to pay: by default use torch/single with 1 worker "
-        "(torch/ddp with 2 workers leads, but not beyond doubt)."
+        "use torch/ddp with 2 workers for now: it was 24 % faster than torch/single with 1 worker in all 3 "
+        f"repetitions, and {answer.more_runs} more repetitions would settle it."
     )
-    assert "24 % apart, but" in answer.why
-    assert f"{answer.more_runs} more repetitions of both would settle it: {2 * answer.more_runs} runs" in answer.next
-    assert f"--until-sure --max-repeat {3 + answer.more_runs}." in answer.next
+    assert "24 % apart, and torch/ddp with 2 workers may be anything from" in answer.why
+    assert f"--until-sure --max-repeat {3 + answer.more_runs}` (probably {2 * answer.more_runs} more" in answer.next
     settle = answer.as_json()["settle"]
     assert settle["each"]["torch/ddp with 2 workers"]["runs"] == answer.more_runs
     assert settle["seconds"] == pytest.approx(sum(each["seconds"] for each in settle["each"].values()))
@@ -114,24 +120,24 @@ def test_two_level_strategies_give_the_simpler_one() -> None:
     ])
     assert answer.decision == "level"
     assert answer.best == "torch/allreduce with 2 workers"
-    assert "level with torch/ddp with 4 workers" in answer.verdict
+    assert answer.verdict.endswith("the simplest of 2 that differ by less than 5 %.")
 
 
 def test_fewer_than_three_repetitions_never_prove_anything() -> None:
     answer = ask([result("single", 1, 100.0), result("ddp", 2, 300.0)])
     assert answer.decision == "open"
     assert answer.more_runs == 2
-    assert "but one run of each cannot tell whether that is chance" in answer.why
+    assert "one run of each cannot rule out chance" in answer.why
     slower = ask([*repeated([100, 101], strategy="single"), *repeated([30, 30.3], workers=2)])
     assert (slower.decision, slower.distribute) == ("open", None), "not distributing needs evidence, too"
     assert slower.best == "torch/single with 1 worker"
-    assert "2 runs of each cannot tell" in slower.why
+    assert "2 runs of each cannot rule out chance" in slower.why
 
 
 def test_without_a_baseline_it_says_that_the_gain_is_unknown() -> None:
     answer = ask([*repeated([200, 202, 198], workers=2), *repeated([100, 101, 99], strategy="allreduce", workers=2)])
     assert answer.decision == "use"
-    assert "whether distributing pays at all is not known" in answer.why
+    assert any("whether distributing helps at all is not known" in caveat for caveat in answer.caveats)
     assert "single run and a one-worker run" in answer.next
 
 
@@ -153,38 +159,38 @@ def test_what_has_lost_is_not_proposed_again() -> None:
              for workers, rate in ((1, 100), (2, 190), (4, 150))}
     answer = ask([*SINGLE, *sizes[1], *sizes[2], *sizes[4]])
     assert answer.best == "torch/ddp with 2 workers"
-    assert answer.next.startswith("torch/ddp with 4 workers did no better here: a larger model")
+    assert answer.next.startswith("torch/ddp with 4 workers did no better here, so race again with a larger model")
     slow = ask([*SINGLE, *sizes[1], *repeated([120, 121, 119], workers=2)])
     assert "try a larger batch: 2 workers reach 60 %" in slow.next
     server = {"strategy": "parameter-server", "engine": "tensorflow", "servers": 1}
     one = ask([*repeated([100, 101, 99], workers=1, **server), *repeated([50, 51, 52], workers=2, **server)])
     assert one.next.startswith("tensorflow/parameter-server with 2 workers did no better here")
     others = ask([*repeated([100, 101, 99], workers=1, **server), *repeated([50, 51, 52], workers=2)])
-    assert others.next == (
-        "add runs of tensorflow/parameter-server with 2 and more workers: so far only others ran with them."
+    assert others.next.startswith(
+        "add runs of tensorflow/parameter-server with 2 and more workers: so far only others ran with them;"
     )
 
 
 @pytest.mark.parametrize(
     ("cores", "proposal"),
     [
-        pytest.param(16, "try 4 workers: 2 still reach 95 % of the ideal.", id="twice as many"),
-        pytest.param(3, "try 3 workers: 2 still reach 95 % of the ideal.", id="as many as there are cores"),
+        pytest.param(16, "try 4 workers: 2 still reach 95 % of the ideal;", id="twice as many"),
+        pytest.param(3, "try 3 workers: 2 still reach 95 % of the ideal;", id="as many as there are cores"),
         pytest.param(2, "this is as many workers as 2 cores can carry (2 still reach 95 % of the ideal): more need "
-                     "more machines.", id="no core is left"),
+                     "more machines;", id="no core is left"),
     ],
 )
 def test_no_more_workers_are_proposed_than_there_are_cores(cores: int, proposal: str) -> None:
     made = [beside(run, 0.0, cores) for run in (*SINGLE, *repeated([190, 192, 188], workers=2))]
-    assert ask(made).next == proposal
+    assert ask(made).next.startswith(proposal)
     older = [{**run, "hosts": [], "machine": {**run["machine"], "cores": cores}} for run in made]
-    assert ask(older).next == proposal
+    assert ask(older).next.startswith(proposal)
 
 
 def test_on_one_core_no_race_of_workers_is_proposed() -> None:
     batches = [*SINGLE, *repeated([150, 151, 149], strategy="single", batch_size=128)]
-    assert ask([beside(run, 0.0, 1) for run in batches]).next == (
-        "there is one core here, so only more machines can show whether distributing pays."
+    assert ask([beside(run, 0.0, 1) for run in batches]).next.startswith(
+        "there is one core here, so only more machines can show whether distributing pays;"
     )
     assert ask([beside(run, 0.0, 2) for run in batches]).next.startswith("add runs with 2 workers:")
     alone = ask([beside(run, 0.0, 1) for run in SINGLE])
@@ -192,19 +198,33 @@ def test_on_one_core_no_race_of_workers_is_proposed() -> None:
     assert "another number of workers" in ask(SINGLE).next
 
 
-def test_a_verdict_that_relies_on_runs_beside_other_programs_is_marked() -> None:
+def test_a_verdict_that_other_programs_may_have_changed_is_marked() -> None:
     loaded = [beside(run, 0.9) for run in SINGLE]
     answer = ask([*loaded, *repeated([190, 192, 188], workers=2)])
-    assert answer.verdict == "not reliable: use torch/ddp with 2 workers: the fastest of 2 configurations."
-    assert answer.why.startswith("Other programs used 0.9 of 2 cores during 3 of 6 runs: their figures are not "
-                                 "reliable; repeat them on an idle machine. As measured: 190 examples/s")
-    assert answer.next.startswith("repeat those runs on an idle machine")
+    assert answer.decision == "open", "the slowed one may be up to ten times as fast"
+    assert answer.verdict.startswith("use torch/ddp with 2 workers for now: it was 90 % faster")
+    assert answer.next.startswith("close other programs, then add repetitions: `velodrome race")
     assert (answer.reliable, answer.as_json()["reliable"]) == (False, False)
     assert answer.as_json()["doubts"] == list(answer.doubts)
-    assert verdict(compare([*loaded, *repeated([190, 192, 188], workers=2)])).startswith("Verdict: not reliable: use")
+    assert answer.as_json()["caveats"] == list(answer.caveats)
     assert ask([*loaded, *repeated([190, 192, 188], workers=2)], "accuracy").reliable, "load costs time only"
     idle = ask([*SINGLE, *repeated([190, 192, 188], workers=2)])
     assert (idle.reliable, idle.as_json()["doubts"]) == (True, [])
+
+
+def test_a_lead_many_times_larger_than_the_disturbance_is_decided_all_the_same() -> None:
+    loaded = [beside(run, 0.3) for run in (*SINGLE, *repeated([190, 192, 188], workers=2))]
+    answer = ask(loaded)
+    assert (answer.decision, answer.reliable) == ("use", True)
+    assert answer.lead is not None
+    assert answer.lead.low is not None
+    idle = ask([*SINGLE, *repeated([190, 192, 188], workers=2)])
+    assert idle.lead is not None
+    assert idle.lead.low is not None
+    assert answer.lead.low == pytest.approx(0.7 * idle.lead.low), "the single may have lost 0.3 of its core"
+    assert answer.caveats == (
+        "Other programs used 0.3 of 2 cores during 6 of 6 runs: the ranges allow for what that may have changed.",
+    )
 
 
 def test_a_configuration_that_may_not_win_does_not_make_a_verdict_unreliable() -> None:
@@ -214,8 +234,8 @@ def test_a_configuration_that_may_not_win_does_not_make_a_verdict_unreliable() -
 
 def test_a_verdict_on_an_efficiency_above_one_hundred_per_cent_is_marked() -> None:
     answer = ask([*SINGLE, *repeated([500, 510, 490], workers=2)])
-    assert answer.verdict.startswith("not reliable: use torch/ddp with 2 workers")
-    assert "an efficiency of 250 %: more than 100 % is suspect" in answer.why
+    assert answer.verdict.startswith("use torch/ddp with 2 workers for now")
+    assert "an efficiency of 250 %: more than 100 % is suspect" in answer.caveats[0]
 
 
 def test_among_many_level_ones_every_number_is_of_the_recommended() -> None:
@@ -227,9 +247,8 @@ def test_among_many_level_ones_every_number_is_of_the_recommended() -> None:
     assert answer.rival == "torch/ddp with 4 workers"
     assert answer.lead is not None
     assert answer.lead.estimate == pytest.approx(199 / 202, abs=1e-3)
-    assert "202 examples/s for torch/ddp with 4 workers" in answer.why
-    assert "199 examples/s for torch/ddp with 2 workers" in answer.why
-    assert "1.5 % apart, surely less than 5 %" in answer.why
+    assert answer.why.startswith("199 against 202 examples/s for torch/ddp with 4 workers and torch/ddp with 3 workers")
+    assert "1.5 % apart" in answer.why
 
 
 def test_a_target_that_nobody_reached_is_told_with_the_nearest() -> None:
@@ -244,13 +263,20 @@ def test_a_faster_but_less_accurate_strategy_does_not_win_by_throughput_or_cost(
                *repeated([200, 202, 198], strategy="allreduce", workers=2)]
     answer = ask(results)
     assert answer.best == "torch/allreduce with 2 workers"
-    assert "1 of 3 configurations set aside" in answer.why
+    assert any("1 of 3 configurations set aside" in caveat for caveat in answer.caveats)
     assert ask(results, "cost").best != "torch/ddp with 2 workers"
 
 
 def test_one_unlucky_run_sets_nobody_aside() -> None:
     answer = ask([*SINGLE, *repeated([400, 402, 398], [0.95, 0.93, 0.93], workers=2)])
     assert answer.best == "torch/ddp with 2 workers"
+
+
+def test_the_headline_warns_of_a_configuration_that_leads_and_learns_far_less() -> None:
+    answer = ask([*repeated([100], [0.918], strategy="single"), *repeated([150], [0.523], workers=2)])
+    assert answer.best == "torch/single with 1 worker"
+    assert answer.verdict == ("use torch/single with 1 worker for now: torch/ddp with 2 workers was 50 % faster, but "
+                              "its test accuracy was 0.5230 against 0.9180.")
 
 
 def test_accuracy_is_an_objective_of_its_own() -> None:
@@ -268,7 +294,8 @@ def test_perplexity_takes_the_place_of_accuracy_and_less_is_better() -> None:
     answer = ask([*language(200, strategy="single"), *language(120, workers=2)], "accuracy")
     assert answer.best == "torch/ddp with 2 workers"
     assert "test perplexity 121.00" in answer.why
-    assert "1 of 2 configurations set aside" in ask([*language(200, strategy="single"), *language(120, workers=2)]).why
+    by_speed = ask([*language(200, strategy="single"), *language(120, workers=2)])
+    assert "1 of 2 configurations set aside" in by_speed.caveats[0]
 
 
 def test_cost_counts_every_process_for_all_of_its_time() -> None:
@@ -276,7 +303,7 @@ def test_cost_counts_every_process_for_all_of_its_time() -> None:
     answer = ask(results, "cost", price=Price(3600.0))
     assert answer.decision == "do-not-distribute"
     total = results[0]["seconds"]["total"]
-    assert f"{total:.4g} a run for torch/single" in answer.why
+    assert f"{total:.4g} against" in answer.why
     assert ask(results, "cost", price=Price(3600.0, "host")).best == "torch/ddp with 2 workers"
     assert "instance-seconds" in ask(results, "cost").why
     assert ask(results, "cost", "accuracy>=0.9").best == "torch/single with 1 worker"
@@ -286,7 +313,7 @@ def test_failed_runs_are_mentioned() -> None:
     ended = result("ddp", 2, 1.0, status="interrupted", seed=4)
     answer = ask([*SINGLE, *repeated([190, 192, 188], workers=2), ended], failed=1)
     assert answer.best == "torch/ddp with 2 workers"
-    assert "1 run was left out because it did not finish" in answer.why
+    assert answer.caveats == ("1 run was left out because it did not finish.",)
 
 
 def test_one_configuration_alone_cannot_be_compared() -> None:
@@ -297,23 +324,12 @@ def test_one_configuration_alone_cannot_be_compared() -> None:
 
 def test_nothing_finished_gives_nothing() -> None:
     assert ask([result(status="failed")], failed=1).decision == "nothing"
-    assert verdict([]) == "Verdict: no run finished, so there is nothing to compare."
-
-
-def test_the_verdict_at_the_end_of_a_race_is_by_the_races_own_target() -> None:
-    slow_start = repeated([300, 303, 297], workers=2, epochs=8)
-    results = [*repeated([100, 101, 99], strategy="single", epochs=2), *slow_start]
-    target = "accuracy>=0.9"
-    rows = compare(results, Target.parse(target))
-    said = verdict(rows, target)
-    assert said == f"Verdict: {ask(results, 'time-to-accuracy', target).verdict}"
-    assert "do not distribute" in said
-    assert said != verdict(rows)
+    assert ask([]).verdict == "no run finished, so there is nothing to compare."
 
 
 def test_every_answer_is_three_lines() -> None:
     for answer in (ask(SINGLE), ask([]), ask([*SINGLE, *repeated([70, 71], workers=2)])):
-        assert [line.split(":")[0] for line in answer.lines] == ["Verdict", "Why", "Next"]
+        assert [line.split(":")[0] for line in answer.lines] == ["Verdict", *(["Why"] * bool(answer.why)), "Next"]
         assert not any("\n" in line for line in answer.lines)
 
 
@@ -328,5 +344,4 @@ def test_a_baseline_that_is_beaten_is_no_default() -> None:
     answer = ask([*repeated([100, 102, 98] * 2, strategy="single"), *repeated([90, 200, 60, 150, 210, 70], workers=1),
                   *repeated([180, 183, 177] * 2, workers=2),
                   *repeated([50, 51, 49] * 2, strategy="allreduce", workers=2)])
-    assert (answer.decision, answer.best) == ("open", "torch/ddp with 2 workers")
-    assert answer.verdict == "open: torch/ddp with 2 workers leads torch/ddp with 1 worker, but not beyond doubt."
+    assert (answer.decision, answer.best) == ("use", "torch/ddp with 2 workers")

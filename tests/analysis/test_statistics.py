@@ -60,8 +60,10 @@ def test_counts_that_agree_to_the_last_example_still_have_a_width() -> None:
     assert exact == Ratio(2.0, 2.0, 2.0)
 
 
-def test_medians_and_ranges_are_of_the_values_and_the_centre_is_geometric() -> None:
+def test_means_and_ranges_are_of_the_values_and_the_centre_is_geometric() -> None:
     spread = Spread((1.0, 4.0, 100.0))
-    assert (spread.median, spread.low, spread.high, spread.count) == (4.0, 1.0, 100.0, 3)
+    assert (spread.mean, spread.low, spread.high, spread.count) == (35.0, 1.0, 100.0, 3)
     assert spread.centre == pytest.approx(400 ** (1 / 3))
+    assert Spread((1.0, 4.0, 100.0), geometric=True).mean == spread.centre
+    assert Spread((0.1, 0.1, 0.1), geometric=True).mean == 0.1
     assert Spread((0.0, 2.0)).centre == 1.0

@@ -30,7 +30,7 @@ def test_without_examples_the_time_of_whole_runs_decides_and_the_answer_states_i
     question = ask(rows, "throughput")
     assert question.better == "less"
     assert [candidate.value for candidate in question.candidates] == pytest.approx([40, 25])
-    assert "no run reported examples" in question.aside
+    assert "no run reported examples" in " ".join(question.notes)
     assert unreported_note(rows) == (
         "not reported by the script: examples (throughput is unknown, and so is whether the global batch grows with "
         "the workers, which is another training)")

@@ -39,7 +39,7 @@ def test_every_strategy_takes_part_until_one_is_best(runs: Path) -> None:
     }
     assert {found[:2] for found in shown(plan)} == here
     assert ("torch", "single", 1, 0) in shown(plan)
-    assert {found for found in shown(plan) if found[1] == "ddp"} == {("torch", "ddp", 1, 0), ("torch", "ddp", 4, 0)}
+    assert {found for found in shown(plan) if found[1] == "ddp"} == {("torch", "ddp", 4, 0)}, "one is single"
     if ("tensorflow", "parameter-server") in here:
         assert {("tensorflow", "parameter-server", workers, 1) for workers in (1, 4)} <= shown(plan)
     assert (plan.race.until_sure, plan.race.budget) == (True, BUDGET)
@@ -58,7 +58,7 @@ def test_fields_that_are_given_are_the_same_for_all(runs: Path) -> None:
     plan = planned(runs, {"engine": "torch"}, budget="3m", repeat=2)
     assert (plan.race.budget, plan.race.repeat) == (180.0, 2)
     fixed = planned(runs, {"engine": "torch"}, until_sure=False)
-    assert (fixed.race.until_sure, len(fixed.entries)) == (False, 9)
+    assert (fixed.race.until_sure, len(fixed.entries)) == (False, 5)
     named = planned(runs, {"engine": "torch", "strategy": "diloco"})
     assert shown(named) == {("torch", "diloco", 4, 0), ("torch", "diloco", 1, 0), ("torch", "single", 1, 0)}
 

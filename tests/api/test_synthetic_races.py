@@ -36,7 +36,7 @@ def test_every_exported_name_is_there_and_unknown_ones_are_refused() -> None:
 def test_recommend_returns_the_verdict_as_text_and_as_data(velodrome, race: Path, runs: Path) -> None:
     found = package.recommend("made", runs=runs)
     assert found == velodrome("recommend", "made", "--runs", runs, "--json").json()
-    assert found["verdict"] == "use torch/ddp with 2 workers: the fastest of 2 configurations."
+    assert found["verdict"] == "use torch/ddp with 2 workers: distributing pays off."
     assert (found["decision"], found["best"]) == ("use", "torch/ddp with 2 workers")
     assert found["interval"][0] > 1
     cheap = package.recommend("made", runs=runs, objective="cost", price_per_hour=0.4)

@@ -148,3 +148,14 @@ def test_a_race_without_allowance_for_looks_stops_sooner_and_claims_too_much():
     assert equal["false"] > 0.1
     assert "limit" not in equal, "a cell that nobody can settle is not compared"
     assert "median of the cells | 4 configurations" in summary([led, equal])
+
+
+def test_what_other_programs_slow_makes_no_false_claim_unless_nothing_allows_for_it(monkeypatch):
+    import simulated
+
+    world = simulated.World(4, 0.05, foreign=0.3, slowed=2)
+    assert simulated.simulated(world, 5, 200, 10, until_sure=True).false.mean() <= 0.05
+    clear = simulated.World(2, 0.05, 1.0, foreign=0.3, slowed=1)
+    assert simulated.simulated(clear, 5, 200, 10, until_sure=True).right.mean() > 0.95, "a large lead is decided"
+    monkeypatch.setattr(simulated, "slowed_fit", lambda found, most: found)
+    assert simulated.simulated(world, 5, 200, 10, until_sure=True).false.mean() > 0.5

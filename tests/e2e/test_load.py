@@ -97,4 +97,4 @@ def test_a_run_beside_another_program_is_reported_as_unreliable(scene: Scene, ot
     assert process.returncode == 0, text
     (host,) = scene.result()["hosts"]
     assert host["cpu"]["foreign"] > 0.5 * (used.user + used.system) / seconds
-    assert "these figures are not reliable" in " ".join(text.replace("│", " ").split())
+    assert "repeat the run on an idle machine" in " ".join(text.replace("│", " ").split())

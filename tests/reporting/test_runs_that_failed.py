@@ -30,4 +30,4 @@ def test_the_time_to_a_target_shows_how_many_runs_reached_it_of_those_that_tried
     table = results_table(rows)
     shown = [cell(table, "time to target", row) for row in range(2)]
     assert [one.detail for one in shown] == ["2 of 4 runs", "94.12 – 97.96"]
-    assert "their median" in table.note
+    assert "their mean" in table.note

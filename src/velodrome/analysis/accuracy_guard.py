@@ -20,6 +20,8 @@ from velodrome.tasks.base import Metric
 _ABOVE_CHANCE = 1.645
 #: A range of accuracies that reaches further than this says nothing.
 _NOTHING = 0.5
+#: A configuration that seems worse by this many margins is not recommended, although that may be chance.
+_FAR = 3.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Guarded:
     total: int
     aside: Mapping[str, str] = field(default_factory=dict)
     unsettled: Mapping[str, str] = field(default_factory=dict)
+    #: Those of `unsettled` that seem worse than the best by several margins: `test accuracy 0.523 against 0.918`.
+    seen_worse: Mapping[str, str] = field(default_factory=dict)
     #: What the rows are judged by.
     metric: str = "accuracy"
     #: Whether no configuration at all is better than chance.
@@ -49,10 +53,6 @@ class Guarded:
         if self.nothing_learned:
             found.append(f"no configuration is better than chance in {self.metric}, so they are compared without it")
         return tuple(found)
-
-    @property
-    def note(self) -> str:
-        return "; ".join(self.notes)
 
 
 def _first_of(reasons: Mapping[str, str]) -> str:
@@ -77,7 +77,7 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
     left = [row for row in rows if scores[row.name]]
     guessing = {row.name: text for row in left if (text := _no_better_than_chance(row, scores[row.name], metric))}
     if len(guessing) == len(left):
-        return Guarded(tuple(left), len(rows), aside, {}, metric.name, nothing_learned=True)
+        return Guarded(tuple(left), len(rows), aside, metric=metric.name, nothing_learned=True)
     left = [row for row in left if row.name not in guessing]
     means = {row.name: fmean(score.value for score in scores[row.name]) for row in left}
     best = (max if metric.better == "more" else min)(means, key=lambda name: means[name])
@@ -85,6 +85,7 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
     confidence = 1 - 2 * error_rate / max(2, len(left) * (len(left) - 1))
     deficits: dict[str, tuple[float, str]] = {}
     open_ones: dict[str, tuple[float, str]] = {}
+    seen_worse: dict[str, str] = {}
     for name in means:
         if name == best:
             continue
@@ -96,9 +97,12 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
             deficits[name] = found.estimate, f"{metric.name} {_worse(found, metric)} than {best} ({span})"
         elif high > allowed:
             open_ones[name] = found.estimate, _at_worst(found, high, metric, best)
+            if found.estimate > _FAR * allowed:
+                mine, most = metric.text(means[name]), metric.text(means[best])
+                seen_worse[name] = f"its test {metric.name} was {mine} against {most}"
     aside = guessing | _worst_first(deficits) | aside
     return Guarded(tuple(row for row in left if row.name not in deficits), len(rows), aside, _worst_first(open_ones),
-                   metric.name)
+                   seen_worse, metric.name)
 
 
 def _worst_first(found: Mapping[str, tuple[float, str]]) -> dict[str, str]:

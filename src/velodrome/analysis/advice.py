@@ -5,14 +5,48 @@ Pure functions from candidates to sentences.
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
 from velodrome.analysis.compare import Row
 from velodrome.analysis.hosts import cores_of
 from velodrome.analysis.objective import Candidate, Question
 
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands on a race, as they would be typed; of one that is not stored, the same in words."""
+
+    race: Path | None = None
+
+    def _on(self, name: str, options: str = "") -> str:
+        if self.race is None:
+            return f"velodrome {name} RACE{options and f' {options}'}"
+        runs = "" if self.race.parent == Path("runs") else f" --runs {shlex.quote(str(self.race.parent))}"
+        return f"velodrome {name} {shlex.quote(self.race.name)}{runs}{options and f' {options}'}"
+
+    def recommend(self, options: str) -> str:
+        return self._on("recommend", options)
+
+    def again(self, repetitions: int) -> str:
+        """Run the same race with more repetitions: the name of a stored race stands for all of it."""
+        return f"`{self._on('race --name', f'--until-sure --max-repeat {repetitions}')}`"
+
+    def after(self, advice: str) -> str:
+        """Advice, and where all figures are."""
+        return f"{advice.removesuffix('.')}; all figures: `{self._on('report')}`."
+
+    @property
+    def idle(self) -> str:
+        """Run again what other programs disturbed."""
+        return f"close other programs, then add repetitions: `{self._on('race --name', '--until-sure')}`."
+
+
 #: From this share of the ideal on, more workers are worth a try.
 GOOD_EFFICIENCY = 0.7
-MORE_WORK = ("a larger model, data set or batch gives every message more work: race again with one of them before "
-              "paying for more workers.")
+MORE_WORK = ("race again with a larger model, data set or batch before you pay for more workers: each message then "
+              "carries more work.")
 _ONE_CORE = "there is one core here, so only more machines can show whether distributing pays"
 
 
@@ -44,7 +78,7 @@ def more_workers(question: Question, leader: Candidate) -> str:
     if place is None:
         return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
     if more:
-        return f"{row.label} with {more[0]} workers did no better here: {MORE_WORK}"
+        return f"{row.label} with {more[0]} workers did no better here, so {MORE_WORK}"
     cores = cores_of(row.results)
     sizes_to_add = "2" if cores == 2 else "2 and more"
     if row.workers == 1 and any(other.workers > 1 for other in others):
@@ -59,7 +93,8 @@ def more_workers(question: Question, leader: Candidate) -> str:
         return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
     if place.estimate >= GOOD_EFFICIENCY:
         return _larger(row.workers, place.estimate, cores)
-    fewer = "" if any(size < row.workers for size in sizes) else " or fewer workers"
+    alone = any(name.startswith(f"{row.label} with 1 worker") for name in question.twins)
+    fewer = "" if alone or any(size < row.workers for size in sizes) else " or fewer workers"
     return (f"try a larger batch{fewer}: {row.workers} workers reach {100 * place.estimate:.0f} % of the ideal, so "
             "much of what they cost is waiting and messages.")
 

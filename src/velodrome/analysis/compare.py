@@ -32,6 +32,7 @@ from velodrome.analysis.paired import paired_ratios
 from velodrome.analysis.repetition import Block, blocks_of
 from velodrome.analysis.statistics import Ratio, Spread, ratio
 from velodrome.events.endings import ended_early
+from velodrome.offers.registry import known_strategy
 from velodrome.spec.job import Target
 
 
@@ -110,6 +111,14 @@ class Row:
         return bool(self.configuration.fields["strategy"] == "single")
 
     @property
+    def is_like_single(self) -> bool:
+        """Whether it is one worker, in one process, of a strategy that then trains just as `single` does."""
+        if self.single or self.is_script or self.workers > 1 or self.processes > 1:
+            return False
+        strategy = known_strategy(self.configuration.fields["engine"], self.configuration.fields["strategy"])
+        return strategy is not None and strategy.exact and not strategy.needs_control
+
+    @property
     def processes(self) -> int:
         return max(1, len(self.results[0].get("nodes", ())))
 
@@ -122,22 +131,23 @@ class Row:
         """Runs that reached the target."""
         return self.spreads["time_to_target"].count if "time_to_target" in self.spreads else 0
 
-    def median(self, measure: str) -> float | None:
-        return self.spreads[measure].median if measure in self.spreads else None
+    def mean(self, measure: str) -> float | None:
+        """The mean over the runs: geometric for rates and times, whose ratios are of interest, else arithmetic."""
+        return self.spreads[measure].mean if measure in self.spreads else None
 
     @property
     def examples_per_second(self) -> float:
         """0 where a script of the user's own did not report its examples."""
-        return self.median(THROUGHPUT.name) or 0.0
+        return self.mean(THROUGHPUT.name) or 0.0
 
     @property
     def representative(self) -> Result:
-        """The run whose throughput is nearest to the median."""
+        """The run whose throughput is nearest to the mean."""
         middle = self.examples_per_second
         return min(self.results, key=lambda result: abs((THROUGHPUT.read(result) or 0.0) - middle))
 
     def as_json(self) -> dict[str, Any]:
-        """Flat medians for scripts, with ranges and intervals beside."""
+        """Flat means for scripts, with ranges and intervals beside."""
         fields = self.configuration.fields
         found: dict[str, Any] = {
             "name": self.name,
@@ -146,7 +156,7 @@ class Row:
             "runs": self.runs,
             "failed": self.failed,
             "crashed": self.crashed,
-            **{measure.name: self.median(measure.name) for measure in measures_of(self.results)},
+            **{measure.name: self.mean(measure.name) for measure in measures_of(self.results)},
         }
         for name in ("speedup", "scaling", "efficiency"):
             place: Ratio | None = getattr(self, name)
@@ -178,14 +188,14 @@ def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spre
     for measure in measures_of(results):
         values = [value for result in results if (value := measure.read(result)) is not None]
         if values:
-            found[measure.name] = Spread(tuple(values), measure.resolution(results[0]))
+            found[measure.name] = Spread(tuple(values), measure.resolution(results[0]), measure.geometric)
     times = []
     for result in results:
         wanted = target or (Target.parse(result["target"]) if result.get("target") else None)
         if wanted and (seconds := time_to_target(result, wanted)) is not None:
             times.append(seconds)
     if times:
-        found[TIME_TO_TARGET.name] = Spread(tuple(times))
+        found[TIME_TO_TARGET.name] = Spread(tuple(times), geometric=True)
     return found
 
 
@@ -280,17 +290,17 @@ def measure_of(rows: Sequence[Row], name: str) -> Measure:
 
 
 def best_of(rows: Sequence[Row], measure: str) -> float | None:
-    """The best median of a column, or None if none is better than another."""
+    """The best mean of a column, or None if none is better than another."""
     better = measure_of(rows, measure).better
     if measure == TIME_TO_TARGET.name:
         rows = [row for row in rows if row.reached == row.attempts]
-    values = [value for row in rows if (value := row.median(measure)) is not None]
+    values = [value for row in rows if (value := row.mean(measure)) is not None]
     if better is None or len(set(values)) < 2:
         return None
     return max(values) if better == "more" else min(values)
 
 
 def bests_of(rows: Sequence[Row], measure: str) -> dict[str, float | None]:
-    """For each row, by name, the best median of its task."""
+    """For each row, by name, the best mean of its task."""
     return {row.name: best for members in tasks_of(rows).values() for best in [best_of(members, measure)]
             for row in members}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -60,6 +60,11 @@ class Contest:
     tolerance: float
     #: Compares all pairs with the runs of the first so many repetitions; more is always better.
     fit_at: Callable[[int], Fit]
+
+    def with_slowed(self, most_at: Callable[[int], Array]) -> Contest:
+        """The same contest where each configuration may be better than its runs show, because something else slowed
+        them: by how much at most, on average over the first so many repetitions."""
+        return replace(self, fit_at=lambda look: slowed_fit(self.fit_at(look), most_at(look)[None]))
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,12 @@ def decide(contest: Contest) -> Standing:
         outcome = "level"
     more = _more(found, contest, survivors) if outcome == "open" and found is not None else None
     return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
+
+
+def slowed_fit(found: Fit, most: Array) -> Fit:
+    """A fit where configurations may be better by so much than their runs show, (race, configuration): whoever is ahead
+    of one may be ahead by that much less."""
+    return replace(found, unseen=found.hidden + np.broadcast_to(most[:, None, :], found.estimate.shape))
 
 
 def _range(estimate: Array, reach: Array, first: int, second: int) -> Range:

@@ -1,5 +1,5 @@
-"""Reasons to doubt the figures of a race: other programs, speedups that are too good to be true, scripts that train
-otherwise with more workers, and runs that did not run with the others of their repetition.
+"""Reasons to doubt the figures of a race: speedups that are too good to be true, scripts that train otherwise with more
+workers, and runs that did not run with the others of their repetition.
 
 Pure functions from rows to sentences.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from velodrome.analysis.compare import Row
-from velodrome.analysis.foreign import foreign_note
+from velodrome.analysis.foreign import slowdown
 from velodrome.analysis.measures import Result
 from velodrome.analysis.repetition import Block
 from velodrome.analysis.statistics import Ratio
@@ -31,11 +31,15 @@ _SAME_BATCH = 1.25
 
 
 def doubts(rows: Sequence[Row]) -> list[str]:
-    """Sentences, without their full stop, on everything that makes these rows unreliable; empty if nothing does."""
-    note = foreign_note([result for row in rows for result in row.results])
+    """Sentences, without their full stop, on configurations that are another training, or faster than can be."""
     others = other_trainings(rows)
-    return [*([note] if note else []), *others.values(),
-            *(_too_good(row, *found) for row in rows if row.name not in others and (found := _excess(row)))]
+    return [*others.values(), *(_too_good(row, *found) for row in rows
+                                if row.name not in others and (found := _excess(row, _allowed(rows))))]
+
+
+def _allowed(rows: Sequence[Row]) -> float:
+    """What other programs may have slowed a baseline by is no reason for doubt: ranges allow for it."""
+    return math.exp(max((slowdown(result) for row in rows for result in row.results), default=0.0))
 
 
 def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
@@ -58,13 +62,13 @@ def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
 
 def suspects(rows: Sequence[Row]) -> dict[str, str]:
     """What to write beside speedup and scaling of rows that they do not hold for, by name."""
-    implausible = {row.name: "implausible" for row in rows if _excess(row)}
+    implausible = {row.name: "implausible" for row in rows if _excess(row, _allowed(rows))}
     return implausible | dict.fromkeys(other_trainings(rows), "another training")
 
 
 def _examples_per_step(row: Row) -> float | None:
     """Examples that all workers of a script train on in a step, as it reported them."""
-    examples, steps = row.median("examples_per_second"), row.median("batches_per_second")
+    examples, steps = row.mean("examples_per_second"), row.mean("batches_per_second")
     return examples / steps if examples and steps else None
 
 
@@ -89,8 +93,8 @@ def late_note(rows: Sequence[Row]) -> str:
     name, (late, runs) = max(counts.items(), key=lambda item: item[1][0] / item[1][1], default=("", (0, 1)))
     if 2 * late <= runs:
         return ""
-    return (f"{late} of {runs} runs of {name} ran after later repetitions of others had begun, so what changed on the "
-            "machine meanwhile counts as theirs")
+    return (f"{late} of {runs} runs of {name} ran after later repetitions of others had begun, so machine drift biases "
+            "these runs")
 
 
 def _started(result: Result) -> float:
@@ -122,13 +126,13 @@ def is_too_good(place: Ratio) -> bool:
     return place.above_one and place.estimate > _LEVEL
 
 
-def _excess(row: Row) -> tuple[Ratio, str] | None:
+def _excess(row: Row, allowed: float) -> tuple[Ratio, str] | None:
     """An efficiency that is too good to be true, and its baseline in words."""
     if row.workers < 2:
         return None
     alone = row.scaling and row.scaling.divided_by(row.workers)
     for place, baseline in ((row.efficiency, "its engine's single run"), (alone, "its own run with one worker")):
-        if place is not None and is_too_good(place):
+        if place is not None and is_too_good(place.divided_by(allowed)):
             return place, baseline
     return None
 

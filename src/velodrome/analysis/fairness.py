@@ -25,35 +25,20 @@ def update_size(row: Row) -> int:
     return row.batch_size * (row.workers if per_worker else 1)
 
 
-def updates_note(best: Row, others: Iterable[Row], said: str = "") -> str:
-    """`64-example updates against 128 of torch/single`; empty for updates of the same size, or if names say it.
-
-    What is named in `said` is not named again.
-    """
-    found = [f"{update_size(other):,}" + ("" if other.name in said else f" of {other.name}")
-             for other in others if _differs(best, other)]
-    return f"{update_size(best):,}-example updates against {' and '.join(found)}" if found else ""
+def updates_note(best: Row, others: Iterable[Row]) -> str:
+    """`torch/ddp updates the weights after 128 examples, torch/single after 64`; empty for updates of the same size, or
+    if names say it."""
+    found = [f"{other.name} after {update_size(other):,}" for other in others if _differs(best, other)]
+    if not found:
+        return ""
+    return (f"{best.name} updates the weights after {update_size(best):,} examples, {' and '.join(found)}: "
+            "this is another training")
 
 
 def _differs(best: Row, other: Row) -> bool:
     sizes = update_size(best), update_size(other)
     named = all(f"batch {size}" in row.name.split(", ") for size, row in zip(sizes, (best, other), strict=True))
     return sizes[0] != sizes[1] and not named
-
-
-def labelled(verdict: str, best: Row, rival: Row | None, rows: Iterable[Row] = ()) -> str:
-    """The first line of a verdict with what the reader must know about the one that it recommends.
-
-    Its updates are compared with those of the rival, and with those of the `single` that its speedup is over.
-    """
-    parts = [verdict.removesuffix(".")]
-    baseline = [row for row in rows if row.single and row is not rival and row.batch_size == best.batch_size
-                and row.configuration.fields["engine"] == best.configuration.fields["engine"]]
-    if note := updates_note(best, [*([rival] if rival is not None else []), *baseline], verdict):
-        parts[0] = f"{parts[0][:-1]}; {note})" if parts[0].endswith(")") else f"{parts[0]} ({note})"
-    if note := crash_note(best):
-        parts.append(f"{best.name} {note}")
-    return f"{'; '.join(parts)}."
 
 
 def configurations_of(rows: Iterable[Row], always: Mapping[str, int], target: str | None) -> dict[str, dict[str, int]]:

@@ -5,6 +5,7 @@ Pure functions on results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from velodrome.analysis.measures import Result
 SMALL_SHARE = 0.05
 #: Systems count CPU time in hundredths of a second: less than this is not told from nothing, however short the run.
 LEAST_CORE_SECONDS = 0.1
+#: Where other programs used this many cores or more, they may have slowed a run by any amount.
+_MOST_USED = 0.99
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,21 @@ def is_loaded(result: Result) -> bool:
     return load is not None and load.matters
 
 
+def slowdown(result: Result) -> float:
+    """By how much other programs may have slowed a run at most: the logarithm of a ratio.
+
+    A core that others use for a second delays the run by a second at most, whichever of its processes waits for it.
+    Delays of several hosts may follow one another; emulated hosts share the cores of one machine.
+    """
+    used = [load.used for load in _loads(result) if load.matters]
+    if not used:
+        return 0.0
+    total = max(used) if result.get("launcher") == "emulated" else sum(used)
+    return -math.log(1 - min(total, _MOST_USED))
+
+
 def foreign_note(results: Sequence[Result]) -> str:
-    """A sentence on the runs that other programs distorted; empty if there is none."""
+    """A sentence, without its full stop, on the runs that other programs slowed; empty if there is none."""
     loads = [load for result in results if (load := foreign_load(result)) is not None and load.matters]
     if not loads:
         return ""
@@ -68,7 +84,5 @@ def foreign_note(results: Sequence[Result]) -> str:
     several_hosts = any(len(result.get("hosts") or ()) > 1 for result in results)
     where = f" of {worst.host}" if several_hosts else ""
     if len(results) == 1:
-        return f"{used}{where}: these figures are not reliable; repeat the run on an idle machine"
-    count = f"{len(loads)} of {len(results)} runs"
-    whose, what = ("its", "it") if len(loads) == 1 else ("their", "them")
-    return f"{used}{where} during {count}: {whose} figures are not reliable; repeat {what} on an idle machine"
+        return f"{used}{where}"
+    return f"{used}{where} during {len(loads)} of {len(results)} runs"

@@ -62,22 +62,39 @@ class Lead:
         low, high = (None if end is None else turned(end) for end in (self.high, self.low))
         return Lead(turned(self.estimate), low, high, self.scale)
 
-    def than(self, rival: str, kind: Kind) -> str:
-        """`62 % faster (at least 38 %) than torch/ddp`, `2.4 times as fast (at least 2.1 times) as torch/ddp`.
+    def plain(self, rival: str, kind: Kind) -> str:
+        """`62 % faster than torch/ddp`, `2.4 times as fast as torch/ddp`; without the rival if it has no name."""
+        words = self._end(self.estimate, kind)
+        return f"{words} {'as' if ' times as ' in words else 'than'} {rival}" if rival else words
 
-        The least only where the lead is shown, and rounded down, so that it is true.
-        """
+    def range(self, kind: Kind) -> str:
+        """`38 % to 90 %`, `2.1 to 3.6 times`, `from 4 % slower to 11 % faster`; empty if nothing is known."""
+        if self.low is None or self.high is None:
+            return ""
+        if self.low < self.equal:
+            return self.span(kind)
         if self.scale == "points":
-            unit = "point" if f"{self.estimate:.1f}" == "1.0" else "points"
-            return f"{self.estimate:.1f} {unit} better{self._least(_tenths)} than {rival}"
-        if kind == "cost":
-            least = self._least(lambda low: _percent_down(_saved(low)))
-            return f"{_percent(_saved(self.estimate))} cheaper{least} than {rival}"
-        if self.estimate >= _TIMES:
-            least = self._least(lambda low: f"{_number_down(low)} times")
-            return f"{_number(self.estimate)} times as {'fast' if kind == 'speed' else 'good'}{least} as {rival}"
-        least = self._least(lambda low: _percent_down(low - 1))
-        return f"{_percent(self.estimate - 1)} {'faster' if kind == 'speed' else 'better'}{least} than {rival}"
+            return f"{_tenths(self.low)} to {self.high:.1f} points"
+        low, high = (self._amount(end, kind, down=end is self.low) for end in (self.low, self.high))
+        if self.high > _NOTHING * self.low:
+            return f"at least {low}"
+        return f"{low.removesuffix(' times') if high.endswith(' times') else low} to {high}"
+
+    def _amount(self, value: float, kind: Kind, *, down: bool) -> str:
+        """`38 %` or `2.4 times`, as the lead itself; rounded down where it is the lower end of a range."""
+        if kind == "cost" or self.estimate < _TIMES:
+            share = _saved(value) if kind == "cost" else value - 1
+            return _percent_down(share) if down else _percent(share)
+        return f"{_number_down(value) if down else _number(value)} times"
+
+    def exceeds(self, tolerance: float) -> bool:
+        """Whether it seems larger than what matters, a share or points of accuracy."""
+        return self.estimate > (100 * tolerance if self.scale == "points" else 1 + tolerance)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether no difference is seen at all."""
+        return self.size.startswith("less than")
 
     def _least(self, words: Callable[[float], str]) -> str:
         """What remains of a lead beyond doubt; empty if that rounds to nothing."""
@@ -125,7 +142,8 @@ class Lead:
 
     def _end(self, value: float, kind: Kind) -> str:
         if self.scale == "points":
-            return f"{abs(value):.1f} points {'better' if value >= 0 else 'worse'}"
+            unit = "point" if f"{abs(value):.1f}" == "1.0" else "points"
+            return f"{abs(value):.1f} {unit} {'better' if value >= 0 else 'worse'}"
         if kind == "cost":
             if value >= 1:
                 return f"{_percent(_saved(value))} cheaper"

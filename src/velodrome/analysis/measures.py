@@ -34,6 +34,11 @@ class Measure:
     #: The metric of a task that this measures on the test set.
     metric: Metric | None = None
 
+    @property
+    def geometric(self) -> bool:
+        """Whether its mean over runs is geometric: of rates and times, whose ratios are of interest."""
+        return self.unit in ("s", "1/s", "examples/s")
+
     def resolution(self, result: Result) -> float:
         """The smallest difference that two values can have; 0 for a continuous quantity."""
         total = (result.get("test") or {}).get("total") if self.metric and self.metric.fraction else None

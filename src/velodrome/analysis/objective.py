@@ -5,18 +5,24 @@ An objective turns rows into candidates; `recommend` decides among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
+from statistics import fmean
 from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.analysis.accuracy_contest import accuracy_contest, limited_by_test_set
 from velodrome.analysis.accuracy_guard import Guarded, guard
 from velodrome.analysis.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.analysis.blocks import error_of_look, fit
 from velodrome.analysis.compare import Row, measure_of
-from velodrome.analysis.decide import Contest, Standing, contest_of, decide
+from velodrome.analysis.configuration import Baselines
+from velodrome.analysis.decide import Contest, Outcome, Standing, contest_of, decide
+from velodrome.analysis.foreign import slowdown
 from velodrome.analysis.lead import Kind, Lead, Scale
 from velodrome.analysis.margins import TOLERANCE, Margins
 from velodrome.analysis.measures import QUALITIES, Measure, own_qualities
@@ -51,8 +57,8 @@ class Candidate:
     blocks: Mapping[Block, float]
     #: All runs with what they cost, where some of the race were no success.
     attempts: Attempts | None = None
-    #: How many runs were left out of `spread`, as they are out of leads, because of stragglers.
-    left_out: int = 0
+    #: For each repetition, by how much other programs may have slowed the run at most: a logarithm.
+    slowed: Mapping[Block, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -66,13 +72,19 @@ class Candidate:
 
     @property
     def count(self) -> int:
-        """All runs, stragglers included."""
-        return self.spread.count + self.left_out if self.attempts is None else self.attempts.tries
+        """All runs."""
+        return self.spread.count if self.attempts is None else self.attempts.tries
 
     @property
     def missed(self) -> bool:
         """Whether some of its runs were no success."""
         return self.attempts is not None and not self.attempts.always
+
+    def mean_slowed(self, blocks: Iterable[Block] | None = None) -> float:
+        """By how much other programs may have slowed its runs of these repetitions at most, on average: a logarithm."""
+        found = [self.slowed.get(block, 0.0) for block in (self.blocks if blocks is None else blocks)
+                 if block in self.blocks]
+        return fmean(found) if found else 0.0
 
     @property
     def distributed(self) -> bool:
@@ -89,10 +101,8 @@ class Question:
     better: Better
     #: Writes a value with its unit.
     text: Callable[[float], str]
-    #: What the leader is called: `fastest to accuracy>=0.97`.
-    praise: str
-    #: Configurations that may not win, in words; empty if there are none.
-    aside: str = ""
+    #: Sentences, without their full stop, on configurations that may not win and on what is not settled.
+    notes: tuple[str, ...] = ()
     #: Why no configuration is eligible; empty if one is.
     no_candidates: str = ""
     #: What to do about it.
@@ -111,11 +121,31 @@ class Question:
     never: int = 0
     #: How many were set aside because of their accuracy.
     less_accurate: int = 0
+    #: Candidates that seem to learn less than the best, which is not proven: `test accuracy 0.523 against 0.918`.
+    seen_worse: Mapping[str, str] = field(default_factory=dict)
+    #: One worker of a strategy that then trains just as its engine's `single` does, and that `single`, by name: for a
+    #: user they are one answer, so they do not compete.
+    twins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> Kind:
         """What a lead is in."""
         return _KINDS.get(self.objective, "speed")
+
+    @property
+    def better_word(self) -> str:
+        return {"speed": "faster", "cost": "cheaper", "quality": "better"}[self.kind]
+
+    @property
+    def slowed(self) -> bool:
+        """Whether other programs may have slowed some of the runs."""
+        return any(amount > 0 for candidate in self.candidates for amount in candidate.slowed.values())
+
+    @cached_property
+    def idle_outcome(self) -> Outcome:
+        """The outcome if other programs had slowed nothing: what they may have changed is the difference."""
+        idle = tuple(replace(candidate, slowed={}) for candidate in self.candidates)
+        return replace(self, candidates=idle).standing.outcome
 
     @property
     def has_target(self) -> bool:
@@ -136,14 +166,44 @@ class Question:
         return min(int((result.get("test") or {}).get("total") or 0) for result in results)
 
     def _contest(self) -> Contest:
-        if self.contest is not None:
-            return self.contest
-        logs = logarithms([candidate.blocks for candidate in self.candidates])
-        return contest_of(logs if self.better == "more" else -logs, self.tolerance, robust=not self.exact)
+        contest = self.contest
+        if contest is None:
+            logs = logarithms([candidate.blocks for candidate in self.candidates])
+            contest = contest_of(logs if self.better == "more" else -logs, self.tolerance, robust=not self.exact)
+        return contest.with_slowed(self._slowed_at) if self.slowed else contest
+
+    def _slowed_at(self, look: int) -> NDArray[np.float64]:
+        """By how much other programs may have slowed each candidate in the first so many repetitions, at most."""
+        blocks = sorted({block for candidate in self.candidates for block in candidate.blocks})[:look]
+        return np.array([candidate.mean_slowed(blocks) for candidate in self.candidates])
 
     def lead(self, first: Candidate, second: Candidate) -> Lead:
         """How much better the first is, whichever way is better."""
         return Lead.of(self.standing.lead(self.number(first), self.number(second)), self.scale)
+
+    @cached_property
+    def _straggling(self) -> list[int]:
+        """How many runs of each candidate the leads leave out as stragglers."""
+        if self.exact or self.contest is not None:
+            return [0] * len(self.candidates)
+        logs = logarithms([candidate.blocks for candidate in self.candidates])
+        return [int(count) for count in fit(logs[None]).stragglers[0].sum(1)]
+
+    def stragglers(self, *candidates: Candidate) -> int:
+        """How many runs of these the leads leave out as stragglers."""
+        return sum(self._straggling[self.number(candidate)] for candidate in candidates)
+
+    def ahead_in(self, first: Candidate, second: Candidate) -> tuple[int, int]:
+        """In how many of the repetitions that both ran the first was better, and how many those are."""
+        both = first.blocks.keys() & second.blocks.keys()
+        sign = 1 if self.better == "more" else -1
+        return sum(sign * first.blocks[block] > sign * second.blocks[block] for block in both), len(both)
+
+    def amount(self, candidate: Candidate) -> str:
+        """What a candidate measured, with its unit; per success where some of its runs were none."""
+        if candidate.missed:
+            return f"{self.per_success(candidate)} ({self.successes(candidate)})"
+        return self.text(candidate.value)
 
     def successes(self, candidate: Candidate) -> str:
         """`reached accuracy>=0.97 in 4 of 5 runs`; empty where no success is asked for."""
@@ -152,7 +212,8 @@ class Question:
     def per_success(self, candidate: Candidate) -> str:
         """`12.30 s of training per success`."""
         training = " of training" if self.objective == "time-to-accuracy" else ""
-        return f"{self.text(candidate.value).removesuffix(' a run')}{training} per success"
+        amount = self.text(candidate.value).removesuffix(" a run").partition(" to ")[0]
+        return f"{amount}{training} per success"
 
     def number(self, candidate: Candidate) -> int:
         """Where it stands among the candidates."""
@@ -251,9 +312,19 @@ def _per_success(
     never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
     if never and text is not None:
         words["never"] = len(never)
-        words["aside"] = (f"{len(never)} of {len(rows)} configurations set aside: {never[0]}"
-                          f"{', and others in none either' if never[1:] else ''}")
+        words["notes"] = (f"{len(never)} of {len(rows)} configurations set aside: {never[0]}"
+                          f"{', and others in none either' if never[1:] else ''}",)
     return candidates, words
+
+
+def twins_of(rows: Sequence[Row]) -> dict[str, str]:
+    """Configurations that train just as their engine's `single`, by name: one worker of an exact strategy, all else
+    equal. Empty where nothing else would be left to compare."""
+    baselines = Baselines(row.configuration for row in rows)
+    names = {row.configuration.key: row.name for row in rows}
+    found = {row.name: names[key] for row in rows
+             if row.is_like_single and (key := baselines.single(row.configuration)) is not None}
+    return found if len(rows) - len(found) > 1 else {}
 
 
 def ask(
@@ -264,58 +335,43 @@ def ask(
     if objective not in OBJECTIVES:
         raise BadRequest(f"--objective {objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
     parsed = Target.parse(target) if target else None
+    twins = twins_of(rows)
+    rows = [row for row in rows if row.name not in twins]
     if objective == "time-to-accuracy":
         if parsed is None or target is None:
             raise BadRequest(
                 "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
             )
         candidates, words = _per_success(rows, lambda row: times_to(row, parsed), parsed, target, margins.tolerance)
-        found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s", f"fastest to {target}",
+        found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s to {target}",
                          **words)
     elif objective == "accuracy":
         found = _accuracy(rows, margins)
     elif objective == "throughput":
         accurate = accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
-                         _rate, "fastest", accurate.note, less_accurate=len(accurate.aside))
+                         _rate, accurate.notes, less_accurate=len(accurate.aside),
+                         seen_worse=accurate.seen_worse)
         if not found.candidates and all(row.is_script for row in rows):
             found = _duration(accurate)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins)
-    if found.scale == "ratio":
-        found = replace(found, tolerance=margins.tolerance)
-    return found if found.contest is not None or found.exact else _without_stragglers(found)
+    if objective == "accuracy":  # what no other program changes
+        return found
+    timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in found.candidates)
+    return replace(found, candidates=timed, twins=twins, tolerance=margins.tolerance)
 
 
 def _rate(value: float) -> str:
     return f"{value:,.0f} examples/s" if value >= 10 else f"{value:.3g} examples/s"
 
 
-def _without_stragglers(question: Question) -> Question:
-    """The question with means of the runs that leads are of: so they agree with the leads beside them."""
-    candidates = question.candidates
-    if len(candidates) < 2:
-        return question
-    logs = logarithms([candidate.blocks for candidate in candidates])
-    found = fit(logs[None]).stragglers[0]
-    blocks = sorted({block for candidate in candidates for block in candidate.blocks})
-    kept = [
-        Spread(tuple(value for block, value in candidate.blocks.items() if not mask[blocks.index(block)]))
-        for candidate, mask in zip(candidates, found, strict=True)
-    ]
-    return replace(question, candidates=tuple(
-        replace(candidate, spread=spread, left_out=candidate.spread.count - spread.count)
-        if spread.count < candidate.spread.count else candidate
-        for candidate, spread in zip(candidates, kept, strict=True)
-    ))
-
-
 def _duration(accurate: Guarded) -> Question:
     """Scripts that did not report how many examples they trained on: how long their runs took is all that is known."""
     aside = "no run reported examples, so the time of whole runs decides"
     return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
-                    lambda value: f"{value:,.2f} s in total", "fastest",
-                    "; ".join(note for note in (accurate.note, aside) if note))
+                    lambda value: f"{value:,.2f} s in total",
+                    (*accurate.notes, aside), less_accurate=len(accurate.aside), seen_worse=accurate.seen_worse)
 
 
 def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
@@ -323,7 +379,6 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
     candidates = _of_measure(rows, quality.name)
     found = Question(
         "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
-        metric.praise,
     )
     if not metric.fraction:
         return found
@@ -341,12 +396,11 @@ def _cost(
         accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
     )
     if target is None:
-        words |= {"aside": accurate.note, "less_accurate": len(accurate.aside)}
+        words |= {"notes": accurate.notes, "less_accurate": len(accurate.aside), "seen_worse": accurate.seen_worse}
 
     def shown(value: float) -> str:
         if price.per_hour is None:
             return f"{value * 3600:,.1f} instance-seconds a run"
         return f"{Decimal(f'{value:.4g}'):f} a run"
 
-    praise = "cheapest" if target is None else f"cheapest way to {text}"
-    return Question("cost", candidates, "less", shown, praise, **words)
+    return Question("cost", candidates, "less", shown, **words)

@@ -31,8 +31,8 @@ class Line:
     spreads: tuple[Spread | None, Spread | None]
 
     @property
-    def medians(self) -> tuple[float | None, float | None]:
-        first, second = (None if spread is None else spread.median for spread in self.spreads)
+    def means(self) -> tuple[float | None, float | None]:
+        first, second = (None if spread is None else spread.mean for spread in self.spreads)
         return first, second
 
     @property
@@ -65,7 +65,7 @@ class Pair:
     def sentences(self) -> list[str]:
         """Which of the two is better in each measure, or why that cannot be decided or relied upon."""
         note = foreign_note([result for side in self.results for result in side])
-        return [*self._judged(), *([f"Not reliable: {note}."] if note else [])]
+        return [*self._judged(), *([f"Not reliable: {note}; repeat them on an idle machine."] if note else [])]
 
     def _judged(self) -> list[str]:
         counts = [len(side) for side in self.results]
@@ -109,7 +109,7 @@ class Pair:
             "repetitions": [[result["run"] for result in side] for side in self.results],
             "differing": {name: list(values) for name, values in self.differing.items()},
             "measures": [
-                {"name": line.measure.name, "values": list(line.medians), "ratio": line.ratio and line.ratio.estimate,
+                {"name": line.measure.name, "values": list(line.means), "ratio": line.ratio and line.ratio.estimate,
                  "interval": [line.ratio.low, line.ratio.high] if line.ratio and line.ratio.has_interval else None}
                 for line in self.lines
             ],
@@ -123,7 +123,7 @@ def _runs(count: int) -> str:
 
 def _spread(results: Sequence[Result], measure: Measure) -> Spread | None:
     values = tuple(value for result in results if (value := measure.read(result)) is not None)
-    return Spread(values, measure.resolution(results[0])) if values else None
+    return Spread(values, measure.resolution(results[0]), measure.geometric) if values else None
 
 
 def compare_pair(first: tuple[str, Sequence[Result]], second: tuple[str, Sequence[Result]]) -> Pair:

@@ -94,6 +94,8 @@ class TaskStanding:
     key: str = field(default="", repr=False)
     #: Whether more repetitions cannot help: nobody reached the target.
     hopeless: bool = False
+    #: Runs of configurations that do not compete, because they are the same training as another.
+    twins: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def decided(self) -> bool:
@@ -128,17 +130,20 @@ def _standing(task: str, rows: Sequence[Row], criteria: Criteria) -> TaskStandin
         why = f"{_in_words(lead, criteria.chosen)} than {winner.name}{lead.at_least}"
         dropped.append(Dropped(loser.name, drop.look, why, winner.name, lead, _runs(loser.row), task))
     named = {candidate.name for candidate in question.candidates}
-    aside = [row for row in rows if row.name not in named]
+    aside = [row for row in rows if row.name not in named and row.name not in question.twins]
     reasons = _reasons(rows, criteria) if aside else {}
     for row in aside:
         if (why := reasons.get(row.name) or _aside(row, rows, criteria)) and _tries(row) >= FIRST_LOOK and named:
             dropped.append(Dropped(row.name, _tries(row), why, runs=_runs(row), task=task))
-    out = {one.name for one in dropped}
+    out = {one.name for one in dropped} | question.twins.keys()
     survivors = tuple(row.name for row in rows if row.name not in out)
     waiting = any(name not in named for name in survivors)
     outcome = standing.outcome if standing is not None and not waiting else "open"
+    if outcome != "open" and question.survivors[0].name in question.seen_worse:
+        outcome = "open"  # whether it may win is not settled
     hopeless = not named and min(row.runs for row in rows) >= FIRST_LOOK
-    return TaskStanding(task, outcome, survivors, tuple(dropped), rows[0].configuration.task, hopeless)
+    twins = frozenset[str]().union(*(_runs(row) for row in rows if row.name in question.twins))
+    return TaskStanding(task, outcome, survivors, tuple(dropped), rows[0].configuration.task, hopeless, twins)
 
 
 def _runs(row: Row) -> frozenset[str]:
@@ -176,7 +181,7 @@ def _too_slow(row: Row, rows: Sequence[Row]) -> bool:
     """
     chance = 1 - (ERROR_RATE / max(1, len(rows) - 1)) ** (1 / _tries(row))
     # A run that was ended early would have taken longer.
-    spent = row.median("train_seconds") if row.runs == _tries(row) else _least_seconds(row)
+    spent = row.mean("train_seconds") if row.runs == _tries(row) else _least_seconds(row)
     best = min((seconds for other in rows if (seconds := _per_success(other)) is not None), default=None)
     return spent is not None and best is not None and spent / chance > best
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from velodrome.analysis.advice import Commands
 from velodrome.analysis.decide import MOST_MORE
 from velodrome.analysis.estimate import in_words
 from velodrome.analysis.objective import Question
@@ -34,19 +35,15 @@ class Settling:
     def total_seconds(self) -> float | None:
         return None if self.repetitions is None else self.repetitions * sum(self.seconds.values())
 
-    @property
-    def sentence(self) -> str:
+    def sentence(self, commands: Commands) -> str:
         """What to do, and what it takes."""
+        larger = f"choose the simplest, or accept a larger difference: `{commands.recommend(f'{self.option} 0.1')}`"
         if self.test_set:
-            return (f"more repetitions would not tell them apart, a larger test set would: choose the simplest, or ask "
-                    f"with a larger {self.option}.")
+            return f"only a larger test set would tell them apart: {larger}."
         if self.repetitions is None or self.total_seconds is None:
-            return (f"more than {MOST_MORE} further repetitions would be needed to tell them apart: choose the "
-                    f"simplest, or ask with a larger {self.option}.")
-        times = "1 more repetition" if self.repetitions == 1 else f"{self.repetitions} more repetitions"
-        whom = "both" if len(self.seconds) == 2 else f"the {len(self.seconds)} that are left"
-        return (f"probably {times} of {whom} would settle it: {self.runs} runs, about {in_words(self.total_seconds)}. "
-                f"Run the same race again with --until-sure --max-repeat {self.so_far + self.repetitions}.")
+            return f"more than {MOST_MORE} further repetitions would be needed to tell them apart: {larger}."
+        return (f"{commands.again(self.so_far + self.repetitions)} (probably {self.runs} more runs, about "
+                f"{in_words(self.total_seconds)}).")
 
     def cost(self, name: str) -> str:
         """`6 more runs, about 4 min`, for one of those that are left."""
@@ -64,6 +61,6 @@ class Settling:
 
 def settling(question: Question) -> Settling:
     """What it would cost to settle a question that is open."""
-    seconds = {one.name: one.row.median("total_seconds") or 0.0 for one in question.survivors}
+    seconds = {one.name: one.row.mean("total_seconds") or 0.0 for one in question.survivors}
     option = "--accuracy-margin" if question.scale == "points" else "--tolerance"
     return Settling(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))

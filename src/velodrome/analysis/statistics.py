@@ -1,4 +1,4 @@
-"""Medians with ranges, and ratios with 95 % intervals: the only place that decides whether one sample beats another.
+"""Means with ranges, and ratios with 95 % intervals: the only place that decides whether one sample beats another.
 
 Plain functions on plain numbers, whatever they measure.
 """
@@ -8,26 +8,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean, median, variance
+from statistics import fmean, variance
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What repeated runs measured: the median for tables, the geometric mean for ratios, and the range."""
+    """What repeated runs measured: their mean and range."""
 
     values: tuple[float, ...]
     #: The smallest step in which the quantity can be counted (one test example, for accuracy).
     resolution: float = 0.0
+    #: Whether the mean is geometric, so that the ratio of two means is the mean of ratios.
+    geometric: bool = False
 
     @property
     def count(self) -> int:
         return len(self.values)
 
     @property
-    def median(self) -> float:
-        return median(self.values)
+    def mean(self) -> float:
+        return self.centre if self.geometric or self.low == self.high else fmean(self.values)
 
     @property
     def low(self) -> float:
@@ -40,6 +42,8 @@ class Spread:
     @property
     def centre(self) -> float:
         """The geometric mean, or the plain one where a value is not positive."""
+        if self.low == self.high:  # the same to the last bit
+            return self.low
         if self.low <= 0:
             return fmean(self.values)
         return math.exp(fmean(map(math.log, self.values)))

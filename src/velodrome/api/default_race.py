@@ -26,8 +26,9 @@ BUDGET = 900.0
 def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, tuple[str, ...]]:
     """What a race that varies nothing stands for, and a sentence for each strategy that is left out.
 
-    A race that is stored under this name is meant as it is; otherwise every strategy takes part, with one worker and
-    with a worker for each core. Fields that were given are the same for all of them, strategy and workers included.
+    A race that is stored under this name is meant as it is; otherwise every strategy takes part with a worker for each
+    core, beside each engine's `single`. Fields that were given are the same for all of them, strategy and workers
+    included.
     """
     if (written := RaceFolder(runs, name).written()) is not None:
         given = asked.model_fields_set - {"vary", *(() if asked.job else ("job",))}
@@ -89,10 +90,15 @@ def _strategies(asked: Race) -> Iterator[tuple[Engine, Strategy]]:
 
 
 def _worker_counts(asked: Race, strategy: Strategy) -> list[dict[str, int]]:
-    """One worker, and as many as are sensible: one for each core, and at least two; nothing where they were given."""
+    """A worker for each core, and at least two; nothing where they were given. One alone takes part, too, where that is
+    another training than `single`, or where the strategy was asked for."""
     if strategy.max_workers == 1:
         return [{"workers": 1}]
-    return [{}] if "workers" in asked.job else [{"workers": 1}, {"workers": max(2, cores())}]
+    if "workers" in asked.job:
+        return [{}]
+    like_single = strategy.exact and not strategy.needs_control and not strategy.has_servers
+    alone = [] if like_single and "strategy" not in asked.job else [{"workers": 1}]
+    return [*alone, {"workers": max(2, cores())}]
 
 
 def _refusal(fields: dict[str, Any], launcher: Launcher) -> str | None:

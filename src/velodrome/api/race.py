@@ -9,7 +9,7 @@ from typing import Any
 
 from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.progress import Saving, saving
-from velodrome.analysis.recommend import verdict
+from velodrome.analysis.recommend import Recommendation
 from velodrome.api.race_plan import PlannedRace, admit_code, default_name, merge, plan_race, words_in
 from velodrome.cluster.registry import Where
 from velodrome.data.cache.fetch import using_mirror
@@ -59,7 +59,7 @@ def race(
     ``until_sure`` also how it ended (``decision``), the configurations that were dropped (``drops``) and what that
     ``saved``. A job that fails ends no race. The same call again runs only what is missing.
 
-    With nothing to vary, every strategy that can train the model here takes part, with one worker and with a worker for
+    With nothing to vary, every strategy that can train the model here takes part with a worker for
     each core, until one is best or 15 minutes are over.
 
     Args:
@@ -133,7 +133,8 @@ class FinishedRace:
 
     path: Path
     rows: tuple[Row, ...]
-    verdict: str
+    #: The answer for each task, by its name.
+    answers: Mapping[str, Recommendation]
     figure: Path | None
     #: Messages of jobs that did not finish, by name.
     failures: Mapping[str, str]
@@ -144,6 +145,12 @@ class FinishedRace:
     ending: Ending | None = None
     saved: Saving | None = None
 
+    @property
+    def verdict(self) -> str:
+        """The first line of every answer."""
+        return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}"
+                         for task, answer in self.answers.items())
+
     def as_json(self) -> dict[str, Any]:
         decided: dict[str, Any] = {}
         if self.ending is not None and self.saved is not None:
@@ -153,6 +160,7 @@ class FinishedRace:
             "race": self.path.name, "path": str(self.path.resolve()), "rows": [row.as_json() for row in self.rows],
             "failed": list(self.failures), "failures": dict(self.failures), "skipped": dict(self.skipped),
             "figure": str(self.figure.resolve()) if self.figure else None, "verdict": self.verdict, **decided,
+            "answers": [{"task": task, **answer.as_json()} for task, answer in self.answers.items()],
         }
 
 
@@ -188,10 +196,10 @@ def run_planned(
     path = planned.folder.path
     record = load_race(path.parent, path.name)
     rows = compare(record.results, Target.parse(record.target) if record.target else None)
-    said = verdict(rows, record.target, record.objective_for(None, None), record.margins_for())
+    answers = record.answers(rows)
     figure = race_figure(rows, path / "race.png", title_of([entry.job for entry in planned.entries])) if rows else None
     return FinishedRace(
-        path, tuple(rows), said, figure, failures, planned.skipped, planned.reasons, ending,
+        path, tuple(rows), answers, figure, failures, planned.skipped, planned.reasons, ending,
         saving(rows) if ending is not None else None,
     )
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.between import between as compare_groups
+from velodrome.analysis.between import groups_of
 from velodrome.analysis.compare import compare, tasks_of
 from velodrome.analysis.margins import parse_margins
-from velodrome.analysis.objective import Price, target_of
-from velodrome.analysis.recommend import recommend as judge
+from velodrome.analysis.objective import Price, ask, target_of
 from velodrome.errors import BadRequest
 from velodrome.reporting.load import load_race
 from velodrome.spec.job import Target
@@ -26,12 +27,13 @@ def recommend(
     price_of: str = "process",
     tolerance: str | float | None = None,
     accuracy_margin: str | float | None = None,
+    between: str | None = None,
 ) -> dict[str, Any]:
     """Recommend a configuration of a race; the object that ``velodrome recommend --json`` prints.
 
     ``verdict``, ``why`` and ``next`` are sentences; ``decision`` (``use``, ``do-not-distribute``, ``level``, ``open``,
     ``alone`` or ``nothing``), ``distribute``, ``best``, ``rival``, ``ratio`` or ``points``, ``interval``, and what it
-    would cost to ``settle`` an open question are the same as data.
+    would cost to ``settle`` an open question are the same as data; ``caveats`` are sentences.
     A race of several data sets or models has a list of these in ``tasks``.
 
     Args:
@@ -43,12 +45,16 @@ def recommend(
         price_per_hour: price of one instance for an hour.
         price_of: what an instance is, ``process`` or ``host``.
         tolerance: differences below this are level, as ``"5%"`` or 0.05; by default as the race says.
+        between: two groups of configurations to compare over everything else that the race varied, such as
+            ``"ddp,allreduce"``, ``"torch,tensorflow"`` or ``"workers=1,workers=2"``; the answer then has ``between``,
+            ``verdict``, ``why``, ``ratio`` and ``interval``.
         accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
         raise BadRequest(f"--price-per-hour '{price_per_hour:g}': a price is more than 0")
     if price_of not in ("process", "host"):
         raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
+    groups = groups_of(between) if between is not None else None
     parse_margins(tolerance, accuracy_margin)  # refused before anything is read
     record = load_race(Path(runs), race)
     margins = record.margins_for(tolerance, accuracy_margin)
@@ -56,14 +62,19 @@ def recommend(
     wanted = target_of(chosen, target, record.target)
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
-    answers = {
-        task: judge(members, chosen, wanted, price, record.failed_among(members), margins,
-                    record.crashed_among(members)).as_json()
-        for task, members in tasks_of(rows).items()
-    }
+    if groups is not None:
+        found = {task: compare_groups(ask(members, chosen, wanted, price, margins), groups).as_json()
+                 for task, members in tasks_of(rows).items() if members}
+        return _by_task(record.name, found)
+    answers = {task: answer.as_json() for task, answer in record.answers(rows, chosen, target, price, margins).items()}
+    return _by_task(record.name, answers)
+
+
+def _by_task(race: str, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The only answer, or a list of those of several tasks."""
     if list(answers) == [""]:
-        return {"race": record.name, **answers[""]}
-    return {"race": record.name, "tasks": [{"task": task, **answer} for task, answer in answers.items()]}
+        return {"race": race, **answers[""]}
+    return {"race": race, "tasks": [{"task": task, **answer} for task, answer in answers.items()]}
 
 
 def checked_target(text: str | None, results: Sequence[Mapping[str, Any]] = ()) -> str | None:

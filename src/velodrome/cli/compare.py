@@ -106,7 +106,7 @@ def _heading(measure: Measure) -> str:
 
 
 def _cell(row: Row, measure: Measure, best: Mapping[str, float | None]) -> str:
-    value = row.median(measure.name)
+    value = row.mean(measure.name)
     if value is None:
         return "–"
     return _marked(measure.text(value), value == best[row.name])

@@ -37,6 +37,8 @@ Name = Annotated[
     typer.Option("--name", help="Name of the race; by default that of its file, or one made from what is raced."),
 ]
 _PANEL = "Race"
+#: Caveats that are printed below a verdict; the report has all.
+_MOST_CAVEATS = 4
 Vary = Annotated[
     list[str] | None,
     typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL,
@@ -264,33 +266,31 @@ def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:
 
 
 def _show(finished: FinishedRace) -> None:
-    """Comparison, figure, failures and verdict on stdout."""
-    from velodrome.analysis.doubts import as_sentence, doubts
-    from velodrome.analysis.unreported import unreported_note
+    """Comparison, failures, what was dropped, and the verdict on stdout; everything else is in the report."""
     from velodrome.cli.compare import print_comparison
     from velodrome.cli.safe_console import SafeConsole
 
     console = SafeConsole()
+    report = command_on("report", finished.path)
     if finished.rows:
-        print_comparison(console, finished.rows, command_on("report", finished.path))
-        for doubt in doubts(finished.rows):
-            console.print(f"Not reliable: {doubt}.", soft_wrap=True, markup=False)
-    if note := unreported_note(finished.rows):
-        console.print(as_sentence(note), soft_wrap=True, markup=False)
-    if finished.figure:
-        console.print(f"Plot: {finished.figure}", soft_wrap=True, markup=False)
-    for reason in finished.reasons:
-        console.print(f"Left out: {reason}", soft_wrap=True, markup=False)
-    for name, message in finished.failures.items():
-        console.print(f"Did not finish: {name}: {message}", soft_wrap=True, markup=False)
-    for line in _ended(finished):
+        print_comparison(console, finished.rows, report)
+    lines = [*(f"Left out: {reason}" for reason in finished.reasons),
+             *(f"Did not finish: {name}: {message}" for name, message in finished.failures.items()),
+             *_ended(finished)]
+    caveats: list[str] = []
+    for task, answer in finished.answers.items():
+        lines += [f"{task}:"] if task else []
+        lines += answer.lines
+        caveats += [caveat for caveat in answer.caveats if caveat not in caveats]
+    lines += [f"  - {caveat}" for caveat in caveats[:_MOST_CAVEATS]]
+    rest = f"{len(caveats) - _MOST_CAVEATS} more caveats" if len(caveats) > _MOST_CAVEATS else "every figure"
+    lines.append(f"Report: `{report}` ({rest})" + (f"; plot: {finished.figure}" if finished.figure else ""))
+    for line in lines:
         console.print(line, soft_wrap=True, markup=False)
-    console.print(finished.verdict, soft_wrap=True, markup=False)
 
 
 def _ended(finished: FinishedRace) -> list[str]:
-    """What a race that runs until it is sure dropped and saved, and why it ended."""
+    """What a race that runs until it is sure saved, and why it ended."""
     if finished.ending is None or finished.saved is None:
         return []
-    found = [f"O{str(drop)[1:]}." for drop in finished.ending.dropped]
-    return [*found, finished.saved.sentence, finished.ending.sentence]
+    return [f"{finished.ending.sentence} {finished.saved.sentence}"]

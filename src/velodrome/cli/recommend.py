@@ -33,6 +33,11 @@ def command(
         str, typer.Option("--price-of", help="What counts as an instance: process or host.",
                           autocompletion=completion.one_of("process", "host"))
     ] = "process",
+    between: Annotated[
+        str | None,
+        typer.Option("--between", metavar="A,B", help="Compare two groups of configurations over everything else: "
+                     "strategies, engines or field=value."),
+    ] = None,
     tolerance: Tolerance = None,
     accuracy_margin: AccuracyMargin = None,
     runs: Runs = Path("runs"),
@@ -45,13 +50,15 @@ def command(
 
     `velodrome recommend first --objective throughput`
 
+    `velodrome recommend first --between ddp,allreduce`
+
     `velodrome recommend first --objective cost --price-per-hour 0.40 --target "accuracy>=0.97"`
     """
     from velodrome.api.recommend import recommend
 
     found = recommend(
         race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of,
-        tolerance=tolerance, accuracy_margin=accuracy_margin,
+        tolerance=tolerance, accuracy_margin=accuracy_margin, between=between,
     )
     if json:
         say_json(found)
@@ -60,4 +67,7 @@ def command(
         if "task" in answer:
             say(f"{answer['task']}:")
         for heading in ("verdict", "why", "next"):
-            say(f"{heading.capitalize()}: {answer[heading]}")
+            if answer.get(heading):
+                say(f"{heading.capitalize()}: {answer[heading]}")
+        for caveat in answer.get("caveats", ()):
+            say(f"  - {caveat}")

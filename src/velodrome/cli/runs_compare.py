@@ -65,7 +65,7 @@ def _show(pair: Pair) -> None:
     for name, values in pair.differing.items():
         table.add_row(f"[yellow]{name}[/yellow]", *(escape(text_of(value)) for value in values), "")
     for line in pair.lines:
-        cells = ["–" if value is None else line.measure.text(value) for value in line.medians]
+        cells = ["–" if value is None else line.measure.text(value) for value in line.means]
         table.add_row(f"{line.measure.heading} {line.measure.unit}".strip(), *cells, _ratio(line.ratio))
     print_table(console, table)
     same = ", ".join(f"{name} {text_of(value)}" for name, value in pair.same.items())

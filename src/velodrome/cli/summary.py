@@ -73,7 +73,8 @@ def summary(result: dict[str, Any]) -> Table:
     if faults := result.get("faults"):
         table.add_row("faults", "\n".join(_fault_line(fault) for fault in faults))
     if note := foreign_note([result]):
-        table.add_row(Text("other programs", style="yellow"), note.removeprefix("other programs "))
+        used = note.removeprefix("other programs ")
+        table.add_row(Text("other programs", style="yellow"), f"{used}: repeat the run on an idle machine")
     if hosts := host_lines(result):
         table.add_row("hosts", "\n".join(hosts))
     return table

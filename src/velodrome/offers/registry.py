@@ -91,6 +91,12 @@ def strategy_of(job: Choice) -> Strategy:
     raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: choose one of {known}{hint}")
 
 
+def known_strategy(engine_name: str, name: str) -> Strategy | None:
+    """A strategy by the names of its engine and its own; None where this version knows none."""
+    found = engine(engine_name).strategies if engine_name in NAMES else ()
+    return next((strategy for strategy in found if strategy.name == name), None)
+
+
 def _with_consistency(engine: Engine, strategy: Strategy, chosen: Consistency | None) -> Strategy:
     """A strategy under the consistency model that a job asks for, or `BadRequest` if it has no such one."""
     if chosen is None or chosen == strategy.consistency:

@@ -52,9 +52,9 @@ def _cut(shown: int, tasks: int, large: int) -> str:
 def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:
     found = []
     for task, members in tasks_of(rows).items():
-        counted = [row for row in members if _is_counted(row) and row.median("accuracy") is not None]
+        counted = [row for row in members if _is_counted(row) and row.mean("accuracy") is not None]
         if counted:
-            best = max(counted, key=lambda row: row.median("accuracy") or 0.0)
+            best = max(counted, key=lambda row: row.mean("accuracy") or 0.0)
             found.append((task, best, best.representative["confusion"]))
     return found
 

@@ -275,16 +275,16 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
         handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
         legend_below(figure, handles)
-    caption = (f"{first[0].capitalize()}: median with the range of the runs. Speedup and scaling: ratio with its 95 % "
+    caption = (f"{first[0].capitalize()}: mean with the range of the runs. Speedup and scaling: ratio with its 95 % "
                "interval, cut at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
     heading = "Throughput and speedup over workers" if measure is THROUGHPUT else "Time of whole runs over workers"
     return Picture("workers", heading, caption, figure)
 
 
 def _range(row: Row, measure: Measure) -> tuple[float, float, float]:
-    """Median, least and most; zeros where it is not known."""
+    """Mean, least and most; zeros where it is not known."""
     spread = row.spreads.get(measure.name)
-    return (0.0, 0.0, 0.0) if spread is None else (spread.median, spread.low, spread.high)
+    return (0.0, 0.0, 0.0) if spread is None else (spread.mean, spread.low, spread.high)
 
 
 def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio | None] | Measure, shift: float,
@@ -292,7 +292,7 @@ def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio
     places, middles, lows, highs = [], [], [], []
     for row in members:
         if isinstance(read, Measure):
-            if not row.median(read.name):
+            if not row.mean(read.name):
                 continue
             middle, low, high = _range(row, read)
         else:

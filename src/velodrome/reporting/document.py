@@ -11,14 +11,12 @@ from typing import Any
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.configuration import text_of, varied
 from velodrome.analysis.data_versions import data_note
-from velodrome.analysis.doubts import as_sentence, doubts, drift_note
+from velodrome.analysis.doubts import drift_note
 from velodrome.analysis.hosts import host_lines
 from velodrome.analysis.implementation import implementation_lines
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.objective import OBJECTIVES, ask, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
-from velodrome.analysis.stragglers import straggler_note
-from velodrome.analysis.unreported import unreported_note
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.decision import decision_of
 from velodrome.reporting.figures import Picture
@@ -83,10 +81,10 @@ def make_report(
     rows = compare(record.results, Target.parse(target) if target else None)
     names = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
     answers, pairwise = [], []
+    found = record.answers(rows, chosen, target_of(chosen, target, None), None, margins)
     for task, members in tasks_of(rows).items():
-        answer = recommend(members, chosen, wanted[chosen], None, record.failed_among(members), margins,
-                           record.crashed_among(members))
-        others = [recommend(members, name, wanted[name], margins=margins) for name in names]
+        answer = found[task]
+        others = [recommend(members, name, wanted[name], margins=margins, race=record.path) for name in names]
         answers.append(Answer(task, answer, tuple(others) if members else ()))
         if answer.best:
             question = ask(members, chosen, wanted[chosen], margins=margins)
@@ -191,9 +189,7 @@ def _machine(about: dict[str, Any]) -> str:
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
-    notes = [*filter(None, [data_note(record.results)]), *map(as_sentence, doubts(rows))]
-    notes += [f"{note}." for note in [straggler_note(rows)] if note]
-    notes += [as_sentence(note) for note in [unreported_note(rows)] if note]
+    notes = [*filter(None, [data_note(record.results)])]
     if rows and min(row.runs for row in rows) < 2:
         once = sum(row.runs < 2 for row in rows)
         who = "Every configuration" if once == len(rows) else f"{once} of {len(rows)} configurations"

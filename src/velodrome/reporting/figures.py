@@ -241,7 +241,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
         for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size, row.name))):
             place = number + (slot - (len(group) - 1) / 2) * height
             strength = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
-            value = row.median(measure.name)
+            value = row.mean(measure.name)
             bar = axes.barh(place, value or 0.0, height * 0.92, color=looks.colour[row.label], alpha=strength)
             rate = measure.text(value) if value else "not reported"
             axes.bar_label(bar, [f" {rate}  ({cut(words[row.name])})"], fontsize=8)

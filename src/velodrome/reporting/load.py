@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole
+from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.data_versions import labelled
 from velodrome.analysis.margins import Margins, parse_margins
-from velodrome.analysis.objective import OBJECTIVES, objective_of
+from velodrome.analysis.objective import OBJECTIVES, Price, objective_of, target_of
+from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, race_of, reason_of
@@ -79,6 +80,18 @@ class RaceRecord:
         """Margins as requested, else as the race says."""
         given = self.race.tolerance, self.race.accuracy_margin
         return parse_margins(given[0] if tolerance is None else tolerance, given[1] if accuracy is None else accuracy)
+
+    def answers(
+        self, rows: Sequence[Row], objective: str | None = None, target: str | None = None,
+        price: Price | None = None, margins: Margins | None = None,
+    ) -> dict[str, Recommendation]:
+        """The recommendation for each task of the rows, by its name; by default as the race says."""
+        chosen = self.objective_for(objective, target)
+        return {
+            task: recommend(members, chosen, target_of(chosen, target, self.target), price, self.failed_among(members),
+                            margins or self.margins_for(), self.crashed_among(members), self.path)
+            for task, members in tasks_of(rows).items()
+        }
 
     def failed_among(self, rows: Sequence[Row]) -> int:
         """How many runs of the rows' tasks gave no result; a run of no known task counts where there is one task."""

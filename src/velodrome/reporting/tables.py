@@ -88,7 +88,7 @@ def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
     detail = f"{measure.text(spread.low)} – {measure.text(spread.high)}" if spread.count > 1 else ""
     if measure.name == "time_to_target" and spread.count < row.attempts:
         detail = f"{spread.count} of {row.attempts} runs"
-    return Cell(measure.text(spread.median), detail, spread.median == best, spread.median)
+    return Cell(measure.text(spread.mean), detail, spread.mean == best, spread.mean)
 
 
 def interval_text(place: Ratio, form: str = ".2f") -> str:
@@ -149,11 +149,12 @@ def results_table(rows: Sequence[Row]) -> Table:
     several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
     reached = ""
     if any(0 < row.reached < row.attempts for row in rows):
-        reached = " If only some runs reached the target, the time to target is their median."
+        reached = " If only some runs reached the target, the time to target is their mean."
     return _table(
         "results", "Results",
-        f"Median over the runs, with the range below it; the best of a column is marked{several}. Speedup is "
-        "throughput relative to the same engine's single run, scaling relative to the same strategy with one worker, "
+        f"Mean over the runs, geometric for times and rates, with the range below it; the best of a column is "
+        f"marked{several}. Speedup is the mean ratio of throughput to that of the same engine's single run in the same "
+        "repetitions, without stragglers, scaling relative to the same strategy with one worker, "
         "efficiency is speedup divided by workers; below them their 95 % intervals. The batch size is global (divided "
         "among the workers) or per worker, as given."
         + reached,
@@ -219,7 +220,7 @@ def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | 
     return Table(
         "nodes", "Resources by process",
         "Mean over the run, with minimum and maximum below it, for the run of each configuration whose throughput is "
-        "nearest to the median. Network rates are measured per host, so processes of one host show the same traffic; "
+        "nearest to the mean. Network rates are measured per host, so processes of one host show the same traffic; "
         "the total counts it once." + cut,
         (Column("configuration", numeric=False), Column("process", numeric=False), Column("host", numeric=False),
          Column("CPU", "% of a core"), Column("memory", "MiB"), Column("network", "MiB/s"),

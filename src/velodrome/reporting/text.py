@@ -55,6 +55,7 @@ def to_markdown(report: Report) -> str:
         for line in answer.recommendation.lines:
             name, _, rest = line.partition(": ")
             parts += [f"**{name}:** {markdown_escape(rest)}", ""]
+        parts += [*(f"- {markdown_escape(caveat)}" for caveat in answer.recommendation.caveats), ""]
     parts += [f"- {markdown_escape(note)}" for note in report.notes]
     for table in report.tables:
         parts += ["", f"## {markdown_escape(table.title)}", "", *_markdown_rows(table), "", markdown_escape(table.note)]

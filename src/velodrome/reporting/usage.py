@@ -75,9 +75,9 @@ def bars(rows: Sequence[Row]) -> Picture | None:
                     continue
                 kind = kinds.index(rest[row.name])
                 place = groups.index(_bars(row)) + (kind - (len(kinds) - 1) / 2) * height
-                value = (row.median(name) or 0.0) / scale
+                value = (row.mean(name) or 0.0) / scale
                 panel.barh(place, value, height * 0.9, color=COLOURS[kind])
-                if name == "network_bytes" and (looped := row.median("loopback_bytes")):
+                if name == "network_bytes" and (looped := row.mean("loopback_bytes")):
                     panel.barh(place, looped / scale, height * 0.9, left=value, color=COLOURS[kind], alpha=0.35)
             panel.set_xlabel(title)
             panel.grid(visible=False, axis="y")
@@ -151,7 +151,7 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
                 below.set_ylabel(title, fontsize=8)
         for panel in axes[-1]:
             panel.set_xlabel("time since the run began (s)")
-    caption = ("One sample a second of the run with the median throughput: the configurations that the verdict names, "
+    caption = ("One sample a second of the run with the mean throughput: the configurations that the verdict names, "
                "then the fastest of each strategy. Network is measured per host, loopback included, so processes of "
                "one host show the same values.")
     if any(series[row.name].faults for row in chosen):
@@ -212,7 +212,7 @@ def shares(rows: Sequence[Row]) -> Picture | None:
         for place, row in enumerate(there):
             left = 0.0
             for name, colour in _SHARES.items():
-                value = 100 * (row.median(name) or 0.0)
+                value = 100 * (row.mean(name) or 0.0)
                 panel.barh(place, value, 0.75, left=left, color=colour, label=None if place else BY_NAME[name].heading)
                 left += value
         panel.set_yticks(range(len(there)), [row.name for row in there])
@@ -221,5 +221,5 @@ def shares(rows: Sequence[Row]) -> Picture | None:
         panel.grid(visible=False, axis="y")
         figure.legend(loc="outside lower center", ncols=3)
     return Picture("shares", "Time per step: computing, waiting, communicating",
-                   "Shares of a training step as reported by the engine; medians of the runs."
+                   "Shares of a training step as reported by the engine; means of the runs."
                    + cut(len(there), len(reported)), figure)

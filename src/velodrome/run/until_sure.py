@@ -228,7 +228,7 @@ class UntilSure:
         task = next((task for task in tasks if task.key == self._tasks[entry.configuration]), None)
         if not mine or task is None:
             return True
-        return not task.decided and not any(mine & drop.runs for drop in task.dropped)
+        return not task.decided and not mine & task.twins and not any(mine & drop.runs for drop in task.dropped)
 
     def _failing(self, results: Mapping[str, Result]) -> dict[str, Dropped]:
         """Configurations of which no run finished and that were tried often enough."""

@@ -27,19 +27,19 @@ LINEAR = 0.8
 
 def _median(name: str, scale: float = 1.0) -> Callable[[Row, int], float | None]:
     def read(row: Row, cores: int) -> float | None:
-        value = row.median(name)
+        value = row.mean(name)
         return None if value is None else value / scale
 
     return read
 
 
 def _cpu(row: Row, cores: int) -> float | None:
-    value = row.median("cpu_percent")
+    value = row.mean("cpu_percent")
     return None if value is None else value / cores
 
 
 def _network(row: Row, cores: int) -> float | None:
-    values = [value for name in ("network_bytes", "loopback_bytes") if (value := row.median(name)) is not None]
+    values = [value for name in ("network_bytes", "loopback_bytes") if (value := row.mean(name)) is not None]
     return sum(values) / 1e6 if values else None
 
 

@@ -38,17 +38,11 @@ class Metric:
     margin: float = 0.0
     #: Whether the margin is a fraction of the best value instead of a difference to it.
     relative_margin: bool = False
-    #: What the best model is called, such as "most accurate".
-    superlative: str = ""
     #: Whether it is a fraction of the examples, so that values differ by one example at least.
     fraction: bool = False
 
     def text(self, value: float) -> str:
         return format(value, self.form)
-
-    @property
-    def praise(self) -> str:
-        return self.superlative or f"{'highest' if self.better == 'more' else 'lowest'} in {self.name}"
 
     @property
     def margin_text(self) -> str:

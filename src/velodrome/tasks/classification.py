@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from velodrome.data.arrays import Arrays
     from velodrome.data.splits import Splits
 
-ACCURACY = Metric("accuracy", "more", ".4f", margin=0.01, superlative="most accurate", fraction=True)
+ACCURACY = Metric("accuracy", "more", ".4f", margin=0.01, fraction=True)
 
 
 class Classification(ExampleTask):

@@ -92,7 +92,7 @@ def _measures(
         sentences.append((name, pair.sentences()))
         for line in pair.lines:
             lines.setdefault(line.measure.name, line)
-            mine, first = line.medians
+            mine, first = line.means
             cells = texts.setdefault(line.measure.name, {})
             cells[place] = (_text(line, mine), _ratio(line))
             cells.setdefault(0, (_text(line, first), ""))

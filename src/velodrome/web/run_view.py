@@ -201,7 +201,7 @@ def environment_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def notes_of(result: Mapping[str, Any]) -> list[str]:
     """What a reader of a run should know."""
     note = foreign_note([result]) if result.get("hosts") else None
-    return [f"Not reliable: {note}."] if note else []
+    return [f"Not reliable: {note}; repeat the run on an idle machine."] if note else []
 
 
 def configuration_of(path: Path) -> list[tuple[str, str]]:

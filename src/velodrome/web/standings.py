@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.compare import Row, compare, tasks_of
+from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.doubts import suspects
-from velodrome.analysis.objective import target_of
-from velodrome.analysis.recommend import recommend
 from velodrome.analysis.statistics import Ratio
 from velodrome.errors import VelodromeError
 from velodrome.reporting.load import RaceRecord, load_race
@@ -29,13 +27,9 @@ def standing_of(runs: Path, name: str) -> Standing:
     """The race as its finished runs show it; the reason if it cannot be read."""
     try:
         record = load_race(runs, name)
-        objective = record.objective_for(None, None)
-        wanted = target_of(objective, None, record.target)
         rows = compare(record.results, Target.parse(record.target) if record.target else None)
         answers = [
-            {"task": task, **recommend(members, objective, wanted, None, record.failed_among(members),
-                                       record.margins_for(), record.crashed_among(members)).as_json()}
-            for task, members in tasks_of(rows).items() if members
+            {"task": task, **answer.as_json()} for task, answer in record.answers(rows).items() if rows
         ]
     except VelodromeError as error:
         return Standing((), {"rows": [], "verdicts": [], "problem": str(error), "failures": []})
@@ -50,6 +44,7 @@ def standing_of(runs: Path, name: str) -> Standing:
 def _verdict(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: answer[name] for name in (
         "task", "objective", "decision", "verdict", "why", "next", "best", "rival", "ratio", "interval", "reliable",
+        "caveats",
     )}
 
 
@@ -61,12 +56,12 @@ def _interval(ratio: Ratio | None) -> list[float] | None:
 
 def _row(row: Row) -> dict[str, Any]:
     spread = row.spreads.get("examples_per_second")
-    quality = row.median("accuracy")
+    quality = row.mean("accuracy")
     return {
         "name": row.name, "label": row.label, "workers": row.workers, "runs": row.runs, "failed": row.failed,
         "single": row.single, "accuracy": quality,
-        "rate": spread.median if spread else None, "rate_range": [spread.low, spread.high] if spread else None,
+        "rate": spread.mean if spread else None, "rate_range": [spread.low, spread.high] if spread else None,
         "speedup": row.speedup.estimate if row.speedup else None, "speedup_interval": _interval(row.speedup),
         "scaling": row.scaling.estimate if row.scaling else None, "scaling_interval": _interval(row.scaling),
-        "time_to_target": row.median("time_to_target"), "train_seconds": row.median("train_seconds"),
+        "time_to_target": row.mean("time_to_target"), "train_seconds": row.mean("train_seconds"),
     }

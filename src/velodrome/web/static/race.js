@@ -71,8 +71,9 @@ function showVerdicts() {
   $("#verdicts").replaceChildren(...standing.verdicts.map((one) => element("section", { class: `verdict ${one.decision}` },
     element("h2", {}, "Verdict ", element("span", { class: "soft" }, `${one.task ? `for ${one.task} ` : ""}by ${one.objective}`)),
     element("p", { class: "answer" }, one.verdict.charAt(0).toUpperCase() + one.verdict.slice(1)),
-    element("p", {}, element("b", {}, "Why"), " ", ...coded(one.why)),
-    element("p", {}, element("b", {}, "Next"), " ", ...coded(one.next)))));
+    ...(one.why ? [element("p", {}, element("b", {}, "Why"), " ", ...coded(one.why))] : []),
+    element("p", {}, element("b", {}, "Next"), " ", ...coded(one.next)),
+    ...(one.caveats.length ? [element("ul", { class: "caveats" }, ...one.caveats.map((caveat) => element("li", {}, ...coded(caveat))))] : []))));
 }
 
 function showConfigurations(look) {
