@@ -13,7 +13,6 @@ import json
 import os
 import shlex
 import sys
-import sysconfig
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from velodrome.cluster import definitions
 from velodrome.cluster.registry import LAUNCHERS
 from velodrome.data import catalogue
 from velodrome.data.own.functions import FunctionSet
-from velodrome.data.own.users_function import file_of_module, users_roots
+from velodrome.data.own.users_function import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.offers.models import is_own
 from velodrome.spec.job import Job
@@ -32,7 +31,6 @@ from velodrome.spec.job import Job
 OPTION = "--trust-code"
 #: The fields of a job that can name code, or what it is called with.
 _NAMING = {"script", "script_args", "model", "model_args", "task", "optimizer", "transform", "dataset", "on"}
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ class Code:
         if not self.file:
             return False
         path = Path(self.file)
-        ours = [*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")), str(Path(__file__).parents[1])]
-        return not any(part in _INSTALLED for part in path.parts) and not any(_inside(path, Path(one)) for one in ours)
+        return not is_installed(path) and not _inside(path, Path(__file__).parents[1])
 
     def lies_in(self, folders: Iterable[Path]) -> bool:
         """Whether it is a file of a person's below one of these folders, and not in a stored run."""

@@ -159,7 +159,7 @@ def test_tied_weights_stay_tied_and_are_saved_and_loaded(train, monkeypatch: pyt
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     ran = train("tied", "allreduce")
     np.testing.assert_array_equal(ran.state["model.encoder.weight"], ran.state["model.again.weight"])
-    loaded = model_file.load(ran.folder / "model", "torch_public:tied")
+    loaded = model_file.load(ran.folder / "model", "torch_public:build")
     assert loaded.again.weight is loaded.encoder.weight
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -37,6 +38,14 @@ def file_of_module(module: str, path: list[str]) -> Path | None:
         places = list(found.submodule_search_locations or ())
     assert found is not None
     return Path(found.origin) if found.origin else Path(places[0]) if places else None
+
+
+def is_installed(file: Path) -> bool:
+    """Whether a file is of Python or of an installed package, and not a person's."""
+    python = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    return any(part in ("site-packages", "dist-packages") for part in file.parts) or any(
+        file.resolve().is_relative_to(folder) for folder in python
+    )
 
 
 def imported(option: str, name: str, what: str = "function") -> Callable[..., Any]:
@@ -71,7 +80,7 @@ def imported(option: str, name: str, what: str = "function") -> Callable[..., An
 def _refuse_another(option: str, name: str, module: ModuleType) -> None:
     """Refuse a module of a library that was imported before, where the user has a file of that name."""
     file, own = getattr(module, "__file__", None), file_of_module(module.__name__, users_roots())
-    if own is not None and own.is_file() and file is not None and not own.samefile(file):
+    if own is not None and own.is_file() and file is not None and is_installed(Path(file)) and not own.samefile(file):
         raise BadRequest(f"{option} {name!r}: {str(own)!r} has the name of a module that is imported already, from "
                          f"{file!r}: rename your file")
 
