@@ -111,7 +111,7 @@ LARGE = b'{"width": %s' + b"0" * 400 + b"}"
         pytest.param("/api/predict?model=line", LARGE % b"1", "application/json", 422, id="400 digits"),
         pytest.param("/api/predict?model=line", LARGE % b"-1", "application/json", 422, id="400 digits below zero"),
         pytest.param("/api/predict?model=line", LARGE % (b"1" * 5_000), "application/json", 400, id="5,000 digits"),
-        pytest.param("/api/predict?model=line", LARGE % b'"1' + b'"}', "application/json", 400, id="half a text"),
+        pytest.param("/api/predict?model=line", LARGE % b'"1' + b'"}', "application/json", 422, id="a text of digits"),
         pytest.param("/api/predict?model=brightness", pixels("1" + "0" * 400), "application/json", 422, id="pixels"),
         ("/api/predict?model=line", b'{"width": Infinity}', "application/json", 422),
         ("/api/predict?model=line", b'{"size": 1}', "application/json", 422),

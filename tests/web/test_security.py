@@ -7,10 +7,15 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from velodrome.errors import BadRequest
-from velodrome.web.security import COOKIE, CSRF_HEADER, MOST_BYTES, Security, host_name
+from velodrome.web.app import make_app
+from velodrome.web.security import COOKIE, CSRF_HEADER, HEADERS, MOST_BYTES, Security, host_name
 from velodrome.web.server import address_of, check_host, listen
 from velodrome.web.ui import ui_app
 
@@ -188,3 +193,29 @@ def test_vendored_files_are_what_their_checksums_say() -> None:
     for line in lines:
         digest, name = line.split()
         assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == digest
+
+
+def _raises(request: Request) -> Response:
+    raise OverflowError("a mistake of ours")
+
+
+async def _raises_directly(scope: Scope, receive: Receive, send: Send) -> None:
+    raise OverflowError("a mistake of ours")
+
+
+@pytest.mark.parametrize(("method", "path", "kind"), [
+    ("GET", "/page", "text/html; charset=utf-8"), ("GET", "/api/numbers", "application/json"),
+    ("POST", "/api/direct", "application/json"),
+])
+def test_the_answer_of_a_handler_that_raises_has_the_headers_of_every_other(method: str, path: str, kind: str) -> None:
+    app = make_app([Route("/page", _raises), Route("/api/numbers", _raises)],
+                   Security(open_posts=frozenset({"/api/direct"})), direct={"/api/direct": _raises_directly})
+    answer = TestClient(app, base_url=HOME, raise_server_exceptions=False).request(method, path)
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == kind
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+    assert answer.headers["cache-control"] == "no-store"
+    assert "Something unexpected happened" in answer.text
+    assert "a mistake of ours" not in answer.text
+    with pytest.raises(OverflowError):  # the server prints it
+        TestClient(app, base_url=HOME).request(method, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from velodrome.errors import FolderGone, RunFailed
+from velodrome.errors import BadRequest, FolderGone, RunFailed
 from velodrome.events.lines import parse_event
 from velodrome.offers.world import World
 from velodrome.spec.job import Job
@@ -226,9 +228,13 @@ def test_a_resume_after_the_target_was_reached_trains_no_further(tmp_path: Path)
     assert result["reached_target"]
 
 
+def epochs_of(count: int) -> list[dict[str, Any]]:
+    return [{"epoch": epoch, "seconds": 1.0, "evaluate_seconds": 0.5} for epoch in range(1, count + 1)]
+
+
 def test_the_newest_checkpoints_are_kept_however_many_digits_their_epochs_have(tmp_path: Path) -> None:
     for epoch in (9_998, 9_999, 10_000):
-        checkpoint.write(tmp_path, epoch, {"w": np.zeros(1)}, [{"epoch": epoch}], steps=epoch)
+        checkpoint.write(tmp_path, epoch, {"w": np.zeros(1)}, epochs_of(epoch), steps=epoch)
     assert {file.stem for file in (tmp_path / "checkpoints").iterdir()} == {"epoch-9999", "epoch-10000"}
     found = checkpoint.latest(tmp_path)
     assert found is not None
@@ -237,7 +243,7 @@ def test_the_newest_checkpoints_are_kept_however_many_digits_their_epochs_have(t
 
 def test_a_half_written_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
-        checkpoint.write(tmp_path, epoch, {"w": np.full(3, float(epoch))}, [{"epoch": epoch}], steps=epoch * 10)
+        checkpoint.write(tmp_path, epoch, {"w": np.full(3, float(epoch))}, epochs_of(epoch), steps=epoch * 10)
     files = sorted((tmp_path / "checkpoints").iterdir())
     assert [file.name for file in files] == ["epoch-0002.safetensors", "epoch-0003.safetensors"]
     files[-1].write_bytes(files[-1].read_bytes()[:40])
@@ -277,3 +283,53 @@ def test_a_process_that_would_save_into_a_folder_that_is_gone_says_so(tmp_path: 
 
 def test_without_a_checkpoint_a_resume_begins_at_the_beginning(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) is None
+
+
+DAMAGES = {
+    "no history": {"history": "null"}, "a history that is a number": {"history": "3"}, "half": {"history": "[{"},
+    "a history that is an object": {"history": '{"a": 1}'}, "rows that are numbers": {"history": "[1, 2]"},
+    "rows without fields": {"history": "[{}, {}]"}, "a row that is missing": {"history": json.dumps(epochs_of(1))},
+    "far too many rows": {"history": json.dumps(epochs_of(1_000))}, "deep rows": {"history": "[" * 100_000},
+    "rows in another order": {"history": json.dumps(epochs_of(2)[::-1])},
+    "seconds of 400 digits": {"history": json.dumps(epochs_of(2)).replace("1.0", "1" + "0" * 400)},
+    "negative steps": {"steps": "-5"}, "steps of 400 digits": {"steps": "1" + "0" * 400}, "no steps": {"steps": "x"},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_checkpoint_with_a_damaged_history_is_passed_over_with_a_warning_or_refused(
+    tmp_path: Path, damage: dict[str, str]
+) -> None:
+    for epoch in (1, 2):
+        checkpoint.write(tmp_path, epoch, {"w": np.zeros(3)}, epochs_of(epoch), steps=10 * epoch)
+    whole = {"history": json.dumps(epochs_of(2)), "steps": "20"}
+    first, newest = sorted((tmp_path / "checkpoints").iterdir())
+    save_file({"w": np.zeros(3)}, newest, metadata=whole | damage)
+    warnings: list[str] = []
+    found = checkpoint.to_resume(tmp_path, warnings.append)
+    assert found is not None
+    assert (found.steps, len(found.history)) == (10, 1)
+    (warning,) = warnings
+    assert "epoch-0002.safetensors: " in warning
+    assert "resumes from that of epoch 1" in warning
+    first.write_bytes(b"nothing")
+    with pytest.raises(BadRequest, match=r"no checkpoint in .* can be read \(epoch-0002.* remove them all") as refused:
+        checkpoint.to_resume(tmp_path, warnings.append)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("state", "generators"), [
+    ({}, []), (None, [b"junk"]), (None, [b"[1]"]), (None, [b'{"numpy": 3}']),
+    (None, [b'{"python": [3, {"array": "", "dtype": "<u4"}, null]}']),
+    (None, [b'{"python": {"array": 3, "dtype": 4}}']),
+])
+def test_a_checkpoint_that_does_not_fit_is_refused_in_a_sentence(
+    tmp_path: Path, state: dict[str, np.ndarray] | None, generators: list[bytes]
+) -> None:
+    first = Heard(tmp_path, epochs=1, batch_size=100)
+    learner = NumpyLearner(first.context)
+    loop.run(first.context, learner)
+    checkpoint.write(tmp_path, 2, learner.state() if state is None else state, epochs_of(2), 20, generators)
+    second = Heard(tmp_path, epochs=3, batch_size=100, resume=True)
+    with pytest.raises(BadRequest, match="the checkpoint of epoch 2 does not fit this job"):
+        loop.run(second.context, NumpyLearner(second.context))

@@ -45,10 +45,8 @@ def make_app(
     """
     app = Starlette(
         routes=[*routes, Route("/static/{path:path}", static), Route("/favicon.ico", favicon)],
-        middleware=[Middleware(Guard, security=security, direct=direct)],
-        exception_handlers={
-            HTTPException: _http_error, VelodromeError: _velodrome_error, Exception: _unexpected,
-        },
+        middleware=[Middleware(Guard, security=security, direct=direct, failed=_unexpected)],
+        exception_handlers={HTTPException: _http_error, VelodromeError: _velodrome_error},
         lifespan=lifespan,
     )
     app.state.security, app.state.navigation = security, tuple(navigation)
@@ -150,5 +148,5 @@ async def _velodrome_error(request: Request, error: Exception) -> Response:
     return failure(request, 400 if isinstance(error, BadRequest) else 500, str(error))
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+def _unexpected(request: Request) -> Response:
     return failure(request, 500, "Something unexpected happened: the terminal of the server has the details.")

@@ -9,7 +9,8 @@ import hmac
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.cookies import SimpleCookie
@@ -118,8 +119,12 @@ def host_name(header: str) -> str:
 class Guard:
     """Refuses requests that a page of this server would not make, before they reach any route."""
 
-    def __init__(self, app: ASGIApp, security: Security, direct: Mapping[str, ASGIApp] | None = None) -> None:
-        self.app, self.security, self.direct = app, security, dict(direct or {})
+    def __init__(
+        self, app: ASGIApp, security: Security, direct: Mapping[str, ASGIApp] | None = None,
+        failed: Callable[[Request], Response] | None = None,
+    ) -> None:
+        """`failed` is the answer to a request whose handler raised; it gets our headers as every other one."""
+        self.app, self.security, self.direct, self.failed = app, security, dict(direct or {}), failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -129,8 +134,12 @@ class Guard:
             await self.app(scope, receive, send)
             return
 
+        started = False
+
         async def answer(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = message["headers"] = [*message.get("headers", ()), *_RAW_HEADERS]
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append(_NOT_STORED)
@@ -142,7 +151,18 @@ class Guard:
             return
         limit = self.security.most_bytes(scope["path"])
         app = self.direct.get(scope["path"], self.app) if scope["method"] == "POST" else self.app
-        await app(scope, _limited(receive, limit), answer)
+        try:
+            await app(scope, _limited(receive, limit), answer)
+        except Exception:
+            if not started:
+                await self._failure(scope)(scope, receive, answer)
+            raise  # the server prints it
+
+    def _failure(self, scope: Scope) -> Response:
+        if self.failed is not None:
+            with suppress(Exception):  # the page of an error may have the same one
+                return self.failed(Request(scope))
+        return _sentence(500, "Something unexpected happened: the terminal of the server has the details.")
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that is refused; None if it may pass."""

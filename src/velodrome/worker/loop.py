@@ -14,7 +14,7 @@ from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.files import write_text
-from velodrome.models.generators import preserved, read_states, restore_states
+from velodrome.models.generators import preserved, read_states
 from velodrome.spec.check_optimization import left_out
 from velodrome.spec.job import Target
 from velodrome.tasks import answers
@@ -61,12 +61,10 @@ def run(context: Context, learner: Learner) -> None:
     total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
     pace = Pace(warmup_steps=min(learner.warmup_steps, int(total_steps) // 4))
     history: list[dict[str, Any]] = []
-    if context.resume and (saved := checkpoint.latest(context.folder)):
-        learner.load(saved.state)
+    if context.resume and (saved := checkpoint.to_resume(context.folder, partial(_warn, context))):
+        checkpoint.restored(saved, learner.load, generators, context.rank)
         history = saved.history
         context.status.steps = saved.steps
-        if context.rank < len(saved.generators):
-            restore_states(generators, saved.generators[context.rank])
 
     reached = bool(target and history and target.reached(task.recorded(history[-1], "validation")))
     for epoch in range(len(history) + 1, job.epochs + 1):
@@ -140,6 +138,11 @@ def run(context: Context, learner: Learner) -> None:
                     pace=pace.fields())
     with context.waiting():
         learner.close()
+
+
+def _warn(context: Context, text: str) -> None:
+    if context.is_chief:
+        context.events.emit("warning", message=text)
 
 
 def _train_epoch(
