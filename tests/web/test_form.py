@@ -13,7 +13,7 @@ from velodrome.spec.job import Job
 from velodrome.web import form
 
 #: Options of the command that are none of the race, or that the page decides.
-NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "warm", "mirror", "json"}
+NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "measure", "warm", "mirror", "json"}
 
 
 def options() -> dict[str, str]:
@@ -56,6 +56,7 @@ def test_a_form_stands_for_a_command_that_can_be_pasted() -> None:
     ({"vary": "colour=red"}, "vary", "'colour'"),
     ({"name": "../../etc"}, "name", "'../../etc'"),
     ({"budget": "soon"}, "budget", "soon"),
+    ({"budget": "20"}, "budget", "has no unit"),
     ({"repeat": "0"}, "repeat", "'0'"),
     ({"objective": "beauty"}, "objective", "beauty"),
     ({"sharding": "both"}, "sharding", "both"),

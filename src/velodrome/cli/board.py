@@ -15,14 +15,13 @@ from rich.text import Text
 
 from velodrome.analysis.estimate import in_words, remaining, steps_done
 from velodrome.analysis.foreign import foreign_load
-from velodrome.analysis.progress import Dropped
+from velodrome.analysis.progress import Dropped, Ending
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_observer import RaceObserver
-from velodrome.run.until_sure import Ending
 from velodrome.spec.race import Entry
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result

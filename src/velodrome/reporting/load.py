@@ -5,7 +5,7 @@ A run that cannot be read becomes a failure, never a crash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from velodrome import files
+from velodrome.analysis.affordable import cut_short
 from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.margins import Margins, parse_margins
@@ -48,7 +49,8 @@ class RaceRecord:
     #: The race as requested, as the text of its file and as fields.
     text: str
     spec: Mapping[str, Any]
-    #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`.
+    #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`. Those of
+    #: configurations that the budget left out are missing.
     results: tuple[Mapping[str, Any], ...]
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
@@ -133,6 +135,8 @@ def load_race(runs: Path, name: str) -> RaceRecord:
         results.append(result)
         if not is_whole(result) and result["status"] != "running":
             failures.append(_failure(result))
+    cut = _left_out(spec, names)
+    results = [result for result in results if result["run"] not in cut]
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
         path.resolve().name, path, text, spec, tuple(results), tuple(failures), tuple(_missing(spec, names)), aside,
@@ -217,6 +221,22 @@ def _failure(result: Mapping[str, Any]) -> Failure:
     message = error.get("message") if isinstance(error, Mapping) else None
     default = "it finished without a test result" if result["status"] == "finished" else "its controller ended"
     return Failure(result["run"], result["status"], str(message or default), Configuration.of(result).task)
+
+
+def _left_out(spec: Mapping[str, Any], names: Container[str]) -> set[str]:
+    """Runs of configurations that the budget of a race left out after they had run: they are compared with nothing."""
+    try:
+        race = Race.model_validate(dict(spec))
+        if not race.until_sure or race.budget is None:
+            return set()
+        entries = [entry for entry in expand(race.model_copy(update={"repeat": race.most})) if entry.name in names]
+    except (VelodromeError, ValueError):
+        return set()
+    begun: dict[str, list[int]] = {}
+    for entry in entries:
+        begun.setdefault(entry.configuration, []).append(entry.repetition)
+    cut = cut_short(begun)
+    return {entry.name for entry in entries if entry.configuration in cut}
 
 
 def _missing(spec: Mapping[str, Any], names: set[str]) -> list[str]:
