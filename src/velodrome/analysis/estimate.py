@@ -31,20 +31,22 @@ _UNKNOWN_IMPORT = 5.0
 _START = {"tensorflow": 1.5, "torch": 0.3}
 _UNKNOWN_START = 1.0
 #: Seconds by which processes that find one another start later than one alone.
-_JOIN = {"tensorflow": 1.5}
-_UNKNOWN_JOIN = 1.0
+_JOIN = {"tensorflow": 0.8}
+_UNKNOWN_JOIN = 1.2
+#: Seconds of an epoch besides training and evaluation, how much longer that of several processes is, and of the end.
+_EPOCH, _JOINT_EPOCH, _END = 0.007, 0.02, 0.15
 #: Seconds of a step besides its examples, and of the exchange of a small network's gradients.
-_STEP = {"tensorflow": 0.0004}
-_UNKNOWN_STEP = 0.0003
+_STEP = {"tensorflow": 0.0003}
+_UNKNOWN_STEP = 0.0005
 _EXCHANGE: dict[Exchange, float] = {
-    "none": 0.0, "devices": 0.0005, "all-reduce": 0.001, "all-reduce-in-memory": 0.0002, "servers": 0.003,
-    "all-reduce-and-broadcast": 0.002, "all-reduce-and-gather": 0.002, "gather-and-scatter": 0.003, "periodic": 0.0003,
+    "none": 0.0, "devices": 0.001, "all-reduce": 0.004, "all-reduce-in-memory": 0.0005, "servers": 0.004,
+    "all-reduce-and-broadcast": 0.008, "all-reduce-and-gather": 0.008, "gather-and-scatter": 0.008, "periodic": 0.001,
 }
-_UNKNOWN_EXCHANGE = 0.002
+_UNKNOWN_EXCHANGE = 0.005
 #: The most of a step that is taken to be fixed.
 _MOST_FIXED = 0.8
 #: How much of a further thread of the same process counts.
-_THREAD = 0.5
+_THREAD = 0.8
 #: An evaluation computes no gradients.
 _EVALUATION = 3.0
 #: Seconds that a script is taken to run of which nothing is known.
@@ -78,9 +80,9 @@ class Timing:
     evaluate: float | None = None
     trained: float = 0.0
     importing: float = 0.0
-    #: Saving after each epoch, and what came after training.
-    save: float = 0.0
-    rest: float = 0.0
+    #: Saving and all else after each epoch, and what came after training.
+    save: float = _EPOCH
+    rest: float = _END
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,12 @@ def known_of(result: Mapping[str, Any], job: Job, examples: int | None) -> Known
         return None
     trained = amount_of(job, examples, len(history)) / rate
     evaluate = [entry.get("evaluate_seconds") or 0.0 for entry in history]
-    phases = [node.get("phases") or {} for node in result.get("nodes") or ()]
-    saving = max((phase.get("save", 0.0) for phase in phases), default=0.0) / (len(history) + 1)
-    rest = seconds["total"] - seconds["startup"] - train - sum(evaluate) - saving * len(history)
+    imports = [(node.get("phases") or {}).get("import", 0.0) for node in result.get("nodes") or ()]
+    rest = max(0.0, seconds["total"] - seconds["startup"] - train - sum(evaluate))
+    end = min(rest, max(_END, rest / (len(history) + 1)))
     timing = Timing(
         seconds["startup"], rate, max(0.0, train - trained), sum(evaluate) / len(evaluate), train,
-        max((phase.get("import", 0.0) for phase in phases), default=0.0), saving, max(0.0, rest),
+        max(imports, default=0.0), (rest - end) / len(history), end,
     )
     cores = (result.get("machine") or {}).get("cores") or 1
     return Known(job, timing, cores, reached=len(history) if result.get("reached_target") else 0)
@@ -205,9 +207,12 @@ def _own_batch(job: Job) -> float:
 def _expected(job: Job, examples: int | None, cores: int, one: Known, *, warm: bool) -> tuple[float, float]:
     """Seconds and examples per second of a job, from those of another or of itself."""
     rate = one.timing.rate if _fields(one.job) == _fields(job) else _scaled(one, job, cores)
-    startup = one.timing.startup + _joining(job, cores) - _joining(one.job, one.cores)
+    timing = replace(
+        one.timing, startup=one.timing.startup + _joining(job, cores) - _joining(one.job, one.cores),
+        save=max(0.0, one.timing.save + _JOINT_EPOCH * (_is_joint(job) - _is_joint(one.job))),
+    )
     epochs = min(one.reached, job.epochs) if one.reached and one.job.target == job.target else None
-    return _seconds(job, examples, replace(one.timing, startup=startup), rate, epochs, warm=warm), rate
+    return _seconds(job, examples, timing, rate, epochs, warm=warm), rate
 
 
 def _seconds(
@@ -228,24 +233,30 @@ def _scaled(one: Known, job: Job, cores: int) -> float:
     """Examples per second of a job by the rule, from those of another."""
     step = _own_batch(one.job) * one.job.workers / one.timing.rate
     # What was measured counts more than the constants: no more than most of a step can be fixed.
-    share = min(1.0, _MOST_FIXED * step / _fixed(one.job))
-    each = (step - share * _fixed(one.job)) / (_own_batch(one.job) * _crowding(one.job, one.cores))
+    share = min(1.0, _MOST_FIXED * step / _fixed(one.job, one.cores))
+    each = (step - share * _fixed(one.job, one.cores)) / (_own_batch(one.job) * _crowding(one.job, one.cores))
     return _rate(job, cores, each, share)
 
 
 def _rate(job: Job, cores: int, each: float, share: float = 1.0) -> float:
     """Examples per second by the rule: `each` are the seconds of an example on one core."""
-    step = share * _fixed(job) + each * _own_batch(job) * _crowding(job, cores)
+    step = share * _fixed(job, cores) + each * _own_batch(job) * _crowding(job, cores)
     return _own_batch(job) * job.workers / step
 
 
-def _fixed(job: Job) -> float:
+def _fixed(job: Job, cores: int) -> float:
     """Seconds of a step that do not depend on its examples."""
     step = _STEP.get(job.engine, _UNKNOWN_STEP)
-    if job.workers == 1 and not job.servers:
+    if not _is_joint(job):
         return step
     exchange = strategy_of(job).exchange
-    return step + (_UNKNOWN_EXCHANGE if exchange is None else _EXCHANGE[exchange])
+    each = _UNKNOWN_EXCHANGE if exchange is None else _EXCHANGE[exchange]
+    return step + each * max(1.0, job.workers / cores)
+
+
+def _is_joint(job: Job) -> bool:
+    """Whether several processes train it."""
+    return job.workers > 1 or job.servers > 0
 
 
 def _crowding(job: Job, cores: int) -> float:
@@ -331,10 +342,35 @@ def steps_done(job: Job, progress: ProgressEvent, per_epoch: int) -> tuple[int, 
     return (progress.epoch - 1) * per_epoch + progress.step, min(total, job.steps) if job.steps else total
 
 
-def remaining(estimates: Iterable[float], spent: float, expected: float) -> float:
-    """Seconds that the jobs to come will take, corrected by how the ones so far did against what was expected."""
-    ahead = sum(estimates)
-    return ahead * (spent / expected) if expected > 0 and spent > 0 else ahead
+@dataclass(frozen=True)
+class Progress:
+    """A job of a race, while the race runs: what it was expected to take, and what it took."""
+
+    expected: float
+    ended: bool
+    #: Of its training, from 0 to 1.
+    share: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What is left of a race."""
+
+    jobs: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.jobs} to go, about {in_words(self.seconds)}"
+
+
+def remaining(jobs: Iterable[Progress]) -> Remaining:
+    """Jobs to come and the seconds that they will take, corrected by how the ones so far did against expectation."""
+    members = list(jobs)
+    ended = [one for one in members if one.ended]
+    spent, expected = sum(one.seconds for one in ended), sum(one.expected for one in ended)
+    ahead = [one.expected * (1 - one.share) for one in members if not one.ended]
+    return Remaining(len(ahead), sum(ahead) * (spent / expected if expected > 0 and spent > 0 else 1.0))
 
 
 def in_words(seconds: float) -> str:

@@ -30,6 +30,7 @@ class Budget:
         self._of: dict[str, list[Entry]] = {}
         for entry in entries:
             self._of.setdefault(entry.configuration, []).append(entry)
+        self._announced: dict[str, float] = {}
         self._spent = 0.0
         self._began: float | None = None
         #: Whether a job was not started because it would have ended too late.
@@ -47,6 +48,11 @@ class Budget:
     @property
     def left(self) -> float:
         return math.inf if self.seconds is None else self.seconds - self.spent
+
+    def announce(self, entries: Iterable[Entry]) -> None:
+        """Let pages that follow the race know what comes next, and how long it was expected to take."""
+        self._announced.update({entry.name: self._expected.get(entry.name, 0.0) for entry in entries})
+        self._folder.expect(self._announced)
 
     def expected(self, entry: Entry, results: Mapping[str, Result]) -> float:
         """How long a job will take: as its configuration did so far, or as was estimated."""

@@ -194,6 +194,7 @@ def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None =
     """Run what is missing, block by block, as far as the budget goes; disturbed runs are repeated if all else fits."""
     if budget is not None:
         budget.begin()
+        budget.announce(entries)
 
     def fits(entry: Entry) -> bool:
         return budget is None or budget.fits(entry, runs.results)

@@ -90,6 +90,7 @@ class UntilSure:
             repetitions = number
             if ahead:
                 observer.block(number, ahead)
+                self._budget.announce(ahead)
                 self._limits = limits_of(self._counted(runs.results, number), self._criteria)
                 runs.run_block(
                     ahead, retry=True, fits=lambda entry: self._budget.fits(entry, runs.results), watch=self._watched,
