@@ -112,14 +112,24 @@ def _short(job: Job) -> dict[str, Any]:
 
 
 def _brief(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What `known_of` reads of a result."""
+    """What `known_of` reads of a result, and how busy other programs were."""
     return {
-        "seconds": result["seconds"],
-        "throughput": {name: result["throughput"][name] for name in ("examples_per_second",)},
-        "history": [{"evaluate_seconds": round(entry["evaluate_seconds"], 4)} for entry in result["history"]],
-        "nodes": [{"phases": {name: node["phases"][name] for name in ("import", "save") if name in node["phases"]}}
-                  for node in result["nodes"]],
-        "machine": {"cores": result["machine"]["cores"]},
+        "seconds": result["seconds"], "examples_per_second": result["throughput"]["examples_per_second"],
+        "epochs": len(result["history"]),
+        "evaluate": round(sum(entry["evaluate_seconds"] for entry in result["history"]), 4),
+        "import": max((node["phases"].get("import", 0.0) for node in result["nodes"]), default=0.0),
+        "cores": result["machine"]["cores"],
+        "foreign": max(((host.get("cpu") or {}).get("foreign") or 0.0 for host in result["hosts"]), default=0.0),
+    }
+
+
+def _result(brief: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded run as `known_of` reads it."""
+    epochs = brief["epochs"]
+    return {
+        "seconds": brief["seconds"], "throughput": {"examples_per_second": brief["examples_per_second"]},
+        "history": [{"evaluate_seconds": brief["evaluate"] / epochs}] * epochs,
+        "nodes": [{"phases": {"import": brief["import"]}}], "machine": {"cores": brief["cores"]},
     }
 
 
@@ -141,7 +151,7 @@ class Judged:
 def judge(recorded: Sequence[Mapping[str, Any]]) -> list[Judged]:
     """Estimate every recorded race in both ways."""
     runs = {race["race"]: [known for run in race["runs"] if (known := known_of(
-        run["result"], Job.model_validate(run["job"]), race["examples"]))] for race in recorded}
+        _result(run["result"]), Job.model_validate(run["job"]), race["examples"]))] for race in recorded}
     found = []
     for race in recorded:
         others = [known for number, members in runs.items() if number != race["race"] for known in members]

@@ -108,7 +108,7 @@ def test_a_step_of_a_language_model_reads_its_rows_many_words_at_a_time(known: b
 
 def test_a_step_of_synchronous_workers_trains_the_batches_of_all() -> None:
     job = job_of(strategy="ddp", workers=2, batch_scope="per-worker", steps=50, validation=0.0)
-    known = Known(job, Timing(1.0, 1000.0), CORES)
+    known = Known(job, Timing(1.0, 1000.0, save=0.0, rest=0.0), CORES)
     assert seconds(job, known) == pytest.approx(1.0 + 50 * 200 / 1000)
 
 
