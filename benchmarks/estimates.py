@@ -5,9 +5,8 @@
 
 `measured`: nothing has run yet, and every engine's `single` is trained for a second, as before a race. `runs`: from the
 runs of all other recorded races of the same model and engine, as `velodrome race` finds them in its folder. `--record`
-runs the races that
-estimates.json does not have, all in about ten minutes, and adds them; without it that file is judged. The bars: a
-median error of at most 25 %, and no race off by more than a factor of two.
+runs the races that the file does not have, all in about ten minutes, and adds them; without it the file is judged. The
+bars: a median error of at most 25 %, and no race off by more than a factor of two.
 """
 
 from __future__ import annotations
@@ -75,10 +74,10 @@ def _races() -> Iterator[Race]:
         yield Race({"engine": "tensorflow", "model": model, **small}, servers)
 
 
-def record(console: Console) -> None:
-    """Run the races that estimates.json does not have yet and add what they took, with a second of training before
+def record(file: Path, console: Console) -> None:
+    """Run the races that a file does not have yet and add what they took, with a second of training before
     each."""
-    found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else []
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     with tempfile.TemporaryDirectory(prefix="velodrome-") as folder, open_launcher() as launcher:
         os.chdir(folder)
         random = np.random.default_rng(1)
@@ -102,7 +101,7 @@ def record(console: Console) -> None:
                 "measured": [{"job": _short(job), "timing": asdict(timing)} for job, timing in seconds if timing],
                 "runs": [{"job": _short(job), "result": _brief(result)} for job, result in runs],
             })
-            FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             took = sum(run["result"]["seconds"]["total"] for run in found[-1]["runs"])
             console.print(f"{number}: {race.job['engine']} {race.job['model']} on {race.job['dataset']}: {took:.1f} s")
 
@@ -190,12 +189,13 @@ def show(judged: Sequence[Judged], console: Console) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", action="store_true", help="run the races and write estimates.json")
+    parser.add_argument("--record", action="store_true", help="run the races that the file does not have")
+    parser.add_argument("--json", type=Path, default=FILE, metavar="FILE", help="recorded races [estimates.json]")
     options = parser.parse_args()
-    console = Console()
+    console, file = Console(), options.json.resolve()
     if options.record:
-        record(console)
-    sys.exit(0 if show(judge(json.loads(FILE.read_text(encoding="utf-8"))), console) else 1)
+        record(file, console)
+    sys.exit(0 if show(judge(json.loads(file.read_text(encoding="utf-8"))), console) else 1)
 
 
 if __name__ == "__main__":
