@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from velodrome.analysis.estimate import Known, Timing, basis_of, estimate, estimate_script, known_of
+from velodrome.analysis.estimate import Known, Timing, basis_of, estimate, known_of
+from velodrome.analysis.script_estimate import estimate_script
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
 

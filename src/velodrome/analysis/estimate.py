@@ -9,8 +9,6 @@ time for the exchange with the others; workers beyond the number of cores take t
 from __future__ import annotations
 
 import math
-import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -49,8 +47,6 @@ _MOST_FIXED = 0.8
 _THREAD = 0.8
 #: An evaluation computes no gradients.
 _EVALUATION = 3.0
-#: Seconds that a script is taken to run of which nothing is known.
-_UNKNOWN_SCRIPT = 60.0
 #: Fields of a job that do not change how long a step of it takes.
 _FREE = frozenset({
     "seed", "epochs", "steps", "target", "start_timeout", "stall_timeout", "checkpoints", "learning_rate", "scale_rate",
@@ -59,8 +55,6 @@ _FREE = frozenset({
 })
 #: Fields in which jobs agree from whose runs others are estimated by the rule.
 _ALIKE = ("dataset", "model", "model_args", "task", "dtype", "unroll", "engine", "framework", "implementation")
-#: Options of scripts that say how long they train.
-_LENGTHS = re.compile(r"--?(?:(?:max|num|n)[-_]?)?(?:train[-_]?)?(?:steps?|epochs?|iters?|iterations?|batches)")
 #: By which factor a rough guess of the training time may be wrong, and that of a model which the table does not have.
 _DOUBT, _UNKNOWN_DOUBT = 5.0, 50.0
 
@@ -271,53 +265,6 @@ def _joining(job: Job, cores: int) -> float:
     if strategy_of(job).name == SINGLE or job.script is not None:
         return 0.0
     return _JOIN.get(job.engine, _UNKNOWN_JOIN) * max(1.0, processes / max(1, cores))
-
-
-def estimate_script(job: Job, earlier: Iterable[tuple[Job, Mapping[str, Any]]]) -> Estimate:
-    """As long as runs of the same script took, in proportion to its steps or epochs; a minute if it never ran."""
-    found = []
-    for other, result in earlier:
-        factor = _longer(other, job) if (other.script, other.workers) == (job.script, job.workers) else None
-        if factor is not None:
-            seconds = result["seconds"]
-            found.append(seconds["startup"] + (seconds["total"] - seconds["startup"]) * factor)
-    if not found:
-        return Estimate(_UNKNOWN_SCRIPT, "guess")
-    return Estimate(median(found), "runs", len(found))
-
-
-def _longer(one: Job, other: Job) -> float | None:
-    """How many times as long the second of two jobs of a script trains; None if its arguments do not tell."""
-    first, second = (_arguments(job.script_args) for job in (one, other))
-    if first.keys() != second.keys():
-        return None
-    factor = 1.0
-    for name, value in first.items():
-        if value == second[name]:
-            continue
-        try:
-            factor *= float(second[name]) / float(value) if _LENGTHS.fullmatch(name) else math.nan
-        except (ValueError, ZeroDivisionError):
-            return None
-    return factor if 0 < factor < math.inf else None
-
-
-def _arguments(text: str) -> dict[str, str]:
-    """Options with their values; other words by their place."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return {"": text}
-    found: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
-            name, _, value = word.partition("=")
-            found[name] = value
-        else:
-            found[name or f"word {len(found)}"] = word
-            name = ""
-    return found
 
 
 def basis_of(estimates: Iterable[Estimate]) -> str:

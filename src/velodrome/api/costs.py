@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.estimate import IMPORT_SECONDS, Estimate, Known, estimate, estimate_script, is_alike, known_of
+from velodrome.analysis.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
+from velodrome.analysis.script_estimate import estimate_script
 from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Description
