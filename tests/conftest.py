@@ -127,12 +127,15 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _probe_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unit tests start no process: what they ask the training interpreter, which is this one, is answered here."""
+    """Unit tests start no process: what they ask the training interpreter, which is this one, is answered here, and no
+    race is measured before it begins."""
     if request.node.get_closest_marker("unit"):
+        from velodrome.api import race_plan
         from velodrome.cluster import environments
         from velodrome.worker import probe
 
         monkeypatch.setattr(environments, "run_probe", lambda python, words: probe.reply(words))
+        monkeypatch.setattr(race_plan, "worth_measuring", lambda *asked: False)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ import pytest
 from synthetic_races import result
 from velodrome.analysis.compare import compare
 from velodrome.analysis.early_end import limits
+from velodrome.analysis.progress import Ending
 from velodrome.events.lines import make_event
 from velodrome.run import race_runs
 from velodrome.run.execute import EndEarly
 from velodrome.run.race import RaceFolder, shuffled
 from velodrome.run.race_observer import RaceObserver
 from velodrome.run.race_runs import RaceRuns
-from velodrome.run.until_sure import Ending, UntilSure, criteria_of
+from velodrome.run.until_sure import UntilSure, criteria_of
 from velodrome.spec.job import Job, Target
 from velodrome.spec.race import Race, parse_race
 from velodrome.spec.race_names import expand

@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 
 from synthetic_races import beside, result
-from velodrome.analysis.progress import Criteria, Dropped, standings
+from velodrome.analysis.affordable import as_option
+from velodrome.analysis.progress import Criteria, Dropped, Ending, standings
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
-from velodrome.run import race_runs, until_sure
+from velodrome.run import budget, race_runs
 from velodrome.run.execute import JobFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.race import RaceFolder, shuffled
 from velodrome.run.race_observer import RaceObserver
 from velodrome.run.race_runs import RaceRuns, run_race
-from velodrome.run.until_sure import Ending, UntilSure, criteria_of
+from velodrome.run.until_sure import UntilSure, criteria_of
 from velodrome.spec.job import Job
 from velodrome.spec.race import Entry, Race, parse_race
 from velodrome.spec.race_names import expand
@@ -90,7 +91,7 @@ class Heard(RaceObserver):
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(lambda job: {1: 1000.0, 2: 2000.0, 3: 900.0}[job.workers])
     monkeypatch.setattr(race_runs, "execute", made.execute)
-    monkeypatch.setattr(until_sure, "time", made)
+    monkeypatch.setattr(budget, "time", made)
     return made
 
 
@@ -99,13 +100,17 @@ def asked(**fields: Any) -> Race:
                        "until_sure": True, **fields})
 
 
-def run(runs: Path, race: Race, **more: Any) -> tuple[Ending, Heard]:
+def run(runs: Path, race: Race, seconds: float = SECONDS, promise: dict[str, float] | None = None) -> tuple[
+    Ending, Heard
+]:
+    """Run a race whose jobs are expected to take so long, and to be so fast, by the beginning of their names."""
     folder = RaceFolder(runs, "first")
     entries = shuffled(expand(race.model_copy(update={"repeat": race.most})))
     folder.begin(race)
     heard = Heard()
-    expected = dict.fromkeys((entry.name for entry in entries), SECONDS)
-    loop = UntilSure(folder, race, entries, expected, criteria_of(race, [None]))
+    expected = dict.fromkeys((entry.name for entry in entries), seconds)
+    found = {entry.name: rate for entry in entries for name, rate in (promise or {}).items() if name in entry.name}
+    loop = UntilSure(folder, race, entries, expected, criteria_of(race, [None]), found)
     with folder.held():
         made = RaceRuns(folder, lambda entry: {}, lambda *told: None, note=heard.note)
         return loop.run(made, heard), heard
@@ -349,6 +354,110 @@ def test_what_never_ran_within_the_budget_is_named(runs: Path, machine: Machine)
     ending, _ = run(runs, asked(budget="35s"))
     assert (ending.stopped, len(machine.ran), len(ending.not_run)) == ("budget", 3, 1)
     assert f"before {ending.not_run[0]} ran; a larger --budget continues" in ending.sentence
+
+
+PROMISE = {"single": 1.0, "ddp-2w": 3.0, "ddp-3w": 2.0, "allreduce": 4.0}
+
+
+def test_a_budget_leaves_out_the_least_promising_so_that_the_others_run_three_times(
+    runs: Path, machine: Machine
+) -> None:
+    ending, heard = run(runs, asked(budget="95s", tolerance="0.1%"), promise=PROMISE)
+    assert ending.not_run == ("torch/ddp with 3 workers",)
+    assert {name: runs_of(machine, name) for name in PROMISE} == {"single": 3, "ddp-2w": 3, "ddp-3w": 0, "allreduce": 3}
+    assert ending.sentence == (
+        "Stopped by the budget in repetition 4 before torch/ddp with 3 workers ran; a larger --budget continues.")
+    assert not [drop for drop in heard.drops if "3 workers" in drop.name]
+
+
+def test_baselines_stay_however_slow_they_seem(runs: Path, machine: Machine) -> None:
+    run(runs, asked(budget="65s"), promise={**PROMISE, "single": 0.1})
+    assert {name: runs_of(machine, name) for name in PROMISE} == {"single": 3, "ddp-2w": 0, "ddp-3w": 0, "allreduce": 3}
+
+
+def test_when_runs_take_longer_than_expected_the_slowest_are_left_out_after_the_first_repetition(
+    runs: Path, machine: Machine
+) -> None:
+    """Expected were 3 s: four jobs three times would have taken 36 s."""
+    machine.speed = lambda job: {1: 1000.0, 2: 2000.0 if job.strategy == "ddp" else 1500.0, 3: 900.0}[job.workers]
+    ending, heard = run(runs, asked(budget="100s"), seconds=3.0, promise={**PROMISE, "ddp-3w": 9.0})
+    assert {name: runs_of(machine, name) for name in PROMISE} == {"single": 3, "ddp-2w": 3, "ddp-3w": 1, "allreduce": 3}
+    note = next(note for note in heard.notes if note.startswith("left out by the budget"))
+    assert note == ("left out by the budget after 1 of 3 repetitions: torch/ddp with 3 workers; "
+                    f"--budget {as_option(120.0)} includes all")
+    assert ending.left_out == ("torch/ddp with 3 workers",)
+    assert ending.as_json()["left_out"] == ["torch/ddp with 3 workers"]
+    assert "3 workers" not in " ".join(drop.name for drop in ending.dropped)
+    # The stored race is judged alike: what was left out is compared with nothing, and not beaten.
+    record = load_race(runs, "first")
+    assert len(record.results) == 9
+    report = make_report(record)
+    assert any("without torch/ddp with 3 workers" in note for note in report.notes)
+    larger, _ = run(runs, asked(budget="200s"), seconds=3.0)
+    assert runs_of(machine, "ddp-3w") >= 3
+    assert larger.left_out == ()
+    assert len(load_race(runs, "first").results) == len(machine.ran)
+
+
+def test_a_race_is_sure_among_those_for_which_the_budget_has_room(runs: Path, machine: Machine) -> None:
+    machine.speed = lambda job: {1: 1000.0, 2: 5000.0 if job.strategy == "ddp" else 1500.0, 3: 900.0}[job.workers]
+    ending, _ = run(runs, asked(budget="119s"), promise=PROMISE)
+    assert ending.sure
+    assert ending.sentence == (f"Sure after {ending.repetitions} repetitions without torch/ddp with 3 workers, left "
+                               "out by the budget; a larger --budget includes them.")
+    folder = RaceFolder(runs, "first")
+    race = asked(budget="119s")
+    entries = expand(race.model_copy(update={"repeat": race.most}))
+    stored = UntilSure(folder, race, entries, {}, criteria_of(race, [None]))
+    assert stored.as_stored().sentence == ending.sentence
+
+
+def test_a_budget_that_settles_nothing_runs_the_most_promising_first_and_says_what_would_do(
+    runs: Path, machine: Machine
+) -> None:
+    ending, _ = run(runs, asked(budget="35s"), promise=PROMISE)
+    assert [name.rpartition("-128b")[0] for name in machine.ran] == [
+        "torch-single-1w", "torch-allreduce-2w", "torch-ddp-2w"]
+    assert "nothing is claimed before repetition 3" in ending.sentence
+    assert f"--budget {as_option(70.0)} would let two configurations reach it" in ending.sentence
+
+
+def test_a_race_that_becomes_too_slow_for_its_budget_says_so_before_the_second_repetition(
+    runs: Path, machine: Machine
+) -> None:
+    _, heard = run(runs, asked(budget="55s"), seconds=2.0)
+    assert [note for note in heard.notes if "the budget ends before repetition 3" in note] == [
+        f"the budget ends before repetition 3, and nothing is claimed before that: --budget {as_option(80.0)} would do "
+        "for two configurations"]
+
+
+def test_disturbed_runs_are_not_repeated_out_of_the_budget_of_the_first_repetitions(
+    runs: Path, machine: Machine
+) -> None:
+    """All runs are disturbed; four configurations three times take the whole budget."""
+    machine.disturb = lambda name, attempt: loaded(1.0)
+    ending, heard = run(runs, asked(budget="125s", tolerance="0.1%"))
+    assert (len(machine.ran), len(set(machine.ran)), ending.repetitions) == (12, 12, 4)
+    assert sum("is not repeated: the budget is needed" in note for note in heard.notes) == 1
+
+
+def test_repeats_take_a_fifth_of_a_budget_at_most(runs: Path, machine: Machine) -> None:
+    machine.disturb = lambda name, attempt: loaded(1.0 if attempt == 1 else 0.0)
+    run(runs, asked(budget="200s", tolerance="0.1%", max_repeat=3))
+    assert len(machine.ran) == 12 + 4
+
+
+def test_a_race_of_fixed_repetitions_obeys_its_budget_too(runs: Path, machine: Machine) -> None:
+    machine.disturb = lambda name, attempt: loaded(1.0 if attempt == 1 else 0.0)
+    race = asked(until_sure=False, repeat=3, budget="95s")
+    folder = RaceFolder(runs, "first")
+    entries = shuffled(expand(race))
+    folder.begin(race)
+    limited = budget.Budget(folder, race.budget, entries, dict.fromkeys((entry.name for entry in entries), SECONDS))
+    with folder.held():
+        race_runs.run_blocks(RaceRuns(folder, lambda entry: {}, lambda *told: None), entries, limited)
+    assert machine.ran == [entry.name for entry in entries][:9]
+    assert limited.exceeded
 
 
 def to_target(strategy: str, accuracy: float, runs: int, epochs: int = 4) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from velodrome.spec.job import Job
 from velodrome.web import form
 
 #: Options of the command that are none of the race, or that the page decides.
-NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "warm", "mirror", "trust_code", "json"}
+NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "measure", "warm", "mirror", "trust_code", "json"}
 
 
 def options() -> dict[str, str]:
@@ -68,6 +68,7 @@ def test_a_page_starts_no_code_from_elsewhere(tmp_path: Path, monkeypatch: pytes
     ({"vary": "colour=red"}, "vary", "'colour'"),
     ({"name": "../../etc"}, "name", "'../../etc'"),
     ({"budget": "soon"}, "budget", "soon"),
+    ({"budget": "20"}, "budget", "has no unit"),
     ({"repeat": "0"}, "repeat", "'0'"),
     ({"objective": "beauty"}, "objective", "beauty"),
     ({"sharding": "both"}, "sharding", "both"),

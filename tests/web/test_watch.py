@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from starlette.requests import Request
 from starlette.responses import Response
 
 from synthetic_races import BEGAN, events_of, repeated, result, write_race
 from velodrome import files
+from velodrome.cli.board import Board
+from velodrome.run.race import RaceFolder
 from velodrome.run.store import LOCK
+from velodrome.spec.race import parse_race
+from velodrome.spec.race_names import expand
 from velodrome.web.live_run import MOST_POINTS, LiveRun, Points
 from velodrome.web.watch import MOST_STREAMS, POLL, Streams, Watch
 
@@ -66,6 +72,49 @@ def test_a_page_that_was_away_is_sent_what_changed_since_its_last_message(runs: 
     assert jobs(missed) == ["third"]
     assert missed["jobs"][0]["done"] == pytest.approx(0.125)
     assert missed["race"]["status"] == "running"
+    lock.release(remove=True)
+
+
+def test_a_race_that_runs_shows_the_time_that_is_left_as_its_terminal_does(runs: Path, race: Path) -> None:
+    done = sorted(path.name for path in race.iterdir() if path.is_dir())
+    took = sum(json.loads((race / name / "result.json").read_text())["seconds"]["total"] for name in done)
+    RaceFolder(runs, "first").expect({**dict.fromkeys(done, took / 4), "third": 80.0, "fourth": 10.0, "stored": 0.0})
+    watch = looked(Watch(runs, race, race=True))
+    assert watch.header["remaining"] is None, "nobody runs it"
+    lock = begin(race, "third")
+    looked(watch)
+    add(race / "third", progress(1, 5, 1.0))
+    looked(watch)
+    # Those that ended took twice as long as was expected, and an eighth of the third is done.
+    left = 2 * (80.0 * (1 - 0.125) + 10.0)
+    assert watch.header["remaining"] == {"jobs": 2, "seconds": left, "text": "2 to go, about 3 min"}
+    entries = expand(parse_race({"job": {"strategy": "single"}, "vary": {"epochs": [1, 2, 3, 4]}}))
+    board = Board(Console(file=io.StringIO()), entries, dict(zip(
+        (entry.name for entry in entries), (took / 4, took / 4, 80.0, 10.0), strict=True)))
+    for line, state, seconds in zip(board._lines, ("done", "done", "running", "waiting"), (took, 0, 1, 0), strict=True):
+        line.state, line.seconds = state, seconds
+    board._lines[2].share = 0.125
+    assert board._eta().startswith(f"{watch.header['remaining']['text']}, until ")
+    lock.release(remove=True)
+
+
+def test_steps_limit_what_a_run_has_to_do(race: Path) -> None:
+    lock = begin(race, "third")
+    (race / "third" / "job.yaml").write_text(json.dumps({"dataset": "digits", "engine": "torch", "steps": 15}))
+    add(race / "third", progress(1, 5, 1.0))
+    run = LiveRun(race / "third")
+    run.poll()
+    assert run.done == pytest.approx(5 / 15)
+    lock.release(remove=True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"third": "soon"}', '{"third": -1, "fourth": null}'])
+def test_a_damaged_file_of_expected_times_only_hides_the_time_that_is_left(
+    runs: Path, race: Path, text: str
+) -> None:
+    (race / "expected.json").write_text(text)
+    lock = begin(race, "third")
+    assert looked(Watch(runs, race, race=True)).header["remaining"] is None
     lock.release(remove=True)
 
 

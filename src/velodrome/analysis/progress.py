@@ -5,16 +5,18 @@ Pure functions of the results, so that a stored race is judged exactly as it was
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from velodrome.analysis.affordable import as_option
 from velodrome.analysis.blocks import ERROR_RATE, FIRST_LOOK
 from velodrome.analysis.compare import Row, compare, tasks_of
 from velodrome.analysis.decide import Outcome
 from velodrome.analysis.early_end import Limit, limits
 from velodrome.analysis.estimate import in_words
-from velodrome.analysis.lead import Lead, times
+from velodrome.analysis.lead import Lead, in_list, times
 from velodrome.analysis.margins import Margins
 from velodrome.analysis.measures import Result
 from velodrome.analysis.objective import Question, accurate_enough, ask, objective_of, target_of
@@ -25,6 +27,9 @@ from velodrome.spec.job import Target
 MOST_FAILURES = 2
 #: How the loser of a comparison is called.
 _WORSE = {"throughput": "slower", "time-to-accuracy": "slower", "cost": "more expensive", "accuracy": "less accurate"}
+
+
+Stopped = Literal["sure", "budget", "max-repeat", "hopeless"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,68 @@ class TaskStanding:
 
     def as_json(self) -> dict[str, Any]:
         return {"task": self.task, "outcome": self.outcome, "survivors": list(self.survivors)}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a race ended, and how it stands."""
+
+    stopped: Stopped
+    repetitions: int
+    tasks: tuple[TaskStanding, ...]
+    dropped: tuple[Dropped, ...]
+    #: Configurations that never ran, because the budget was over.
+    not_run: tuple[str, ...] = ()
+    #: Configurations that ran no more, because the others needed the budget; nobody has beaten them.
+    left_out: tuple[str, ...] = ()
+    #: Seconds of a budget that lets two configurations reach the first repetition after which something is claimed;
+    #: None if they did.
+    enough: float | None = None
+
+    @property
+    def sure(self) -> bool:
+        return self.stopped == "sure"
+
+    @property
+    def sentence(self) -> str:
+        """Why it ended."""
+        times = "1 repetition" if self.repetitions == 1 else f"{self.repetitions} repetitions"
+        if self.stopped == "sure":
+            rest = self.not_run + self.left_out
+            return f"Sure after {times}" + (f" without {in_list(rest)}, left out by the budget; a larger --budget "
+                                            "includes them." if rest else ".")
+        if self.stopped == "budget":
+            lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
+            lacking += f" without {in_list(self.left_out)}" if self.left_out else ""
+            more = "" if self.enough is None else (
+                f": nothing is claimed before repetition {FIRST_LOOK}, and --budget {as_option(self.enough)} would let "
+                "two configurations reach it")
+            return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; a larger --budget "
+                    f"continues{more}.")
+        if self.stopped == "hopeless":
+            return f"Stopped after {times}: no configuration can win."
+        return f"Stopped after {times}, the most that were allowed; a larger --max-repeat continues."
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sure": self.sure, "stopped": self.stopped, "repetitions": self.repetitions,
+            "tasks": [task.as_json() for task in self.tasks], "not_run": list(self.not_run),
+            "left_out": list(self.left_out), "enough_seconds": self.enough,
+        }
+
+
+def promises(results: Iterable[Result], criteria: Criteria) -> dict[str, float]:
+    """How good configurations are so far, by the names of their runs: more is better, those that may not win are last.
+
+    For choosing whom a budget is spent on; it proves nothing.
+    """
+    found = {}
+    for rows in tasks_of(criteria.compare(results)).values():
+        question = criteria.ask(rows)
+        sign = 1.0 if question.better == "more" else -1.0
+        values = {candidate.name: sign * candidate.value for candidate in question.candidates}
+        found.update({name: values.get(row.name, -math.inf) for row in rows for name in _runs(row)})
+    return found
 
 
 def limits_of(results: Iterable[Result], criteria: Criteria) -> list[Limit]:

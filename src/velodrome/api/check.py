@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from velodrome.analysis.estimate import Known, Timing
+from velodrome.api.costs import Costs
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.models import InspectionEvent, ResultEvent, WarningEvent
+from velodrome.events.models import Event, InspectionEvent, PhaseEvent, ResultEvent, WarningEvent
+from velodrome.machine import cores
 from velodrome.offers.base import Strategy
 from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.offers.traffic import Traffic, traffic_of
@@ -26,8 +30,8 @@ from velodrome.variables import CHECK
 def check(
     job: Job, *, on: Where = DEFAULT, mirror: str | None = None, on_download: Progress | None = None
 ) -> dict[str, Any]:
-    """Try a job: two training steps in one process, then its ``layers``, ``memory``, the expected ``strategies`` with
-    their traffic per step, and what each of them would refuse.
+    """Try a job: two training steps in one process, then its ``layers``, ``memory``, the expected ``seconds`` of the
+    whole job, and ``strategies`` with their traffic per step, and what each of them would refuse.
 
     A script is tried with all of its workers in a copy of the current folder, for at most 50 steps or a minute: then
     what it reported (``figures``), ``steps_per_second``, and ``expected_seconds`` of the whole job if it reports
@@ -62,6 +66,7 @@ def check(
     return {
         "model": job.model, "dataset": job.dataset, "engine": job.engine, "task": task.name,
         "parameters": final.parameters, "batch": inspection.batch, "step_seconds": inspection.seconds,
+        "seconds": _whole(job, tried, events, inspection),
         "layers": _layers(inspection), "memory": _memory(inspection), "strategies": strategies,
         "test": task.summary(final.test.as_json()),
         "warnings": list(dict.fromkeys(event.message for event in events if isinstance(event, WarningEvent))),
@@ -74,6 +79,14 @@ def _check_script(job: Job, on: Where) -> dict[str, Any]:
             raise BadRequest(f"--on {str(on)!r}: a script is tried on this machine, in a scratch folder: leave it out")
         about = {"script": job.script, "engine": job.engine, "workers": job.workers}
         return about | try_script(job, launcher)
+
+
+def _whole(job: Job, tried: Job, events: Sequence[Event], inspection: InspectionEvent) -> float:
+    """Seconds that the job is expected to take with its own strategy and workers, from one step of one process."""
+    begun = next((event.time for event in events if isinstance(event, PhaseEvent) and event.phase == "train"), 0.0)
+    startup = max(0.0, begun - min(event.time for event in events))
+    timing = Timing(startup, inspection.batch / max(inspection.seconds, 1e-9))
+    return Costs(measured=(Known(tried, timing, cores(), measured=True),)).of(job).seconds
 
 
 def _layers(inspection: InspectionEvent) -> list[dict[str, Any]]:

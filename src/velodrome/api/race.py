@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.compare import Row, compare
-from velodrome.analysis.progress import Saving, saving
+from velodrome.analysis.progress import Ending, Saving, saving
 from velodrome.analysis.recommend import Recommendation
 from velodrome.api.race_plan import PlannedRace, admit_code, default_name, merge, plan_race, words_in
 from velodrome.cluster.registry import Where
@@ -16,11 +16,12 @@ from velodrome.data.cache.fetch import using_mirror
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
 from velodrome.run import trust
+from velodrome.run.budget import Budget
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_jobs import run_entries, run_until_sure
 from velodrome.run.race_observer import RaceObserver, Result
 from velodrome.run.store import RunFolder
-from velodrome.run.until_sure import Ending, UntilSure, criteria_of
+from velodrome.run.until_sure import UntilSure, criteria_of
 from velodrome.spec.job import Job, Target
 from velodrome.spec.race import Entry, Race
 
@@ -46,6 +47,7 @@ def race(
     warm: bool = True,
     parallel: int | None = None,
     dry_run: bool = False,
+    measure: bool | None = None,
     skip_unavailable: bool = False,
     mirror: str | None = None,
     trust_code: Collection[str] = (),
@@ -68,7 +70,8 @@ def race(
         vary: field names with their values; ``entry`` takes partial jobs.
         repeat: runs of each configuration, with seeds that count up; with ``until_sure`` the least number.
         until_sure: run repetitions until the best configuration is known, without those that are out.
-        budget: seconds that all runs together may take with ``until_sure``, or a text such as ``20m`` or ``1h30m``.
+        budget: seconds that all runs together may take, or a text such as ``20m`` or ``1h30m``; with ``until_sure``
+            configurations are left out that it has no room for.
         max_repeat: the most runs of a configuration with ``until_sure``, by default 30.
         objective: what decides, as for ``recommend``.
         tolerance: differences below this share are too small to matter, by default 0.05.
@@ -83,6 +86,8 @@ def race(
         parallel: how many jobs may run at the same time, each on hosts of its own; by default as many as the cluster
             has room for, which on one machine is one.
         dry_run: return the plan, jobs and expected seconds, and start nothing.
+        measure: train what could only be guessed for a second, to estimate how long the race takes; by default if the
+            guess may be far off and that takes less than ten seconds.
         skip_unavailable: leave out jobs for which this machine lacks a package, a device or memory, instead of
             refusing the race.
         mirror: folder or URL with the publisher's files of data sets.
@@ -103,7 +108,7 @@ def race(
     with using_mirror(mirror):
         planned = plan_race(
             merged, name or default_name(race, merged), runs, on=on, warm=warm, complete=race is None,
-            leave_out=lambda _: skip_unavailable,
+            leave_out=lambda _: skip_unavailable, measure=measure,
         )
         if dry_run:
             return planned.as_json()
@@ -169,7 +174,10 @@ def run_missing(
 ) -> dict[str, str]:
     """Run the jobs of a plan that are not finished; messages of those that failed, by name."""
     planned.folder.begin(planned.race, grown=planned.may_grow)
-    ran = run_entries(planned.folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel)
+    budget = Budget(planned.folder, planned.race.budget, planned.entries, planned.seconds)
+    ran = run_entries(
+        planned.folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel, budget=budget
+    )
     return _failures(ran)
 
 
@@ -198,8 +206,14 @@ def run_planned(
     rows = compare(record.results, Target.parse(record.target) if record.target else None)
     answers = record.answers(rows)
     figure = race_figure(rows, path / "race.png", title_of([entry.job for entry in planned.entries])) if rows else None
+    skipped, reasons = dict(planned.skipped), planned.reasons
+    if ending is None and planned.race.budget is not None:
+        late = [entry.name for entry in planned.entries if not (path / entry.name).exists()]
+        skipped.update(dict.fromkeys(late, "the budget was over"))
+        reasons += (f"{len(late)} of {len(planned.entries)} jobs, because the budget was over; a larger --budget runs "
+                    f"them: {', '.join(late[:8])}{' …' if late[8:] else ''}",) if late else ()
     return FinishedRace(
-        path, tuple(rows), answers, figure, failures, planned.skipped, planned.reasons, ending,
+        path, tuple(rows), answers, figure, failures, skipped, reasons, ending,
         saving(rows) if ending is not None else None,
     )
 
@@ -210,7 +224,7 @@ def _run_until_sure(
     race, folder = planned.race, planned.folder
     folder.begin(race)
     criteria = criteria_of(race, (entry.job.target for entry in planned.entries))
-    loop = UntilSure(folder, race, planned.entries, planned.seconds, criteria)
+    loop = UntilSure(folder, race, planned.entries, planned.seconds, criteria, planned.promise)
     ending, results = run_until_sure(
         loop, folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel
     )

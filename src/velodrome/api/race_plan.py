@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,16 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.analysis.estimate import Estimate, estimate
+from velodrome.analysis.affordable import Affordable, afford, as_option, contenders
+from velodrome.analysis.blocks import FIRST_LOOK
+from velodrome.analysis.configuration import Configuration, names_of
+from velodrome.analysis.estimate import Estimate, basis_of
+from velodrome.analysis.estimate import in_words as duration
+from velodrome.analysis.lead import in_list
 from velodrome.analysis.objective import OBJECTIVES
+from velodrome.api.costs import MOST_SECONDS, Costs, Note, worth_measuring
 from velodrome.api.default_race import complete_race
 from velodrome.cluster.preflight import crowded
 from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
-from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest
-from velodrome.machine import cores
 from velodrome.run import trust
+from velodrome.run.budget import Budget
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_check import CheckedRace, check_race
 from velodrome.run.trust import Code
@@ -45,8 +49,8 @@ class PlannedRace:
     seconds: Mapping[str, float]
     #: Names of jobs that an earlier attempt finished.
     stored: frozenset[str]
-    #: Whether every estimate is based on runs that were measured.
-    measured: bool
+    #: What each configuration is expected to take.
+    estimates: Mapping[str, Estimate]
     #: Whether the race on disk may have fewer jobs than this one.
     may_grow: bool = False
     #: The launcher.
@@ -56,6 +60,19 @@ class PlannedRace:
     reasons: tuple[str, ...] = ()
     #: What a person should know before it starts, a sentence each.
     notes: tuple[str, ...] = ()
+    #: Which configurations fit its budget; None if it has none, or if jobs may run at the same time.
+    affordable: Affordable | None = None
+
+    @property
+    def basis(self) -> str:
+        """What the expected seconds of the jobs to come rest on, in words."""
+        ahead = {one.configuration: None for one in self.entries if one.name not in self.stored}
+        return basis_of(self.estimates[key] for key in ahead or self.estimates)
+
+    @property
+    def promise(self) -> dict[str, float]:
+        """Examples per second that are expected, by the name of a job."""
+        return {entry.name: self.estimates[entry.configuration].rate for entry in self.entries}
 
     @property
     def certain(self) -> tuple[Entry, ...]:
@@ -78,7 +95,7 @@ class PlannedRace:
         most = {"most_jobs": len(self.entries), "most_seconds": self.most_seconds} if self.race.until_sure else {}
         return {
             "race": self.folder.path.name, "seconds": sum(self.seconds[one.name] for one in certain), "jobs": jobs,
-            "skipped": dict(self.skipped), "notes": list(self.notes), **most,
+            "basis": self.basis, "skipped": dict(self.skipped), "notes": list(self.notes), **most,
         }
 
 
@@ -104,6 +121,10 @@ def merge(
     of_job = job.model_dump(exclude_unset=True) if isinstance(job, Job) else job
     content["job"] = {**(content.get("job") or {}), **(of_job or {})}
     content["vary"] = {**(content.get("vary") or {}), **{field: list(values) for field, values in (vary or {}).items()}}
+    budget = (fields or {}).get("budget")
+    if isinstance(budget, str) and re.fullmatch(r"[\d.,]+", budget.strip()):
+        raise BadRequest(f"--budget {budget!r} has no unit: write minutes as {budget.strip()}m, seconds as "
+                         f"{budget.strip()}s, or hours and minutes as 1h30m")
     content.update({name: value for name, value in (fields or {}).items() if value is not None})
     asked = parse_race(content)
     if asked.objective is not None and asked.objective not in OBJECTIVES:
@@ -150,12 +171,14 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
 def plan_race(
     race: Race, name: str, runs: str | Path, *, on: Where | None = None, warm: bool, complete: bool = False,
     leave_out: Callable[[CheckedRace], bool] = lambda checked: False, on_download: Progress | None = None,
+    measure: bool | None = False, note: Note = lambda text: None,
 ) -> PlannedRace:
-    """Check every job of a race and estimate how long it will take; starts nothing and writes nothing to `runs`.
+    """Check every job of a race and estimate how long it will take; writes nothing to `runs`.
 
     With `complete` a race that varies nothing stands for all strategies. If some of the jobs cannot run here,
     `leave_out` is asked whether the others run without them. `on_download` is called while data is read. `on` wins
-    over the field of that name that all jobs share, and the stored race keeps the field.
+    over the field of that name that all jobs share, and the stored race keeps the field. With `measure`, what could
+    only be guessed is trained for a second; with None, if that matters and takes a few seconds. Nothing else starts.
     """
     if on is not None and "on" in race.vary:
         raise BadRequest(f"--on {str(on)!r}: the race varies where its jobs run; leave out --on, or what varies")
@@ -174,7 +197,14 @@ def plan_race(
         checked = check_race(raced, launcher, folder.finished(), on_download, others)
     if checked.unavailable and not (checked.entries and leave_out(checked)):
         checked.refuse_unavailable()
-    planned = plan_entries(folder, race, checked.entries, on=where, warm=warm)
+    costs = Costs.stored(Path(runs), (entry.job for entry in checked.entries), on=where, warm=warm)
+    planned = plan_entries(folder, race, checked.entries, on=where, warm=warm, costs=costs)
+    ahead = [entry for entry in checked.entries if entry.name not in planned.stored]
+    if measure or (measure is None and worth_measuring((entry.job for entry in planned.certain), costs)):
+        jobs = {entry.configuration: entry.job for entry in ahead}
+        costs = costs.measuring([*jobs.values()], limit=None if measure else MOST_SECONDS, note=note)
+        if costs.measured:
+            planned = plan_entries(folder, race, checked.entries, on=where, warm=warm, costs=costs)
     return replace(
         planned, skipped=checked.skipped, reasons=tuple(checked.reasons),
         notes=(*notes, *checked.notes, *planned.notes, *_batch_notes([entry.job for entry in checked.entries])),
@@ -194,24 +224,54 @@ def _batch_notes(jobs: Sequence[Job]) -> list[str]:
 
 def plan_entries(
     folder: RaceFolder, race: Race, entries: Sequence[Entry], *, on: Where = DEFAULT, warm: bool,
-    may_grow: bool = False,
+    may_grow: bool = False, costs: Costs | None = None,
 ) -> PlannedRace:
     """A plan for jobs that were checked already; refused if the folder holds another race."""
     folder.refuse_other(race, grown=may_grow)
     finished = folder.finished()
-    guesses: dict[str, Estimate] = {}
-    for entry in entries:
-        if entry.configuration not in guesses:
-            about = catalogue.describe(entry.job.dataset, validation=entry.job.validation)
-            pixels = math.prod(about.input_shape) if about.input_shape else None
-            guesses[entry.configuration] = estimate(
-                entry.job, about.train, pixels, cores(), finished.values(), warm=warm
-            )
-    seconds = {one.name: 0.0 if one.name in finished else guesses[one.configuration].seconds for one in entries}
-    measured = all(guess.measured for guess in guesses.values())
+    if costs is None:
+        costs = Costs.stored(folder.path.parent, (entry.job for entry in entries), on=on, warm=warm)
+    jobs = {entry.configuration: entry.job for entry in entries}
+    estimates = {key: costs.of(job) for key, job in jobs.items()}
+    seconds = {one.name: 0.0 if one.name in finished else estimates[one.configuration].seconds for one in entries}
     stored = frozenset(entry.name for entry in entries if entry.name in finished)
-    ahead = [entry.job for entry in entries if entry.name not in stored]
-    warning = crowded(job for job in ahead if launcher_named(job.on or on).here)
-    return PlannedRace(
-        folder, race, tuple(entries), seconds, stored, measured, may_grow, on, notes=(warning,) if warning else ()
-    )
+    here = all(launcher_named(entry.job.on or on).here for entry in entries)
+    warning = crowded(entry.job for entry in entries if entry.name not in stored
+                      and launcher_named(entry.job.on or on).here)
+    planned = PlannedRace(folder, race, tuple(entries), seconds, stored, estimates, may_grow, on,
+                          notes=(warning,) if warning else ())
+    if race.budget is None or not here or not entries:
+        return planned
+    budget = Budget(folder, race.budget, entries, seconds)
+    budget.begin()
+    found = afford(contenders(
+        jobs, {key: one.seconds for key, one in estimates.items()}, {key: one.rate for key, one in estimates.items()},
+        {key: sum(one.name in stored for one in entries if one.configuration == key) for key in jobs},
+    ), budget.left, min(FIRST_LOOK, race.most))
+    return replace(planned, affordable=found, notes=(*planned.notes, *_of_budget(planned, found, budget)))
+
+
+def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[str]:
+    """What a budget settles, as sentences."""
+    asked, count = duration(budget.seconds or 0.0), planned.configurations
+    if not planned.race.until_sure:
+        total = sum(planned.seconds.values())
+        if total <= budget.left:
+            return []
+        return [f"the budget of {asked} ends before all jobs have run, which takes about {duration(total)}: repetition "
+                f"by repetition, what would end later is not started; --budget {as_option(budget.spent + total)} is "
+                "enough for all"]
+    times = min(FIRST_LOOK, planned.race.most)
+    if not found.settles:
+        return [f"the budget of {asked} settles nothing: nothing is claimed before repetition {times}, and two "
+                f"configurations take about {duration(found.least)} until then "
+                f"(--budget {as_option(budget.spent + found.least)}); what fits runs, the most promising first"]
+    if not found.left_out:
+        return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
+                f"{duration(found.whole)}), the least after which anything is claimed"] if count > 1 else []
+    configurations = {key: Configuration.of({"job": job.model_dump()}) for key, job in (
+        (entry.configuration, entry.job) for entry in planned.entries)}
+    names = names_of(list(configurations.values()))
+    out = in_list([names[configurations[key].key] for key in reversed(found.left_out)])
+    return [f"left out by the budget of {asked}, so that the others run {times} times, before which nothing is "
+            f"claimed: {out}; --budget {as_option(budget.spent + found.whole)} includes all {count} configurations"]

@@ -13,16 +13,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.analysis.estimate import in_words, remaining, steps_done
+from velodrome.analysis.estimate import Progress, remaining, steps_done
 from velodrome.analysis.foreign import foreign_load
-from velodrome.analysis.progress import Dropped
+from velodrome.analysis.progress import Dropped, Ending
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.run.execute import JobFailed
 from velodrome.run.race_observer import RaceObserver
-from velodrome.run.until_sure import Ending
 from velodrome.spec.race import Entry
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result
@@ -170,13 +169,14 @@ class Board(RaceObserver):
         line.rate = (result.get("throughput") or {}).get("examples_per_second")
 
     def _eta(self) -> str:
-        done = [line for line in self._lines if line.state not in ("waiting", "running", "stored")]
-        ahead = [line.expected * (1 - line.share) for line in self._lines if line.state in ("waiting", "running")]
-        if not ahead:
+        left = remaining(
+            Progress(line.expected, line.state not in ("waiting", "running"), line.share, line.seconds)
+            for line in self._lines
+        )
+        if not left.jobs:
             return "this repetition is done" if self._until_sure else "all jobs are done"
-        left = remaining(ahead, sum(line.seconds for line in done), sum(line.expected for line in done))
-        clock = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
-        return f"{len(ahead)} to go, about {in_words(left)}, until {clock}"
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() + left.seconds))
+        return f"{left}, until {clock}"
 
     def __rich__(self) -> Group:
         place = self._lines.index(self._current) if self._current else len(self._lines)

@@ -25,9 +25,9 @@ def command(
 ) -> None:
     """Try a job before it is trained: two steps in one process, and what they take.
 
-    Prints the layers with their share of the time, the memory of one process, the expected traffic per step of every
-    strategy of the engine, and which of them would refuse the job and why. Nothing is stored. If your model, loss or
-    data fails, one sentence says what is wrong, with the lines of your own code.
+    Prints how long the whole job will take, the layers with their share of the time, the memory of one process, the
+    expected traffic per step of every strategy of the engine, and which of them would refuse the job and why. Nothing
+    is stored. If your model, loss or data fails, one sentence says what is wrong, with the lines of your own code.
 
     A script of your own runs with its workers in a copy of the current folder, where its files go and which is removed,
     and is ended after 50 steps, 10 seconds of training or a minute. Printed is what it reported, its pace, and how long
@@ -94,6 +94,7 @@ def _print_script(found: dict[str, Any]) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
+    from velodrome.analysis.estimate import in_words
     from velodrome.cli.safe_console import SafeConsole
 
     console = SafeConsole(markup=False)
@@ -101,6 +102,7 @@ def _print(found: dict[str, Any]) -> None:
         f"{found['model']} on {found['dataset']}, {found['engine']}, {found['task']}: {found['parameters']:,} "
         f"parameters; a step of {found['batch']:,} examples took {found['step_seconds'] * 1e3:,.1f} ms", soft_wrap=True,
     )
+    console.print(f"the whole job takes about {in_words(found['seconds'])}, by this step", soft_wrap=True)
     if found["layers"]:
         _print_layers(console, found["layers"])
     _print_memory(console, found["memory"])

@@ -56,8 +56,9 @@ UntilSure = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", metavar="DURATION", help="With --until-sure, start no run that is expected to end later: "
-                 "20m, 1h30m or 90s. [default: none, or 15m if nothing varies]", rich_help_panel=_PANEL),
+    typer.Option("--budget", metavar="DURATION", help="Start no run that is expected to end later: 20m, 1h30m or 90s. "
+                 "With --until-sure, leave out configurations that it has no room for. [default: none, or 15m if "
+                 "nothing varies]", rich_help_panel=_PANEL),
 ]
 MaxRepeat = Annotated[
     int | None,
@@ -93,6 +94,12 @@ Baseline = Annotated[
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan and its expected duration, and exit.", rich_help_panel=_PANEL)
+]
+Measure = Annotated[
+    bool | None,
+    typer.Option("--measure/--no-measure", help="Train for a second what has never run here, to estimate how long the "
+                 "race takes. [default: if a guess may be far off and that takes less than 10 s]",
+                 rich_help_panel=_PANEL, show_default=False),
 ]
 SkipUnavailable = Annotated[
     bool,
@@ -136,6 +143,7 @@ def command(
     budget: Budget = None, max_repeat: MaxRepeat = None, objective: Objective = None, tolerance: Tolerance = None,
     accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
     runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
+    measure: Measure = None,
     skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None, warm: Warm = True,
     parallel: Parallel = "auto", mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
     *, fields: dict[str, Any],
@@ -194,6 +202,7 @@ def command(
             asked, called, runs, on=target if on is not None or place else None, warm=warm,
             complete=file is None, on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
+            measure=measure, note=lambda text: error_console.print(text, highlight=False),
         )
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
@@ -221,17 +230,24 @@ def plan_text(planned: PlannedRace) -> str:
     names = [entry.name for entry in planned.certain]
     shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
     done = f", {len(planned.stored)} of them stored already" if planned.stored else ""
-    scripts = all(entry.job.script is not None for entry in planned.entries)
-    guess = "a minute is assumed for a script that never ran" if scripts else "rough guess"
-    basis = "from runs like these" if planned.measured else guess
     missing = len(names) - len(planned.stored)
-    total = f"about {in_words(sum(planned.seconds.values()))} ({basis})" if missing else "nothing to do"
+    total = f"about {in_words(sum(planned.seconds.values()))} ({_basis(planned)})" if missing else "nothing to do"
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     path = planned.folder.path
     notes = [*(f"left out: {escape(reason)}" for reason in planned.reasons), *map(escape, planned.notes)]
     if planned.race.until_sure:
         return "\n".join([f"[bold]{path.name}[/bold]: {_until_sure(planned)}", *shown, *notes])
     return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
+
+
+def _basis(planned: PlannedRace) -> str:
+    """What the expected time rests on, and how to know better."""
+    guesses = [one for one in planned.estimates.values() if not one.measured]
+    if not guesses:
+        return planned.basis
+    if all(entry.job.script is not None for entry in planned.entries):
+        return "a minute is assumed for a script that never ran"
+    return f"{planned.basis}, which may be off by several times: --measure trains each model for a second"
 
 
 def _until_sure(planned: PlannedRace) -> str:
@@ -247,7 +263,7 @@ def _until_sure(planned: PlannedRace) -> str:
     first = "repetition" if race.repeat == 1 else f"{race.repeat} repetitions"
     return (f"{count} configuration{'' if count == 1 else 's'} until one is best, in {escape(str(planned.folder.path))}"
             f"; at most {race.most} repetitions ({len(planned.entries)} jobs{stored}, about "
-            f"{in_words(planned.most_seconds)}{budget}); the first {first}:")
+            f"{in_words(planned.most_seconds)}{budget}, {_basis(planned)}); the first {first}:")
 
 
 def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:

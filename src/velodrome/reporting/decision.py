@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velodrome.analysis.compare import Row
-from velodrome.analysis.progress import Saving, saving
+from velodrome.analysis.progress import Ending, Saving, saving
 from velodrome.errors import VelodromeError
 from velodrome.reporting.load import RaceRecord
 from velodrome.run.race import RaceFolder
-from velodrome.run.until_sure import Ending, UntilSure, criteria_of
+from velodrome.run.until_sure import UntilSure, criteria_of
 from velodrome.spec.race_names import expand
 
 

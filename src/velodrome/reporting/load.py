@@ -5,13 +5,14 @@ A run that cannot be read becomes a failure, never a crash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from velodrome.analysis.affordable import cut_short
 from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
 from velodrome.analysis.configuration import Configuration
 from velodrome.analysis.data_versions import labelled
@@ -48,7 +49,8 @@ class RaceRecord:
     #: The race as requested, as the text of its file and as fields.
     text: str
     race: Race
-    #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`.
+    #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`. Those of
+    #: configurations that the budget left out are missing.
     results: tuple[Mapping[str, Any], ...]
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
@@ -144,7 +146,8 @@ def load_race(runs: Path, name: str) -> RaceRecord:
         results.append(result)
         if not is_whole(result) and result["status"] != "running":
             failures.append(_failure(result))
-    results = [dict(result) for result in labelled(results)]
+    cut = _left_out(race, names)
+    results = [dict(result) for result in labelled(results) if result["run"] not in cut]
     tasks = {result["run"]: Configuration.of(result).task for result in results}
     failures = [replace(failure, task=tasks.get(failure.run, failure.task)) for failure in failures]
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
@@ -228,6 +231,21 @@ def _failure(result: Mapping[str, Any]) -> Failure:
     message = (result.get("error") or {}).get("message")
     default = "it finished without a test result" if result["status"] == "finished" else "its controller ended"
     return Failure(result["run"], result["status"], str(message or default), Configuration.of(result).task)
+
+
+def _left_out(race: Race, names: Container[str]) -> set[str]:
+    """Runs of configurations that the budget of a race left out after they had run: they are compared with nothing."""
+    if not race.until_sure or race.budget is None:
+        return set()
+    try:
+        entries = [entry for entry in expand(race.model_copy(update={"repeat": race.most})) if entry.name in names]
+    except VelodromeError:
+        return set()
+    begun: dict[str, list[int]] = {}
+    for entry in entries:
+        begun.setdefault(entry.configuration, []).append(entry.repetition)
+    cut = cut_short(begun)
+    return {entry.name for entry in entries if entry.configuration in cut}
 
 
 def _missing(race: Race, names: set[str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,14 @@ from velodrome.cluster.registry import refuse_living
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store, read_race
+from velodrome.run.yaml_files import LARGEST
 from velodrome.spec import published
 from velodrome.spec.names import check_name
 from velodrome.spec.race import LIMITS, Entry, Race
 from velodrome.spec.race_names import expand, varied_fields
+
+#: Which jobs a race has announced and what they are expected to take.
+EXPECTED = "expected.json"
 
 
 class RaceFolder:
@@ -81,6 +86,20 @@ class RaceFolder:
             files.write_text(file, text)
         except OSError as error:
             raise BadRequest(f"--runs {str(self.path.parent)!r}: cannot write there: {error.strerror}") from None
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Write down how long jobs are expected to take, those that ended included, for pages that follow the race."""
+        with suppress(OSError):  # a full disk is reported elsewhere
+            files.write_text(self.path / EXPECTED, json.dumps(dict(seconds), indent=1) + "\n")
+
+    def expected(self) -> dict[str, float]:
+        """Seconds by the names of the jobs that this session of the race has announced so far; empty if unknown."""
+        try:
+            found = files.read_json(self.path / EXPECTED, LARGEST, inside=self.path)
+        except (OSError, ValueError):
+            return {}
+        return {name: float(value) for name, value in found.items()
+                if isinstance(value, int | float) and value >= 0} if isinstance(found, dict) else {}
 
     def refuse_running(self) -> None:
         """Refuse if another process is running this race."""

@@ -9,30 +9,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from velodrome.analysis.progress import Ending
 from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
+from velodrome.run.budget import Budget
 from velodrome.run.calibration import Calibration
 from velodrome.run.lanes import Lanes, lanes_of
 from velodrome.run.race import RaceFolder
 from velodrome.run.race_observer import RaceObserver, Result
 from velodrome.run.race_runs import RaceRuns, run_blocks, warm_engines
-from velodrome.run.until_sure import Ending, UntilSure
+from velodrome.run.until_sure import UntilSure
 from velodrome.spec.race import Entry
 
 
 def run_entries(
     folder: RaceFolder, entries: Sequence[Entry], observer: RaceObserver, *, on: Where = DEFAULT, warm: bool,
-    parallel: int | None = None,
+    parallel: int | None = None, budget: Budget | None = None,
 ) -> list[Result]:
     """Run what is missing and return every result in the order of the entries.
 
-    At most `parallel` jobs at a time, by default as many as the cluster has room for. Refused if somebody else runs
-    this race already.
+    At most `parallel` jobs at a time, by default as many as the cluster has room for. What does not fit a budget is not
+    started, and has no result. Refused if somebody else runs this race already.
     """
     finished = folder.finished()
     engines = warm_engines(entry for entry in entries if entry.name not in finished)
     with _opened(folder, entries, observer, engines if warm else [], on=on, parallel=parallel) as runs:
-        run_blocks(runs, entries)
-        return [runs.results[entry.name] for entry in entries]
+        run_blocks(runs, entries, budget)
+        return [runs.results[entry.name] for entry in entries if entry.name in runs.results]
 
 
 def run_until_sure(

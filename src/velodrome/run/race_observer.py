@@ -11,8 +11,7 @@ from velodrome.run.execute import JobFailed
 from velodrome.spec.race import Entry
 
 if TYPE_CHECKING:
-    from velodrome.analysis.progress import Dropped
-    from velodrome.run.until_sure import Ending
+    from velodrome.analysis.progress import Dropped, Ending
 
 Result = dict[str, Any]
 

@@ -18,6 +18,7 @@ from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import DataEvent, Event
 from velodrome.offers.registry import engine_of
+from velodrome.run.budget import Budget
 from velodrome.run.calibration import Calibration
 from velodrome.run.execute import JobFailed, execute, silent
 from velodrome.run.lanes import Lanes
@@ -52,7 +53,7 @@ class RaceRuns:
         self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
         self._calibration, self._note = calibration, note
         self._watch: Watch = lambda entry, listener: listener
-        self._vain = 0
+        self._vain, self._spared = 0, False
         #: Changes of the data that were mentioned.
         self._changes: set[str] = set()
         #: Results by the name of the job; failed ones of this session too.
@@ -61,18 +62,23 @@ class RaceRuns:
         #: Seconds that each attempt of this session took, by the name of the job.
         self.seconds: dict[str, float] = {}
 
+    @property
+    def at_once(self) -> int:
+        """How many jobs run at the same time."""
+        return 1 if self._lanes is None else len(self._lanes.launchers)
+
     def is_finished(self, entry: Entry) -> bool:
         result = self.results.get(entry.name)
         return result is not None and result["status"] == "finished"
 
     def run_block(
         self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True,
-        watch: Watch = lambda entry, listener: listener,
+        watch: Watch = lambda entry, listener: listener, repeats: Callable[[Entry], bool] = lambda entry: True,
     ) -> None:
         """Run what is missing of a block; with `retry` what failed once more at its end.
 
         Only what `fits` starts, and what `watch` listens to it may end. What other programs disturbed is repeated at
-        the end.
+        the end, if `repeats` allows it.
         """
         self._watch = watch
         missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
@@ -82,7 +88,7 @@ class RaceRuns:
                 self._start(entry, fits)
         for entry in ran:
             if self.is_finished(entry) and is_loaded(self.results[entry.name]):
-                self._repeat(entry, fits)
+                self._repeat(entry, repeats)
 
     def _start_all(self, entries: Sequence[Entry], fits: Callable[[Entry], bool]) -> list[Entry]:
         """Start jobs, several at a time if there are lanes; those that were started."""
@@ -166,9 +172,15 @@ class RaceRuns:
 
         return self._lanes.listening(tell)
 
-    def _repeat(self, entry: Entry, fits: Callable[[Entry], bool]) -> None:
+    def _repeat(self, entry: Entry, repeats: Callable[[Entry], bool]) -> None:
         """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""
-        if self._vain >= _VAIN_REPEATS or not fits(entry):
+        if self._vain >= _VAIN_REPEATS:
+            return
+        if not repeats(entry):
+            if not self._spared:
+                self._note(f"{entry.name} was disturbed by other programs, and is not repeated: the budget is needed "
+                           "for the repetitions")
+            self._spared = True
             return
         before = self.results[entry.name]
         self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} meanwhile")
@@ -201,10 +213,21 @@ def run_race(
         return [runs.results[entry.name] for entry in entries]
 
 
-def run_blocks(runs: RaceRuns, entries: Sequence[Entry]) -> None:
-    """Run what is missing, block by block."""
+def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None = None) -> None:
+    """Run what is missing, block by block, as far as the budget goes; disturbed runs are repeated if all else fits."""
+    if budget is not None:
+        budget.begin()
+        budget.announce(entries)
+
+    def fits(entry: Entry) -> bool:
+        return budget is None or budget.fits(entry, runs.results)
+
+    def repeats(entry: Entry) -> bool:
+        ahead = [other for other in entries if other.name not in runs.results]
+        return budget is None or budget.may_repeat(entry, runs.results, ahead)
+
     for _, block in groupby(entries, key=lambda entry: entry.repetition):
-        runs.run_block(list(block))
+        runs.run_block(list(block), fits=fits, repeats=repeats)
 
 
 def _share(result: Result) -> float:

@@ -1,18 +1,23 @@
-"""Finds the repetitions of a run: the finished runs beside it that differ from it in their seed only."""
+"""Finds runs that resemble others: the repetitions of a run, which differ from it in their seed only, and the finished
+runs of the models that a race is about to train."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.configuration import Configuration
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.run.listing import ASIDE, locate, scan
+from velodrome.machine import describe_machine
+from velodrome.run.listing import ASIDE, Found, locate, runs_of, scan
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
+from velodrome.spec.job import Job
 
+#: Runs of a folder that are looked at for similar ones, the newest first, and how many of those are read.
+_MOST_LOOKED_AT, _MOST_READ = 3000, 60
 _ALIKE = ("dataset", "model", "engine", "strategy", "workers", "servers", "batch_size")
 
 
@@ -80,3 +85,36 @@ def some_repeat(runs: Path, names: Sequence[str]) -> bool:
                 return True
             seen.add(key)
     return False
+
+
+def similar(runs: Path, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, dict[str, Any]]]:
+    """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first.
+
+    Of a folder with very many runs only the newest are found; those that cannot be read are skipped.
+    """
+    wanted = {(job.engine, job.model, job.dataset) for job in jobs}
+    machine, found = describe_machine(), list[tuple[Job, dict[str, Any]]]()
+    for looked, path in enumerate(_newest(runs)):
+        if looked >= _MOST_LOOKED_AT or len(found) >= _MOST_READ:
+            break
+        folder = RunFolder(path)
+        result = folder.result()
+        if result is None or result["status"] != "finished" or result.get("launcher", "local") != launcher:
+            continue
+        if tuple(result.get(name) for name in ("engine", "model", "dataset")) not in wanted:
+            continue
+        here = result.get("machine") or {}
+        if any(here.get(name) != machine.get(name) for name in ("processor", "cores")):
+            continue
+        with suppress(VelodromeError):
+            found.append((folder.job(), result))
+    return found
+
+
+def _newest(runs: Path) -> Iterator[Path]:
+    """The runs of a folder and of its races, the newest first."""
+    def inside(found: Found) -> Sequence[Found]:
+        return runs_of(found.path) if found.kind == "race" else (found,)
+
+    for one in reversed(scan(runs)):
+        yield from (run.path for run in reversed(inside(one)))

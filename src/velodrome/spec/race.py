@@ -63,8 +63,8 @@ class Race(BaseModel):
     )
     max_repeat: Positive = Field(30, description="the most runs of a configuration with `until_sure`")
     budget: Seconds | None = Field(
-        None, description="seconds that all runs together may take with `until_sure`, or as 20m or 1h30m; no run "
-        "starts that is expected to end later"
+        None, description="seconds that all runs together may take, or as 20m or 1h30m; no run starts that is expected "
+        "to end later, and with `until_sure` configurations are left out for which it has no room"
     )
     objective: str | None = Field(
         None, description="what decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy "

@@ -103,6 +103,8 @@ class LiveRun:
         self.began: float | None = None
         self.seconds: float | None = None
         self.epoch, self.step, self.steps = 0, 0, 0
+        #: Steps of a whole epoch: the most that one had, since the last of a job with `steps` may be shorter.
+        self._per_epoch = 0
         self.phase = ""
         self.curve: list[dict[str, float | None]] = []
         self.pace = Points.of(2)
@@ -262,6 +264,7 @@ class LiveRun:
 
     def _add_progress(self, event: ProgressEvent) -> None:
         self.epoch, self.step, self.steps = event.epoch, event.step, event.steps
+        self._per_epoch = max(self._per_epoch, event.steps)
         before = self._before
         if before is not None and before[0] == event.epoch and event.seconds - before[1] < 0.2:
             return
@@ -291,11 +294,11 @@ class LiveRun:
         """How much of its training is over, from 0 to 1."""
         if self.status == "finished":
             return 1.0
-        epochs = self.job.epochs if self.job is not None else 0
-        if not epochs:
-            return 0.0
-        whole = len(self.curve)
-        part = self.step / self.steps if self.steps and self.epoch > whole else 0.0
+        if self.job is None or self.job.script is not None:
+            return 0.0  # a script does not tell how long it trains
+        whole, per_epoch = len(self.curve), self._per_epoch
+        part = self.step / per_epoch if per_epoch and self.epoch > whole else 0.0
+        epochs = min(self.job.epochs, self.job.steps / per_epoch) if self.job.steps and per_epoch else self.job.epochs
         return min(1.0, (whole + part) / epochs)
 
     def as_json(self) -> dict[str, Any]:

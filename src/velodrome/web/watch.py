@@ -20,8 +20,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from velodrome.analysis.estimate import Progress, Remaining, remaining
 from velodrome.errors import VelodromeError
 from velodrome.run.listing import runs_of
+from velodrome.run.race import RaceFolder
 from velodrome.run.store import RunFolder, read_race
 from velodrome.spec.race_names import expand
 from velodrome.web.json_answer import encoded
@@ -118,8 +120,20 @@ class Watch:
         whole = "incomplete" if waiting else "finished"
         worst = (status for status in ("failed", "interrupted", "unreadable") if counts.get(status))
         status = "running" if running else next(worst, whole)
+        left = self._left() if running else None
         return {"name": self.path.name, "status": status, "running": running, "counts": counts, "waiting": waiting,
-                "jobs": len(self.jobs) + len(waiting)}
+                "jobs": len(self.jobs) + len(waiting),
+                "remaining": left and {"jobs": left.jobs, "seconds": round(left.seconds), "text": str(left)}}
+
+    def _left(self) -> Remaining | None:
+        """What is left of the jobs that the race has announced, as its terminal shows it; None if that is unknown."""
+        expected = RaceFolder(self.path.parent, self.path.name).expected() if self.is_race else {}
+        jobs = {name: self.jobs.get(name) for name in expected}
+        return remaining(
+            Progress(expected[name], False) if job is None or job.status == "waiting"
+            else Progress(expected[name], job.status != "running", job.done, job.seconds or 0.0)
+            for name, job in jobs.items() if expected[name] > 0
+        ) if expected else None
 
     def _expected(self) -> list[str]:
         """Names of all jobs that the race has in any case."""

@@ -57,7 +57,7 @@ function showRace() {
   status.className = `status ${race.status}`;
   setText(status, race.status);
   const { finished = 0, failed = 0, running = 0 } = race.counts;
-  setText($("#summary"), [`${finished} of ${race.jobs} jobs finished`, running ? `${running} running` : "", failed ? `${failed} failed` : ""].filter(Boolean).join(", "));
+  setText($("#summary"), [`${finished} of ${race.jobs} jobs finished`, running ? `${running} running` : "", failed ? `${failed} failed` : "", race.remaining ? race.remaining.text : ""].filter(Boolean).join(", "));
   if ($("#stop")) $("#stop").hidden = !race.running;
   if ($("#resume")) $("#resume").hidden = race.running || race.status === "finished";
 }

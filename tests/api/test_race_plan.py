@@ -1,0 +1,153 @@
+"""What a race says before it starts: how long it will take and from what that is known, and what its budget settles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic_races import result
+from velodrome.api.race_plan import PlannedRace, merge, plan_race
+from velodrome.cli.race import plan_text
+from velodrome.cluster import preflight
+from velodrome.errors import BadRequest
+from velodrome.machine import describe_machine
+from velodrome.run.store import Store
+from velodrome.spec.job import Job
+from velodrome.spec.resolve import resolve
+
+#: As long as a run of four epochs takes that `stored` writes: start-up, training, evaluations, and what comes after.
+TOTAL, STARTUP = 12.0, 2.0
+
+
+@pytest.fixture(autouse=True)
+def _roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
+
+
+def stored(runs: Path, name: str = "earlier", *, machine: dict[str, Any] | None = None, **fields: Any) -> Job:
+    """A run of four epochs as `velodrome train` leaves it, of 8.0 s of training and 0.25 s for each evaluation."""
+    job = resolve(Job(**{"engine": "torch", "model": "dense-128", "epochs": 4, **fields}))
+    made = result(job.strategy, job.workers, 1294 * job.epochs / 8.0, engine="torch", batch_size=job.batch_size,
+                  epochs=job.epochs, machine=machine or describe_machine())
+    made["history"] = [{**entry, "evaluate_seconds": 0.25} for entry in made["history"]]
+    made["seconds"] = {"startup": STARTUP, "train": 8.0, "evaluate": 0.25 * job.epochs, "total": TOTAL}
+    run = Store(runs).create(name, job)
+    run.finish({**made, "run": name})
+    run.close()
+    return job
+
+
+def planned(runs: Path, vary: dict[str, Any], job: dict[str, Any] | None = None, **fields: Any) -> PlannedRace:
+    asked = merge(None, {"engine": "torch", "model": "dense-128", "epochs": 4, **(job or {})}, vary,
+                  {"baseline": False, **fields})
+    return plan_race(asked, "race", runs, warm=True)
+
+
+@pytest.mark.unit
+def test_runs_of_the_same_job_say_how_long_it_takes_whoever_ran_them(runs: Path) -> None:
+    stored(runs)
+    plan = planned(runs, {"seed": [7]})
+    [seconds] = plan.seconds.values()
+    assert seconds == pytest.approx(TOTAL, rel=0.02)
+    assert "about 12 s (from 1 earlier run)" in plan_text(plan)
+    assert plan.as_json()["basis"] == "from 1 earlier run"
+
+
+@pytest.mark.unit
+def test_longer_and_shorter_jobs_are_scaled_without_their_start(runs: Path) -> None:
+    stored(runs)
+    # What was neither training nor evaluation, 1.0 s, belongs to the four epochs, which were saved, and the end alike.
+    end = (TOTAL - STARTUP - 8.0 - 4 * 0.25) / 5
+    for epochs in (1, 4, 40):
+        [seconds] = planned(runs, {"epochs": [epochs]}).seconds.values()
+        assert seconds == pytest.approx(STARTUP + end + epochs * (2.25 + end), rel=0.02)
+    [seconds] = planned(runs, {"steps": [5]}, {"epochs": 4}).seconds.values()
+    assert seconds == pytest.approx(STARTUP + end + 2.0 * 5 * 128 / 1294 + 0.25 + end, rel=0.02)
+
+
+@pytest.mark.unit
+def test_runs_of_another_machine_or_model_say_nothing(runs: Path) -> None:
+    stored(runs, machine={**describe_machine(), "processor": "an abacus"})
+    stored(runs, "other", model="linear")
+    plan = planned(runs, {"seed": [7]})
+    assert plan.basis == "rough guess"
+    assert "(rough guess, which may be off by several times: --measure trains each model for a second)" in (
+        plan_text(plan))
+
+
+@pytest.mark.unit
+def test_runs_with_other_workers_are_better_than_a_guess(runs: Path) -> None:
+    stored(runs)
+    plan = planned(runs, {"strategy": ["ddp"], "workers": [1, 2]})
+    assert plan.basis == "from 1 earlier run of this model with other workers, batch or strategy"
+    assert all(4.0 < seconds < 25.0 for seconds in plan.seconds.values())
+
+
+def limited(runs: Path, budget: str | None, **fields: Any) -> PlannedRace:
+    """Two strategies with one and two workers that take 12 s each."""
+    for number, words in enumerate(({}, {"strategy": "ddp"}, {"strategy": "ddp", "workers": 2},
+                                    {"strategy": "zero1", "workers": 2})):
+        if not (runs / f"run-{number}").exists():
+            stored(runs, f"run-{number}", **words)
+    entries = [{"strategy": "single"}, {"strategy": "ddp"}, {"strategy": "ddp", "workers": 2},
+               {"strategy": "zero1", "workers": 2}]
+    return planned(runs, {"entry": entries}, budget=budget, **fields)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("budget", "left_out", "said"), [
+    ("10m", 0, "the budget of 10 min is enough for 3 repetitions of all 4 configurations (about 3 min), the least "
+     "after which anything is claimed"),
+    ("2m", 1, "left out by the budget of 2 min, so that the others run 3 times, before which nothing is claimed: "),
+    ("1m", 0, "the budget of 60 s settles nothing: nothing is claimed before repetition 3, and two configurations take "
+     "about 72 s until then (--budget 80s); what fits runs, the most promising first"),
+])
+def test_a_race_says_before_it_starts_what_its_budget_settles(
+    runs: Path, budget: str, left_out: int, said: str
+) -> None:
+    plan = limited(runs, budget, until_sure=True)
+    assert plan.affordable is not None
+    assert len(plan.affordable.left_out) == left_out
+    assert any(note.startswith(said) for note in plan.notes), plan.notes
+    assert said in plan_text(plan)
+    if left_out:
+        assert any(note.endswith("; --budget 3m includes all 4 configurations") for note in plan.notes)
+
+
+@pytest.mark.unit
+def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
+    plan = limited(runs, "2m", until_sure=False, repeat=3)
+    assert any("the budget of 2 min ends before all jobs have run, which takes about 3 min" in note
+               for note in plan.notes)
+    assert not limited(runs, "10m", until_sure=False, repeat=3).notes
+    assert not limited(runs, None, until_sure=False, repeat=3).notes
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("text", ["20", "1.5", " 90 "])
+def test_a_budget_on_the_command_line_has_a_unit(velodrome, runs: Path, text: str) -> None:
+    with pytest.raises(BadRequest, match=f"--budget '{text}' has no unit: write minutes as {text.strip()}m, "):
+        merge(None, {}, {}, {"budget": text})
+    done = velodrome("race", "--vary", "workers=1,2", "--until-sure", "--budget", text, "--runs", runs)
+    assert (done.code, "has no unit" in done.err) == (2, True)
+    assert not runs.exists()
+    # From Python, and in a file, a number is seconds.
+    assert merge(None, {}, {}, {"budget": 90}).budget == 90.0
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+def test_what_never_ran_is_measured_if_asked_for_and_nothing_is_stored(velodrome, runs: Path, no_strays) -> None:
+    words = ("race", "--dataset", "digits", "--model", "dense-128", "--engine", "torch", "--vary", "strategy=ddp",
+             "--vary", "workers=2", "--epochs", 1000, "--runs", runs, "--dry-run", "--json")
+    done = velodrome(*words, "--measure")
+    assert done.code == 0, done.text
+    assert done.json()["basis"] == "measured for 1 s"
+    assert "measuring how fast torch is here" in done.err
+    assert not runs.exists()
+    assert velodrome(*words, "--no-measure").json()["basis"] == "rough guess"
+    # By default, since a guess of so many epochs may be wrong by many minutes.
+    assert velodrome(*words).json()["basis"] == "measured for 1 s"
+    assert velodrome(*words, "--epochs", 1).json()["basis"] == "rough guess"
