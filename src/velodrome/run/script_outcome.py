@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from velodrome.analysis.unreported import untested
 from velodrome.events.models import Pace, ResultEvent, Warmup
 from velodrome.events.result import Throughput
 from velodrome.spec.job import Job
@@ -42,4 +43,4 @@ def _not_reported(fields: dict[str, Any], final: ResultEvent | None, throughput:
     if final is None or final.steps is None:
         yield "steps: their number is unknown"
     if fields["test"] is None:
-        yield "figures of a test set: how good the model is is unknown"
+        yield untested(fields)
