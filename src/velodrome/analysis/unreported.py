@@ -8,7 +8,6 @@ from typing import Any
 from velodrome.analysis.compare import Row
 from velodrome.analysis.lead import in_list
 
-
 _UNTESTED = "figures of a test set"
 
 
