@@ -98,7 +98,8 @@ def thesis_rate(result: Result) -> float | None:
     """Mean batches per second of all training, warm-up included: examples × epochs × workers / (batch × seconds).
 
     Theses on this subject compute them so. Examples × epochs × workers is what all workers trained on together when
-    each sees all data; where data is divided among them it is the examples they shared. Both are the counted examples, so one formula serves.
+    each sees all data; where data is divided among them it is the examples they shared. Both are the counted examples,
+    so one formula serves.
     """
     examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
     if not examples or not seconds or not result.get("batch_size"):
