@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +82,27 @@ def test_a_live_race_is_drawn_updates_by_itself_and_survives_a_restart_of_the_se
             assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth"), address
         allowed = ("stream", "ERR_")  # the server was away
         assert [one for one in browser.complaints(driver) if not any(part in one for part in allowed)] == []
+
+
+def test_a_configuration_keeps_its_colour_when_another_one_begins(runs: Path, serve: Callable[..., Server]) -> None:
+    race = stored_race(runs)
+    (race / "race.yaml").write_text("[")  # so that nothing is known of jobs that have not begun
+    server = serve()
+    colours = """return Object.fromEntries([...document.querySelectorAll("#accuracy-legend li")].map(
+        (one) => [one.textContent, one.querySelector("line").getAttribute("stroke")]))"""
+    with browser.chromium() as driver:
+        driver.get(f"{server.address}/races/first")
+        wait_for(driver, "return document.querySelectorAll('#accuracy-legend li line').length === 2", "the legend")
+        before = driver.execute_script(colours)
+        folder = race / "later"
+        shutil.copytree(next(race.glob("*ddp*")), folder)
+        for file in ("job.yaml", "result.json"):
+            text = (folder / file).read_text()
+            (folder / file).write_text(text.replace("ddp", "allreduce").replace(next(race.glob("*ddp*")).name, "later"))
+        wait_for(driver, "return document.querySelectorAll('#accuracy-legend li line').length === 3", "the new run")
+        after = driver.execute_script(colours)
+        assert len(set(after.values())) == 3
+        assert before.items() <= after.items()
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ def test_a_race_of_which_jobs_have_not_begun_lists_them(runs: Path, race: Path) 
     (race / "race.yaml").write_text(yaml.safe_dump({"job": {"dataset": "digits"}, "vary": {"batch_size": [32, 64]}}))
     state = pages(runs).get("/api/races/first").json()
     assert state["race"]["waiting"] == ["torch-single-1w-32b-1", "torch-single-1w-64b-1"]
+    assert (state["race"]["labels"], state["race"]["sizes"]) == (["torch/single"], [1])
     assert state["race"]["status"] == "incomplete"
     assert "waiting" in pages(runs).get("/races/first").text
 

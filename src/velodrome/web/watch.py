@@ -17,11 +17,12 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from velodrome import files
+from velodrome.analysis.configuration import label_of
 from velodrome.errors import VelodromeError
 from velodrome.run.listing import runs_of
 from velodrome.run.store import RunFolder
 from velodrome.run.yaml_files import LARGEST, parse_yaml
-from velodrome.spec.race import Race
+from velodrome.spec.race import Entry, Race
 from velodrome.spec.race_names import expand
 from velodrome.web.json_answer import encoded
 from velodrome.web.live_run import LiveRun
@@ -51,7 +52,7 @@ class Watch:
         self._header_version = self._standing_version = 0
         self._judged: Any = None
         self._next_judgement = 0.0
-        self._waiting: tuple[int, list[str]] = (0, [])
+        self._waiting: tuple[int, list[Entry]] = (0, [])
         self._lock = asyncio.Lock()
         self._message: tuple[int, int, bytes] | None = None
         self._looked = float("-inf")
@@ -107,7 +108,8 @@ class Watch:
         counts: dict[str, int] = {}
         for job in self.jobs.values():
             counts[job.status] = counts.get(job.status, 0) + 1
-        waiting = [name for name in self._expected() if name not in self.jobs]
+        expected = [entry.job for entry in self._expected()]
+        waiting = [entry.name for entry in self._expected() if entry.name not in self.jobs]
         running = running or counts.get("running", 0) > 0
         if running:
             status = "running"
@@ -116,10 +118,13 @@ class Watch:
         else:
             status = "interrupted" if counts.get("interrupted") else "incomplete" if waiting else "finished"
         return {"name": self.path.name, "status": status, "running": running, "counts": counts, "waiting": waiting,
-                "jobs": len(self.jobs) + len(waiting)}
+                "jobs": len(self.jobs) + len(waiting),
+                # What colours and line styles stand for, so that a job that begins changes none of them.
+                "labels": sorted({label_of(job.engine, job.strategy, job.implementation) for job in expected}),
+                "sizes": sorted({job.workers for job in expected})}
 
-    def _expected(self) -> list[str]:
-        """Names of all jobs that the race has in any case."""
+    def _expected(self) -> list[Entry]:
+        """All jobs that the race has in any case."""
         if not self.is_race:
             return []
         try:
@@ -127,7 +132,7 @@ class Watch:
             changed = file.stat().st_mtime_ns
             if self._waiting[0] != changed:
                 race = Race.model_validate(parse_yaml(files.read_text(file, LARGEST)))
-                self._waiting = (changed, [entry.name for entry in expand(race)][:MOST_JOBS])
+                self._waiting = (changed, expand(race)[:MOST_JOBS])
         except (OSError, ValueError, VelodromeError):
             return []
         return self._waiting[1]

@@ -93,7 +93,7 @@ function showConfigurations(look) {
 
 function draw() {
   const all = [...jobs.values()].sort((a, b) => a.name.localeCompare(b.name));
-  const look = looks([...all, ...standing.rows]);
+  const look = looks([...all, ...standing.rows], race);
   const running = all.filter((job) => job.status === "running");
   const shown = all.length > MOST_LINES ? [...running, ...all.filter((job) => job.status !== "running")].slice(0, MOST_LINES) : all;
   const against = $("#against").value;
