@@ -105,6 +105,22 @@ def test_a_configuration_keeps_its_colour_when_another_one_begins(runs: Path, se
         assert before.items() <= after.items()
 
 
+def test_that_no_line_matches_is_said_after_a_search_only(runs: Path, serve: Callable[..., Server]) -> None:
+    race = stored_race(runs)
+    name = sorted(path.parent.name for path in race.glob("*/job.yaml"))[0]
+    log = race / name / "logs" / "worker-0.log"
+    log.write_text("")
+    server = serve()
+    with browser.chromium() as driver:
+        driver.get(f"{server.address}/runs/first/{name}")
+        wait_for(driver, "return !document.querySelector('#log').textContent.startsWith('Loading')", "the logs")
+        assert text(driver, "#log") == "The logs are empty: nothing was printed."
+        log.write_text("one line\n")
+        driver.execute_script("const q = document.querySelector('#log-form [name=q]'); q.value = 'absent'; "
+                              "q.form.requestSubmit()")
+        wait_for(driver, "return document.querySelector('#log').textContent === 'No line contains that.'", "the answer")
+
+
 @pytest.mark.slow
 def test_a_race_is_started_from_the_form_watched_stopped_resumed_and_finishes(
     runs: Path, no_strays: None, serve: Callable[..., Server]
