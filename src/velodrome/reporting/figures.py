@@ -202,8 +202,8 @@ def save(picture: Picture, folder: Path) -> list[Path]:
     with drawing():
         for path in paths:
             # Without a date, the same figure is the same file.
-            dates = {"metadata": {"CreationDate": None}} if path.suffix == ".pdf" else {}
-            picture.figure.savefig(path, dpi=160, facecolor="white", **dates)
+            dates = {"CreationDate": None} if path.suffix == ".pdf" else None
+            picture.figure.savefig(path, dpi=160, facecolor="white", metadata=dates)
     return paths
 
 

@@ -235,7 +235,7 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _sentence(error: BadRequest) -> str:
+def _sentence(error: VelodromeError) -> str:
     return _upper(re.sub(r"^--[a-z-]+ ", "", str(error)))
 
 
