@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: Colours, and names of nodes in a graph.
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ?")
@@ -13,6 +13,64 @@ _TITLE = re.compile(
 )
 _FIRST_OF_SEVERAL = re.compile(r"\s+\(0\) (?:[A-Z_]+:)?(.*)")
 _PYTHON_ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit|Interrupt|Iteration)\b.*")
+#: What other tools call a thing, without punctuation, and the names it may have here.
+_SYNONYMS = {
+    # engines
+    "tf": "tensorflow", "keras": "tensorflow", "huggingface": "accelerate", "lightning": "fabric", "flax": "jax",
+    "pytorchlightning": "fabric", "gluon": "mxnet", "horovodrun": "horovod train",
+    # strategies
+    "distributeddataparallel": "ddp", "dataparallel": "ddp data-parallel", "torchrun": "ddp train", "zero": "zero1",
+    "ps": "parameter-server", "fullyshardeddataparallel": "fsdp", "mwms": "multi-worker-mirrored",
+    # models and data sets
+    "cnn": "lenet5 fruit-cnn", "transformer": "gpt-mini", "gpt2": "gpt-mini", "rnn": "lstm-small",
+    "vgg16": "vgg-small", "penntreebank": "ptb",
+    # commands
+    "fetch": "prepare", "download": "prepare", "delete": "rm", "remove": "rm", "ls": "list", "info": "show",
+    "fit": "train", "run": "train runs", "start": "train", "launch": "train", "mpirun": "train", "benchmark": "race",
+    "dashboard": "ui", "web": "ui", "validate": "check", "init": "new", "install": "engines",
+    # fields
+    "lr": "learning_rate", "batch": "batch_size", "processes": "workers", "np": "workers", "nproc": "workers",
+    "gpus": "workers", "hosts": "on", "nodes": "on", "network": "model", "data": "dataset", "precision": "dtype",
+    "output": "out", "repetitions": "repeat", "varies": "vary",
+}
+_MOST_SUGGESTIONS = 3
+#: Names that one line can list.
+_MOST_LISTED = 12
+
+
+def which_name(given: str, known: Iterable[str], listed_by: str | None = None) -> str:
+    """How to fix an unknown name, as the end of a sentence: ``did you mean 'torch'? `velodrome engines` lists all``.
+
+    Where nothing is similar, it names all of them, or the command that lists them.
+    """
+    names = list(known)
+    if similar := [f"{name!r}" for name in similar_names(given, names)]:
+        *before, last = similar
+        meant = f"{', '.join(before)} or {last}" if before else last
+        return f"did you mean {meant}?" + (f" `{listed_by}` lists all" if listed_by else "")
+    if listed_by and len(names) > _MOST_LISTED:
+        return f"`{listed_by}` lists all"
+    return f"choose one of {', '.join(names)}"
+
+
+def similar_names(given: str, known: Iterable[str]) -> list[str]:
+    """The names that a wrong one was probably meant to be, the most likely first; at most three."""
+    from difflib import get_close_matches
+
+    plain = {_plain(name): name for name in known}
+    word = _plain(given)
+    if word in plain:
+        return [plain[word]]
+    if meant := [name for name in _SYNONYMS.get(word, "").split() if _plain(name) in plain]:
+        return [plain[_plain(name)] for name in meant]
+    parts = [one for one in plain if len(word) > 2 and (word in one or (len(one) > 2 and one in word))]
+    close = get_close_matches(word, plain, _MOST_SUGGESTIONS, cutoff=0.7)
+    return [plain[one] for one in dict.fromkeys([*close, *parts])][:_MOST_SUGGESTIONS]
+
+
+def _plain(name: str) -> str:
+    """A name without what people spell differently: `CIFAR10` and `cifar-10` are the same."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 class VelodromeError(Exception):

@@ -25,8 +25,8 @@ from velodrome.analysis.measures import (
 from velodrome.analysis.recommend import recommend
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
-from velodrome.reporting.curves import over_workers, rest_of
-from velodrome.reporting.figures import MOST_WORDS, bar_words, cut, race_figure
+from velodrome.reporting.curves import over_epochs, over_time, over_workers, rest_of
+from velodrome.reporting.figures import MOST_WORDS, Looks, bar_words, cut, draw_race, race_figure
 from velodrome.spec.job import Target
 
 pytestmark = pytest.mark.unit
@@ -192,6 +192,37 @@ def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
     path = race_figure(rows, tmp_path / "race.png", "a race")
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert recommend(rows).verdict.startswith("use ")
+
+
+def test_the_figure_of_a_race_has_ranges_and_its_legend_covers_no_data() -> None:
+    results = [*repeated([100, 110, 90], strategy="single"), *repeated([180, 200, 150], workers=2), result("ddp", 1)]
+    figure = draw_race(compare(results), "a race")
+    figure.draw_without_rendering()
+    bars = [container.errorbar for container in figure.axes[0].containers if hasattr(container, "patches")]
+    assert sum(bar is not None for bar in bars) == 2
+    assert sum(bar is None for bar in bars) == 1  # a single run has no range
+    (legend,) = figure.legends
+    assert not any(legend.get_window_extent().overlaps(panel.get_tightbbox()) for panel in figure.axes)
+    assert all(panel.get_legend() is None for panel in figure.axes)
+
+
+def test_a_configuration_looks_the_same_in_every_figure_of_a_race() -> None:
+    rows = compare([
+        *repeated([300, 310, 290], workers=2), *repeated([100, 110, 90], strategy="single"),
+        *repeated([200, 210, 190], strategy="allreduce", workers=2),
+    ])
+    looks = Looks.of(rows)
+    assert looks == Looks.of(rows[::-1])
+    in_race = {line.get_label(): (line.get_color(), line.get_marker()) for line in draw_race(rows, "").axes[1].lines}
+    by_time, by_epoch = over_time(rows[::-1], None, looks), over_epochs(rows[::-1], looks)
+    assert by_time is not None
+    assert by_epoch is not None
+    in_report = {line.get_label(): (line.get_color(), line.get_marker()) for line in by_time.figure.axes[0].lines}
+    assert in_race == in_report
+    assert len({*in_race.values()}) == 3
+    for picture in (by_epoch, over_workers(rows[::-1], looks)):
+        found = {(line.get_color(), line.get_marker()) for panel in picture.figure.axes for line in panel.lines}
+        assert found >= {*in_race.values()}
 
 
 def test_a_figure_of_many_fields_cuts_their_words_and_keeps_its_size(tmp_path: Path) -> None:

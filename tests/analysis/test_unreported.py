@@ -46,6 +46,19 @@ def test_where_some_report_examples_throughput_decides_and_the_others_are_named(
          "whether the global batch grows with the workers, which is another training)")
 
 
+@pytest.mark.parametrize("stored", [
+    "figures of a test set: the quality of the model is unknown",
+    "figures of a test set: how good the model is is unknown",  # as earlier versions stored it
+])
+def test_after_a_validation_accuracy_the_quality_of_the_model_is_not_unknown(stored: str) -> None:
+    made = of_script(1, 40, rate=900.0) | {"not_reported": [stored], "history": [{"epoch": 1, "seconds": 1.0}]}
+    assert "the quality of the model is unknown" in unreported_note(compare([made]))
+    made["history"] = [{"epoch": 1, "seconds": 1.0, "validation_loss": None, "validation_accuracy": 0.9}]
+    assert unreported_note(compare([made])) == (
+        "not reported by the script: figures of a test set (the quality of the model is known on validation data only)"
+    )
+
+
 def test_the_examples_of_all_processes_add_up_over_the_time_of_the_slowest() -> None:
     paces = [Pace(seconds=seconds, examples=examples, steps=8, warmup=Warmup(steps=2, examples=10, seconds=1.0))
              for seconds, examples in ((9.0, 100), (10.0, 200), (50.0, 0))]

@@ -68,6 +68,18 @@ def test_images_and_texts_stand_in_one_column() -> None:
     assert "test accuracy" not in said.getvalue()
 
 
+def test_the_same_warning_is_printed_once_in_a_race() -> None:
+    shown, jobs, said = board(*({**IMAGES, "epochs": number} for number in (1, 2, 3)))
+    for job in jobs:
+        shown.begin(job)
+        for message in ("the model has batch normalisation", "the model has batch normalisation", f"of {job.name}"):
+            shown.event(job, make_event("warning", role="worker", rank=0, message=message))
+        shown.end(job, ended(accuracy=0.9))
+    assert said.getvalue().count("batch normalisation") == 1
+    assert f"{jobs[0].name}: the model has batch normalisation" in said.getvalue()
+    assert all(f"of {job.name}" in said.getvalue() for job in jobs)
+
+
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(143)])
 def test_a_race_that_is_interrupted_reports_how_much_is_done(
     interruption: BaseException, capsys: pytest.CaptureFixture[str]

@@ -31,7 +31,7 @@ def test_a_cluster_is_added_listed_and_shown(velodrome: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (("show", "moon"), "--on 'moon': no such launcher; choose from local"),
+    (("show", "moon"), "--on 'moon': no such launcher; choose one of local"),
     (("add", "lab", "moon:a"), "'moon:a': launcher 'moon' is unknown"),
     (("add", "lab", "ssh:a", "--option", "silence"), "--option 'silence': write it as FIELD=VALUE"),
     (("add", "lab", "ssh:a", "--option", "silence=[1"), "--option 'silence=[1': the value cannot be read"),

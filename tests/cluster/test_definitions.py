@@ -39,7 +39,7 @@ def test_the_projects_file_wins_over_the_users_and_a_variable_over_both(
     only.write_text("other: {launcher: local}\n")
     monkeypatch.setenv("VELODROME_CLUSTERS", str(only))
     assert target_of("other").offer.name == "local"
-    with pytest.raises(BadRequest, match=r"--on 'lab': no such launcher; choose from local, debug, .*, other"):
+    with pytest.raises(BadRequest, match=r"--on 'lab': no such launcher; choose one of local, debug, .*, other"):
         target_of("lab")
 
 
@@ -47,10 +47,10 @@ def test_the_projects_file_wins_over_the_users_and_a_variable_over_both(
     ("lab: [", "'clusters.yaml' is not YAML"),
     ("- lab", "must hold clusters by name, such as"),
     ("lab: {hosts: [a]}", "cluster 'lab' in clusters.yaml: its launcher is missing"),
-    ("lab: {launcher: moon}", "cluster 'lab' in clusters.yaml: launcher 'moon' is unknown; choose from local"),
+    ("lab: {launcher: moon}", "cluster 'lab' in clusters.yaml: launcher 'moon' is unknown; choose one of local"),
     ("lab: {launcher: ssh}", "cluster 'lab' in clusters.yaml: the field 'hosts' is missing"),
     ("lab: {launcher: ssh, hosts: []}", "hosts"),
-    ("lab: {launcher: ssh, hosts: [a], pyhton: x}", "no field 'pyhton': choose from placement, .*, hosts"),
+    ("lab: {launcher: ssh, hosts: [a], pyhton: x}", "no field 'pyhton': did you mean 'python'"),
     ("lab: {launcher: ssh, hosts: [a], silence: soon}", "silence 'soon': must be a valid number"),
     ("lab: {launcher: ssh, hosts: [a, a]}", "'a' is named twice"),
     ("lab: {launcher: ssh, hosts: ['-oProxyCommand=x']}", "'-oProxyCommand=x' is no name of a host"),

@@ -42,7 +42,7 @@ def test_every_launcher_of_the_registry_has_its_name_and_finds_hosts_with_ports(
 
 
 def test_an_unknown_launcher_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(BadRequest, match="--on 'moon': no such launcher; choose from local, debug"), \
+    with pytest.raises(BadRequest, match="--on 'moon': no such launcher; choose one of local, debug"), \
             open_launcher("moon"):
         pass
 

@@ -1,4 +1,4 @@
-"""A data set of the MNIST kind that the tests make: 40 + 20 images of 4×4, and servers of its files."""
+"""A data set of the MNIST kind that the tests make: 40 + 20 images of 4×4 by default, and servers of its files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def idx(array: np.ndarray) -> bytes:
     return header + array.astype(np.uint8).tobytes()
 
 
-def arrays() -> list[np.ndarray]:
+def arrays(examples: int = 40, side: int = 4, classes: int = 5) -> list[np.ndarray]:
     random = np.random.default_rng(0)
     return [
-        random.integers(0, 256, (40, 4, 4)), np.arange(40) % 5, random.integers(0, 256, (20, 4, 4)), np.arange(20) % 5
+        made for many in (examples, examples // 2)
+        for made in (random.integers(0, 256, (many, side, side)), np.arange(many) % classes)
     ]
 
 
@@ -44,19 +45,24 @@ def remote(name: str, payload: bytes) -> RemoteFile:
     )
 
 
-def data_set(publishers: tuple[str, ...] = (), system: Path | None = None) -> IdxDataSet:
-    files = tuple(remote(name, idx(array)) for name, array in zip(NAMES, arrays(), strict=True))
+def data_set(
+    publishers: tuple[str, ...] = (), system: Path | None = None, *, name: str = "tiny", examples: int = 40,
+    side: int = 4, classes: int = 5,
+) -> IdxDataSet:
+    made = arrays(examples, side, classes)
+    files = tuple(remote(name, idx(array)) for name, array in zip(NAMES, made, strict=True))
     return IdxDataSet(
-        name="tiny", title="tiny", licence="none", homepage="", files=files,  # type: ignore[arg-type]
-        publishers=publishers, system=system, examples=40, test=20, side=4, classes=5,
+        name=name, title=name, licence="none", homepage="", files=files,  # type: ignore[arg-type]
+        publishers=publishers, system=system, examples=examples, test=examples // 2, side=side, classes=classes,
     )
 
 
-def write_mirror(folder: Path) -> Path:
-    """The four files under `<folder>/tiny/`; the folder again."""
-    (folder / "tiny").mkdir(parents=True)
-    for name, array in zip(NAMES, arrays(), strict=True):
-        (folder / "tiny" / name).write_bytes(gzip.compress(idx(array), mtime=0))
+def write_mirror(folder: Path, made: IdxDataSet | None = None) -> Path:
+    """The four files under `<folder>/tiny/`, or under the name of the data set; the folder again."""
+    made = made or data_set()
+    (folder / made.name).mkdir(parents=True)
+    for name, array in zip(NAMES, arrays(made.examples, made.side, made.classes), strict=True):
+        (folder / made.name / name).write_bytes(gzip.compress(idx(array), mtime=0))
     return folder
 
 

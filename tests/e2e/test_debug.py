@@ -69,7 +69,7 @@ def test_an_error_shows_its_traceback_and_fails_the_run(scene: Scene, tmp_path: 
 
 @pytest.mark.parametrize(("words", "sentence"), [
     (("--on", "debug"), "--on 'debug': it trains one process inside this command"),
-    (("--on", "moon"), "--on 'moon': no such launcher; choose from local, debug"),
+    (("--on", "moon"), "--on 'moon': no such launcher; choose one of local, debug"),
 ])
 def test_what_a_launcher_cannot_do_is_refused(velodrome, scene: Scene, words: tuple[str, str], sentence: str) -> None:
     done = velodrome(*scene.words("torch", "ddp", *words))

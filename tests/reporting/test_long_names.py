@@ -11,7 +11,7 @@ from synthetic_races import result
 from velodrome.analysis.compare import Row, compare
 from velodrome.reporting.confusion import confusion
 from velodrome.reporting.curves import over_workers
-from velodrome.reporting.figures import Picture, to_svg
+from velodrome.reporting.figures import Looks, Picture, to_svg
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +36,7 @@ def drawn(picture: Picture | None) -> Picture:
 
 
 def test_a_legend_is_as_wide_as_its_figure_and_takes_no_room_from_the_panels(rows: list[Row]) -> None:
-    figure = drawn(over_workers(rows)).figure
+    figure = drawn(over_workers(rows, Looks.of(rows))).figure
     (legend,) = figure.legends
     box = legend.get_window_extent()
     assert box.x0 >= 0

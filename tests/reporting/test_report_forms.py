@@ -19,7 +19,7 @@ from velodrome.analysis.compare import compare
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.reporting.curves import over_epochs, over_time, rest_of
 from velodrome.reporting.document import MOST_NODE_ROWS, Report, make_pictures, make_report
-from velodrome.reporting.figures import INK, Picture, save
+from velodrome.reporting.figures import INK, Looks, Picture, save
 from velodrome.reporting.load import load_race
 from velodrome.reporting.page import to_html
 from velodrome.reporting.tables import results_table
@@ -142,11 +142,14 @@ def test_figures_are_inline_xml_in_the_pages_own_colour(page: str, pictures: lis
         ElementTree.fromstring(text)
 
 
-def test_figures_are_written_as_svg_and_png(pictures: list[Picture], tmp_path: Path) -> None:
+def test_figures_are_written_as_svg_png_and_pdf(pictures: list[Picture], tmp_path: Path) -> None:
     paths = save(pictures[0], tmp_path / "figures")
-    assert [path.suffix for path in paths] == [".svg", ".png"]
+    assert [path.suffix for path in paths] == [".svg", ".png", ".pdf"]
     assert paths[0].read_text().startswith("<?xml")
     assert paths[1].read_bytes()[:4] == b"\x89PNG"
+    written = paths[2].read_bytes()
+    assert written.startswith(b"%PDF-")
+    assert save(pictures[0], tmp_path / "again")[2].read_bytes() == written
 
 
 def assert_aligned(markdown: str) -> None:
@@ -315,7 +318,7 @@ def test_no_two_lines_of_a_figure_look_the_same(runs: Path) -> None:
     sizes = compare([result("ddp", workers, 10.0 * workers) for workers in range(1, 10)])
     batches = compare([result("ddp", 2, 10.0 * batch, batch_size=batch) for batch in range(10, 19)])
     for rows in (strategies, sizes, batches):
-        for picture in (over_time(rows, None), over_epochs(rows)):
+        for picture in (over_time(rows, None, Looks.of(rows)), over_epochs(rows, Looks.of(rows))):
             assert picture is not None
             looks = looks_of_lines(picture)
             assert len(looks) == len(rows)

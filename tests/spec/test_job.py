@@ -30,7 +30,7 @@ pytestmark = pytest.mark.unit
         ({"target": "accuracy>=1e"}, ["accuracy>=1e"]),
         ({"optimizer": "adagrad"}, ["--optimizer", "adagrad", "sgd"]),
         ({"batch_scope": "local"}, ["--batch-scope", "local"]),
-        ({"colour": "red"}, ["'colour'", "dataset"]),
+        ({"colour": "red"}, ["'colour'", "`velodrome train --help` lists all"]),
     ],
 )
 def test_a_wrong_field_is_refused_with_its_value(fields: dict[str, object], words: list[str]) -> None:

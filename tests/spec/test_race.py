@@ -94,7 +94,7 @@ def test_one_process_with_several_workers_is_refused_if_nothing_else_was_asked_f
     ({"job": {"model_args": [1, 2]}}, "--model-args '1, 2': must be fields by name"),
     ({"vary": {"entry": ["torch"]}}, "'torch' is not an entry; write engine/strategy"),
     ({"epochs": 3}, "no field 'epochs': put it under 'job'"),
-    ({"colour": {"a": 1}}, "no field 'colour': choose from job, vary"),
+    ({"colour": {"a": 1}}, "no field 'colour': choose one of job, vary"),
 ])
 def test_a_refusal_quotes_what_was_asked_for_as_it_would_be_typed(content: dict[str, Any], told: str) -> None:
     with pytest.raises(BadRequest) as refusal:

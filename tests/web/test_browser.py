@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -120,6 +121,43 @@ def test_eight_tabs_of_a_live_race_all_load_and_follow_it(runs: Path, serve: Cal
         wait_for(driver, "return document.querySelector('#rows').textContent.includes('another')", "the list")
         assert browser.complaints(driver) == []
     lock.release(remove=True)
+
+
+def test_a_configuration_keeps_its_colour_when_another_one_begins(runs: Path, serve: Callable[..., Server]) -> None:
+    race = stored_race(runs)
+    (race / "race.yaml").write_text("[")  # so that nothing is known of jobs that have not begun
+    server = serve()
+    colours = """return Object.fromEntries([...document.querySelectorAll("#accuracy-legend li")].map(
+        (one) => [one.textContent, one.querySelector("line").getAttribute("stroke")]))"""
+    with browser.chromium() as driver:
+        driver.get(f"{server.address}/races/first")
+        wait_for(driver, "return document.querySelectorAll('#accuracy-legend li line').length === 2", "the legend")
+        before = driver.execute_script(colours)
+        folder = race / "later"
+        shutil.copytree(next(race.glob("*ddp*")), folder)
+        for file in ("job.yaml", "result.json"):
+            text = (folder / file).read_text()
+            (folder / file).write_text(text.replace("ddp", "allreduce").replace(next(race.glob("*ddp*")).name, "later"))
+        wait_for(driver, "return document.querySelectorAll('#accuracy-legend li line').length === 3", "the new run")
+        after = driver.execute_script(colours)
+        assert len(set(after.values())) == 3
+        assert before.items() <= after.items()
+
+
+def test_that_no_line_matches_is_said_after_a_search_only(runs: Path, serve: Callable[..., Server]) -> None:
+    race = stored_race(runs)
+    name = sorted(path.parent.name for path in race.glob("*/job.yaml"))[0]
+    log = race / name / "logs" / "worker-0.log"
+    log.write_text("")
+    server = serve()
+    with browser.chromium() as driver:
+        driver.get(f"{server.address}/runs/first/{name}")
+        wait_for(driver, "return !document.querySelector('#log').textContent.startsWith('Loading')", "the logs")
+        assert text(driver, "#log") == "The logs are empty: nothing was printed."
+        log.write_text("one line\n")
+        driver.execute_script("const q = document.querySelector('#log-form [name=q]'); q.value = 'absent'; "
+                              "q.form.requestSubmit()")
+        wait_for(driver, "return document.querySelector('#log').textContent === 'No line contains that.'", "the answer")
 
 
 @pytest.mark.slow

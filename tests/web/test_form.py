@@ -85,6 +85,26 @@ def test_a_mistake_is_reported_at_its_field(fields: dict[str, str], at: str, par
     assert checked.name is None
 
 
+def test_all_mistakes_are_reported_at_once() -> None:
+    checked = form.check({
+        "epochs": "none", "dataset": "cifar10", "model": "lenet", "name": "a/b", "vary": "worker=1,2", "parallel": "x",
+        "budget": "soon", "place": "a" * 5000, "on": "slrum", "task": "poetry",
+    }, Path("runs"))
+    assert checked.errors.keys() == {
+        "epochs", "dataset", "model", "name", "vary", "parallel", "budget", "place", "on", "task",
+    }
+    assert "did you mean 'cifar-10'" in checked.errors["dataset"]
+    assert checked.name is None
+    together = form.check({"epochs": "none", "vary": "strategy=single,ddp", "schedule": "step"}, Path("runs"))
+    assert together.errors.keys() == {"epochs", "schedule"}
+    assert "needs --milestones" in together.errors["schedule"]
+
+
+def test_the_mistakes_of_a_race_are_shown_each_at_its_field() -> None:
+    found = form.errors_of("this race cannot run:\n  a: --dataset 'x' is wrong\n  b: --model 'y' is wrong")
+    assert found == {"dataset": "A: --dataset 'x' is wrong.", "model": "B: --model 'y' is wrong."}
+
+
 def test_no_value_can_become_an_option() -> None:
     checked = form.check({"dataset": "--mirror=/etc", "vary": "--runs=/tmp\nworkers=1"}, Path("runs"))
     assert "--dataset=--mirror=/etc" in checked.words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_a_race_of_which_jobs_have_not_begun_lists_them(runs: Path, race: Path) 
     (race / "race.yaml").write_text(yaml.safe_dump({"job": {"dataset": "digits"}, "vary": {"batch_size": [32, 64]}}))
     state = pages(runs).get("/api/races/first").json()
     assert state["race"]["waiting"] == ["torch-single-1w-32b-1", "torch-single-1w-64b-1"]
+    assert (state["race"]["labels"], state["race"]["sizes"]) == (["torch/single"], [1])
     assert state["race"]["status"] == "incomplete"
     assert "waiting" in pages(runs).get("/races/first").text
 
@@ -196,6 +198,7 @@ def test_wrong_test_images_are_shown_from_the_recorded_answers(runs: Path) -> No
     assert (found["count"], found["total"]) == (2, len(test))
     assert [one["place"] for one in found["images"]] == [3, 7]
     assert [one["class"] for one in found["images"]] == [str(test.labels[3]), str(test.labels[7])]
+    assert [one["predicted"] for one in found["images"]] == [None, None]
     picture = client.get(found["images"][0]["address"])
     assert picture.headers["Content-Type"] == "image/png"
     assert picture.content.startswith(b"\x89PNG")
@@ -203,6 +206,55 @@ def test_wrong_test_images_are_shown_from_the_recorded_answers(runs: Path) -> No
     made["test"]["fingerprint"] = "0" * 16
     (race / names(race)[0] / "result.json").write_text(json.dumps(made))
     assert "has changed" in client.get(f"/api/runs/{names(race)[0]}/wrong").json()["reason"]
+
+
+def test_what_a_wrong_image_was_taken_for_follows_from_the_confusion_matrix_if_only_one_class_is_left(
+    runs: Path
+) -> None:
+    from velodrome.data import catalogue
+
+    test = catalogue.load("digits", seed=1, validation=0.1).test
+    right = np.ones(len(test), dtype=np.bool_)
+    right[[3, 7]] = False
+    confusion = np.zeros((10, 10), int)
+    confusion[test.labels[3], (test.labels[3] + 1) % 10] = 1
+    confusion[test.labels[7], [(test.labels[7] + 1) % 10, (test.labels[7] + 2) % 10]] = 1
+    made = result(strategy="single") | {"confusion": confusion.tolist(), "class_names": list("0123456789")}
+    made["test"] = {"accuracy": 0.9, "loss": 0.1, "correct": int(right.sum()), "total": len(test),
+                    "answers": encode(right)}
+    race = write_race(runs, [made]).path
+    found = pages(race).get(f"/api/runs/{names(race)[0]}/wrong").json()["images"]
+    assert test.labels[3] != test.labels[7]
+    assert [one["predicted"] for one in found] == [str((test.labels[3] + 1) % 10), None]
+
+
+@pytest.mark.integration
+def test_predictions_of_wrong_images_and_the_page_of_the_model_come_at_a_press(velodrome, runs: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    job = ["--dataset", "digits", "--model", "linear", "--engine", "torch", "--epochs", "1"]
+    assert velodrome("train", *job, "--name", "one", "--runs", runs).code == 0
+    with pages(runs) as client:
+        page = client.get("/runs/one").text
+        assert 'id="serve"' in page
+        assert 'id="predictions"' in page
+        assert client.post("/api/runs/one/export", headers=JSON).json() == {"exported": "one"}
+        images = client.get("/api/runs/one/wrong").json()["images"]
+        assert images
+        assert all(one["predicted"] not in (None, one["class"]) for one in images)
+        address = client.post("/api/runs/one/serve", headers=JSON).json()["address"]
+        with urllib.request.urlopen(f"{address}api/models", timeout=60) as answer:
+            assert b"linear" in answer.read()
+        assert client.post("/api/runs/one/serve", headers=JSON).json()["address"] == address
+    with pytest.raises(OSError):
+        urllib.request.urlopen(address, timeout=5)
+
+
+def test_a_verdict_is_emphasised_when_it_is_decided(runs: Path) -> None:
+    once = [result("single", 1, 100.0), result("ddp", 2, 150.0)]
+    write_race(runs, once, "once")
+    write_race(runs, [*repeated([100, 101, 99], strategy="single"), *repeated([150, 151, 149], workers=2)], "thrice")
+    assert '<section class="verdict open">' in pages(runs).get("/races/once").text
+    assert '<section class="verdict use decided">' in pages(runs).get("/races/thrice").text
 
 
 def test_users_code_is_not_run_to_show_images(race: Path, tmp_path: Path) -> None:

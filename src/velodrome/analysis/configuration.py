@@ -49,6 +49,11 @@ _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch 
 Short = Mapping[str, Mapping[str, str]]
 
 
+def label_of(engine: str, strategy: str, implementation: str | None) -> str:
+    """`torch/ddp`, or `torch/ddp (stock)` with the framework's own parts only."""
+    return f"{engine}/{strategy}{' (stock)' if implementation == 'stock' else ''}"
+
+
 @dataclass(frozen=True)
 class Configuration:
     """The fields that runs share; equal configurations have equal keys."""
@@ -75,9 +80,7 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """`torch/ddp`, or `torch/ddp (stock)` with the framework's own parts only."""
-        stock = " (stock)" if self.fields.get("implementation") == "stock" else ""
-        return f"{self.fields['engine']}/{self.fields['strategy']}{stock}"
+        return label_of(self.fields["engine"], self.fields["strategy"], self.fields.get("implementation"))
 
     @property
     def task(self) -> str:

@@ -109,10 +109,11 @@ def foreign_cores(result: Result) -> float | None:
 
 
 def thesis_rate(result: Result) -> float | None:
-    """Batches per second by the thesis formula: examples × epochs × workers / (batch × seconds), all of training.
+    """Mean batches per second of all training, warm-up included: examples × epochs × workers / (batch × seconds).
 
-    Examples × epochs × workers is what all workers trained on together when each sees all data; where data is
-    divided among them it is the examples they shared. Both are the counted examples, so one formula serves.
+    Theses on this subject compute them so. Examples × epochs × workers is what all workers trained on together when
+    each sees all data; where data is divided among them it is the examples they shared. Both are the counted examples,
+    so one formula serves.
     """
     examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
     if not examples or not seconds or not result.get("batch_size"):
@@ -178,7 +179,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("evaluate_seconds", "evaluation", "s", ",.2f", _at("seconds", "evaluate"), "less"),
     Measure("total_seconds", "total", "s", ",.2f", _at("seconds", "total"), "less"),
     Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more"),
-    Measure("thesis_batches_per_second", "batches (thesis formula)", "1/s", ",.1f", thesis_rate, "more"),
+    Measure("thesis_batches_per_second", "batches over all training time", "1/s", ",.1f", thesis_rate, "more"),
     Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
     Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less"),
     Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from velodrome.analysis.compare import Row
 from velodrome.analysis.lead import in_list
 from velodrome.spec.script_arguments import fields_in
+
+_UNTESTED = "figures of a test set"
+
+
+def untested(result: Mapping[str, Any]) -> str:
+    """What follows from a script that reported no figures of a test set."""
+    history = result.get("history") or ()
+    validated = any(name.startswith("validation_") and epoch[name] is not None for epoch in history for name in epoch)
+    known = "known on validation data only" if validated else "unknown"
+    return f"{_UNTESTED}: the quality of the model is {known}"
 
 
 def unreported_note(rows: Sequence[Row]) -> str:
     """`not reported by the script: examples (throughput is unknown)`, without a full stop; empty if nothing lacks."""
     lacking: dict[str, list[str]] = {}
     for row in rows:
-        for sentence in dict.fromkeys(one for result in row.results for one in result.get("not_reported") or ()):
+        for sentence in dict.fromkeys(
+            # Results of earlier versions have a sentence that did not ask for validation.
+            untested(result) if one.startswith(_UNTESTED) else one
+            for result in row.results for one in result.get("not_reported") or ()
+        ):
             lacking.setdefault(sentence, []).append(row.name)
     found = []
     grows = len({row.workers for row in rows}) > 1 and not all(

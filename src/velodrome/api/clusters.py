@@ -21,8 +21,8 @@ from velodrome.cluster.registry import (
 )
 from velodrome.cluster.remote import environment
 from velodrome.cluster.remote.launcher import RemoteLauncher
-from velodrome.errors import BadRequest
-from velodrome.offers.registry import all_forms
+from velodrome.errors import BadRequest, which_name
+from velodrome.offers.registry import LISTED_BY, all_forms
 from velodrome.offers.registry import engines as known_engines
 
 
@@ -98,7 +98,7 @@ def prepare(
     """
     known = [engine.name for engine in known_engines()]
     if unknown := [engine for engine in engines or () if engine not in (*known, "none")]:
-        raise BadRequest(f"--engine {unknown[0]!r} is unknown; choose from {', '.join(known)}")
+        raise BadRequest(f"--engine {unknown[0]!r} is unknown; {which_name(unknown[0], known, LISTED_BY)}")
     asked = [
         engine for engine in all_forms()
         if (engine.name in engines if engines is not None else not environments.missing(engine, engine.strategies[0]))

@@ -32,7 +32,7 @@ def report(
         runs: folder that holds the race.
         out: file to write; by default ``report.html`` (or .md, .csv, .tex) in the race's folder.
         format: ``html``, ``markdown``, ``csv`` or ``latex``.
-        figures: folder for every figure as SVG and PNG.
+        figures: folder for every figure as SVG, PNG and PDF.
         objective: what the verdict is based on, as for ``recommend``.
         target: target for time-to-accuracy; by default the race's own.
         tolerance: differences below this are level, as ``"5%"`` or 0.05; by default as the race says.

@@ -67,6 +67,8 @@ class Board(RaceObserver):
         #: Those of a race that runs until it is sure are added with each repetition.
         self._lines = [] if until_sure else [*self._by_name.values()]
         self._until_sure = until_sure
+        #: Printed already: a warning of the model would come with every job. Each result has its own.
+        self._warned: set[str] = set()
         self._current: _Line | None = None
         drawn = live and console.is_terminal
         self._live = Live(self, console=console, refresh_per_second=4, transient=True) if drawn else None
@@ -125,6 +127,10 @@ class Board(RaceObserver):
         elif isinstance(event, EpochEvent):
             line.quality = line.task.measured(event.validation.as_json()).get(line.metric.name)
         elif isinstance(event, WarningEvent | LostEvent | WaitEvent):
+            if isinstance(event, WarningEvent):
+                if event.message in self._warned:
+                    return
+                self._warned.add(event.message)
             self._console.print(f"{line.entry.name}: {event.message}", highlight=False, soft_wrap=True, markup=False)
 
     def end(self, entry: Entry, result: Mapping[str, Any], error: JobFailed | None = None) -> None:

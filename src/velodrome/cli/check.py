@@ -35,7 +35,7 @@ def command(
 
     Examples:
 
-    `velodrome check --dataset digits --model lenet5 --engine torch`
+    `velodrome check --dataset digits --model dense-300-100 --engine torch`
 
     `velodrome check --model my_nets:build --dataset path:photos --workers 4`
 

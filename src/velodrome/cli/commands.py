@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from velodrome.errors import which_name
+
+#: What Typer's parser raises: it may be Typer's own copy of Click or an installed one, so only a subclass has a name.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
 #: Name and the first sentence of its help. `train` is in `cli/train.py`, and so on.
 COMMANDS = {
     "new": "Write a commented starter file for a model, a task, data or a script of yours.",
@@ -23,7 +29,7 @@ COMMANDS = {
     "clusters": "List, show, add, check, prepare and clean up clusters: the places where jobs can run.",
     "doctor": "Examine this machine or a cluster: everything that would keep a job from running, with the way out.",
     "engines": "List engines and strategies, and whether each can run here; install those that cannot.",
-    "data": "List, fetch, show, verify and shard data sets.",
+    "data": "List, prepare, show, verify and shard data sets.",
     "runs": "List, show, compare, check, verify, remove and export stored runs and races.",
     "export": "Write the model of a run as ONNX, compared with the engine's own output before it is kept.",
     "predict": "Ask a trained model about files: pictures, tables or texts.",
@@ -47,10 +53,31 @@ def loaded(name: str) -> typer.Typer:
 class Commands(TyperGroup):
     """Holds placeholders for `--help`, and replaces the one that is called by the real command."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """The same, with names that are probably meant beside any command or option that does not exist."""
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            _suggest(error)
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS:
             self.commands[args[0]] = typer.main.get_command(loaded(args[0]))
         return super().resolve_command(ctx, args)
+
+
+def _suggest(error: Any) -> None:
+    """Add to the message of an unknown command or option which one was probably meant, and what lists all."""
+    if error.ctx is None:
+        return
+    help_of = f"{error.ctx.command_path} --help"
+    if option := getattr(error, "option_name", None):
+        options = [name for one in error.ctx.command.get_params(error.ctx) for name in one.opts if name[:2] == "--"]
+        error.possibilities = None
+        error.message = f"No such option: {option}; {which_name(option, options, help_of)}"
+    elif unknown := _NO_COMMAND.match(error.message):
+        error.message = f"No such command {unknown[1]!r}; {which_name(unknown[1], error.ctx.command.commands, help_of)}"
 
 
 def register(app: typer.Typer) -> None:

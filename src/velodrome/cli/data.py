@@ -10,7 +10,7 @@ from velodrome.cli import completion, data_shard, data_show, data_verify
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch, show, verify and shard data sets.")
+app = typer.Typer(no_args_is_help=True, help="List, prepare, show, verify and shard data sets.")
 
 Name = Annotated[
     str,

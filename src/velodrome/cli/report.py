@@ -24,7 +24,9 @@ def command(
     form: Annotated[
         str, typer.Option("--format", help="html, markdown, csv or latex.", autocompletion=completion.report_formats)
     ] = "html",
-    figures: Annotated[Path | None, typer.Option("--figures", help="Folder for every figure as SVG and PNG.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for every figure as SVG, PNG and PDF.")
+    ] = None,
     objective: Annotated[
         str | None,
         typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost.",

@@ -39,7 +39,7 @@ def command(
 
     `velodrome serve fruits`
 
-    `velodrome serve first second --port 0 --no-browser`
+    `velodrome serve monday tuesday --port 0 --no-browser`
 
     `curl -F file=@apple.jpg http://127.0.0.1:8300/api/predict`
     """

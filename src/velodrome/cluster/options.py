@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from velodrome.cluster.placement import Placement, can_be_placed
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 from velodrome.spec.read import reason_of
 
 
@@ -71,7 +71,7 @@ def validated(kind: type[ClusterOptions], fields: Mapping[str, Any], where: str)
 def _sentence(kind: type[ClusterOptions], error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"no field {name!r}: choose from {', '.join(kind.model_fields)}"
+        return f"no field {name!r}: {which_name(name, kind.model_fields)}"
     if error["type"] == "missing":
         return f"the field {name!r} is missing"
     given, reason = repr(error["input"]), reason_of(error)

@@ -17,7 +17,7 @@ from velodrome.cluster import definitions
 from velodrome.cluster.emulated import leftovers
 from velodrome.cluster.launcher import Launcher
 from velodrome.cluster.options import ClusterOptions, validated
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 from velodrome.spec.job import Job
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def target_of(where: Where, pins: Mapping[str, str] | None = None) -> Target:
     known = [offer for offer in LAUNCHERS if offer.name == base]
     if not known:
         if (defined := clusters().get(where)) is None:
-            raise BadRequest(f"--on {where!r}: no such launcher; choose from {', '.join(_choices())}")
+            hint = which_name(base, _choices(), "velodrome clusters list")
+            raise BadRequest(f"--on {where!r}: no such launcher; {hint}")
         return defined_target(defined, pins)
     offer = known[0]
     if colon and not offer.options:
@@ -143,7 +144,7 @@ def offer_named(name: str, where: str) -> LauncherOffer:
         if offer.name == name:
             return offer
     raise BadRequest(
-        f"{where}: launcher {name!r} is unknown; choose from {', '.join(offer.name for offer in LAUNCHERS)}"
+        f"{where}: launcher {name!r} is unknown; {which_name(name, [offer.name for offer in LAUNCHERS])}"
     )
 
 

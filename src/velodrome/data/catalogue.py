@@ -23,7 +23,7 @@ from velodrome.data.base import (
 from velodrome.data.images.cached_set import CachedImageSet
 from velodrome.data.own.functions import FunctionSet, is_function
 from velodrome.data.own.script import ScriptData
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.offers.script import LABEL as OF_SCRIPT
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
     if is_function(name):
         return FunctionSet(name, bad_data)
     raise BadRequest(
-        f"no data set {name!r}: choose one of {', '.join(known)}"
+        f"no data set {name!r}: {which_name(before, known, 'velodrome data list')}"
         + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in SCHEMES)} or module:function"
     )
 

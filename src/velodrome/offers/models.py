@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 
 #: Tasks on examples, for which a model returns as many numbers as its function is asked for.
 EXAMPLE_TASKS = ("classification", "regression", "binary", "multi-label")
@@ -76,6 +76,7 @@ MODELS = (
         recipe={"optimizer": "adam", "learning_rate": 0.001, "batch_size": 20, "epochs": 5, "unroll": 64},
     ),
 )
+MODEL_NAMES = tuple(model.name for model in MODELS)
 
 
 def text_models() -> str:
@@ -102,8 +103,8 @@ def zoo_model(name: str) -> ZooModel:
     for model in MODELS:
         if model.name == name:
             return model
-    known = ", ".join(model.name for model in MODELS)
-    raise BadRequest(f"no model {name!r}: choose one of {known}, or name your own as module:function")
+    hint = which_name(name, MODEL_NAMES, "velodrome train --help")
+    raise BadRequest(f"no model {name!r}: {hint}, or name your own as module:function")
 
 
 def check_shape(name: str, input_shape: Sequence[int]) -> None:

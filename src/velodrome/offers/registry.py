@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, similar_names, which_name
 from velodrome.offers import script
 from velodrome.offers.base import Consistency, Engine, Strategy
 
@@ -16,6 +16,8 @@ NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "deepspeed", "mxn
 SINGLE = "single"
 #: The engine of a job that names none, where it is installed.
 DEFAULT_ENGINE = "torch"
+#: The command that lists engines and strategies.
+LISTED_BY = "velodrome engines"
 
 
 class Choice(Protocol):
@@ -32,7 +34,7 @@ class Choice(Protocol):
 def forms(name: str) -> tuple[Engine, ...]:
     """An engine with each of the frameworks that it trains with, the default first; most have one form."""
     if name not in NAMES:
-        raise BadRequest(f"no engine {name!r}: choose one of {', '.join(NAMES)}")
+        raise BadRequest(f"no engine {name!r}: {which_name(name, NAMES, LISTED_BY)}")
     module = import_module(f"velodrome.offers.engines.{name}")
     found: tuple[Engine, ...] = getattr(module, "FORMS", None) or (module.ENGINE,)
     return found
@@ -86,9 +88,13 @@ def strategy_of(job: Choice) -> Strategy:
         if strategy.name == job.strategy:
             return _with_consistency(found, strategy, getattr(job, "consistency", None))
     elsewhere = [other.name for other in engines() if any(s.name == job.strategy for s in other.strategies)]
-    hint = f" ({job.strategy} is of engine {' and '.join(elsewhere)})" if elsewhere else ""
-    known = ", ".join(strategy.name for strategy in found.strategies)
-    raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: choose one of {known}{hint}")
+    known = [strategy.name for strategy in found.strategies]
+    hint = which_name(job.strategy, known, LISTED_BY)
+    if elsewhere:
+        hint = f"choose one of {', '.join(known)} ({job.strategy} is of engine {' and '.join(elsewhere)})"
+    elif not similar_names(job.strategy, known) and (other := similar_names(job.strategy, NAMES)):
+        hint = f"did you mean --engine {other[0]}? `{LISTED_BY}` lists all"
+    raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: {hint}")
 
 
 def known_strategy(engine_name: str, name: str) -> Strategy | None:

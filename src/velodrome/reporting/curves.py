@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,10 @@ from velodrome.analysis.measures import THROUGHPUT, Measure
 from velodrome.analysis.objective import quality_of
 from velodrome.analysis.statistics import Ratio
 from velodrome.reporting.figures import (
-    COLOURS,
     INK,
-    MARKERS,
     MOST_LINES,
     Looks,
     Picture,
-    colours_of,
     drawing,
     legend_below,
     new_figure,
@@ -105,22 +102,12 @@ def epochs_of(row: Row, field: str) -> tuple[list[int], list[list[float]], list[
     return numbers, values, clocks
 
 
-def _keys(colours: Mapping[str, str], markers: Mapping[str, str | None], styles: Mapping[str, Any]) -> list[Any]:
-    """Legend entries: what a colour and its marker mean, and what a style means."""
-    from matplotlib.lines import Line2D
-
-    found = [Line2D([], [], color=colour, marker=markers[name], label=name) for name, colour in colours.items()]
-    if len(styles) > 1:
-        found += [Line2D([], [], color=INK, linestyle=style, label=name) for name, style in styles.items()]
-    return found
-
-
-def of_tasks(rows: Sequence[Row], target: str | None) -> list[Picture]:
+def of_tasks(rows: Sequence[Row], target: str | None, looks: Looks) -> list[Picture]:
     """Quality against time and per epoch, for each task: accuracies of different data sets cannot be compared."""
     tasks = tasks_of(rows)
     found = []
     for number, (task, members) in enumerate(list(tasks.items())[:MOST_TASKS], start=1):
-        for picture in (over_time(members, target), over_epochs(members)):
+        for picture in (over_time(members, target, looks), over_epochs(members, looks)):
             if picture is not None:
                 caption = picture.caption
                 if len(tasks) > MOST_TASKS:
@@ -132,7 +119,7 @@ def of_tasks(rows: Sequence[Row], target: str | None) -> list[Picture]:
     return found
 
 
-def over_epochs(rows: Sequence[Row]) -> Picture | None:
+def over_epochs(rows: Sequence[Row], looks: Looks) -> Picture | None:
     """Quality per epoch for the rows of one task, a panel for each strategy."""
     field, name = metric_of(rows)
     drawn = [row for row in rows if epochs_of(row, field)[0]]
@@ -142,12 +129,6 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
     panels = sorted(labels[:MOST_PANELS])
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
-    sizes = [f"{count} worker{'' if count == 1 else 's'}" for count in sorted({row.workers for row in drawn})]
-    colour, rest = colours_of(sizes), rest_of(drawn)
-    style = styles_of([rest[row.name] for row in drawn])
-    # Colours repeat after six: then each size has a marker, too.
-    marker = {size: MARKERS[place % len(MARKERS)] if len(sizes) > len(COLOURS) else None
-              for place, size in enumerate(sizes)}
     left_out = 0
     with drawing():
         figure, axes = new_figure(
@@ -160,13 +141,11 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
             left_out += len(members) - len(shown)
             for row in shown:
                 numbers, values, _ = epochs_of(row, field)
-                size = f"{row.workers} worker{'' if row.workers == 1 else 's'}"
-                shade = colour[size]
-                panel.plot(numbers, [median(found) for found in values], color=shade, linestyle=style[rest[row.name]],
-                           marker=marker[size], markevery=max(1, len(numbers) // 5))
+                panel.plot(numbers, [median(found) for found in values], **looks.line(row),
+                           markevery=max(1, len(numbers) // 5))
                 if row.runs > 1:
-                    panel.fill_between(numbers, [min(v) for v in values], [max(v) for v in values], color=shade,
-                                       alpha=0.12, linewidth=0)
+                    panel.fill_between(numbers, [min(v) for v in values], [max(v) for v in values],
+                                       color=looks.colour[label], alpha=0.12, linewidth=0)
             panel.set_title(label)
         for panel in axes[-1]:
             panel.set_xlabel("epoch")
@@ -175,8 +154,7 @@ def over_epochs(rows: Sequence[Row]) -> Picture | None:
             line[0].set_ylabel(name)
         for place in range(len(panels), lines * columns):
             axes[place // columns][place % columns].set_visible(False)
-        handles = _keys(colour, marker, style)
-        legend_below(figure, handles)
+        legend_below(figure, looks.keys(colours=False))
     caption = f"{name.capitalize()} at the end of each epoch: median of the runs; the band is their range."
     if len(panels) < len(labels) or left_out:
         caption += f" The {len(panels)} fastest of {len(labels)} strategies are drawn, each with its fastest lines."
@@ -205,13 +183,13 @@ def draw_over_time(axes: Axes, rows: Sequence[Row], looks: Looks) -> int:
     return len(drawn)
 
 
-def over_time(rows: Sequence[Row], target: str | None) -> Picture | None:
+def over_time(rows: Sequence[Row], target: str | None, looks: Looks) -> Picture | None:
     """Quality against training time for the rows of one task, all strategies in one."""
     _, name = metric_of(rows)
     with drawing():
         figure, axes = new_figure(11, 4.6)
         panel = axes[0][0]
-        count = draw_over_time(panel, rows, Looks.of(rows))
+        count = draw_over_time(panel, rows, looks)
         if not count:
             return None
         parsed = Target.parse(target) if target else None
@@ -222,19 +200,21 @@ def over_time(rows: Sequence[Row], target: str | None) -> Picture | None:
             panel.margins(y=0.08)
         figure.legend(loc="outside right upper", fontsize=7.5)
     caption = (f"{name.capitalize()} over training time, without start-up and evaluation; medians of the runs. "
-               "Colour: strategy; line style: workers (w)." + cut(count, len(rows)))
+               "Colour: strategy; line style: workers (w); marker: what else differs, or the strategy."
+               + cut(count, len(rows)))
     return Picture("accuracy-over-time", f"{name.capitalize()} against time", caption, figure)
 
 
-def over_workers(rows: Sequence[Row]) -> Picture:
-    """Throughput, speedup and scaling over the number of workers, with the ideal line."""
-    rest = rest_of(rows)
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.label, rest[row.name]), []).append(row)
+def over_workers(rows: Sequence[Row], looks: Looks) -> Picture:
+    """Throughput, speedup and scaling over the number of workers, with the ideal line; a line style for each task."""
+    from matplotlib.lines import Line2D
+
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for task, members in tasks_of(rows).items():
+        for row in members:
+            groups.setdefault((row.label, task, looks.rest[row.name]), []).append(row)
     kept = sorted(groups, key=lambda key: -max(row.examples_per_second for row in groups[key]))[:MOST_LINES]
-    colour, style = colours_of([label for label, _ in groups]), styles_of([words for _, words in groups])
-    marker = {label: MARKERS[place % len(MARKERS)] for place, label in enumerate(colour)}
+    style = styles_of([task for _, task, _ in groups])
     measure = rate_of(rows)
     first = ("throughput", "examples/s", None) if measure is THROUGHPUT else ("time of a whole run", "s", None)
     panels: list[tuple[str, str, Callable[[Row], Ratio | None] | None]] = [first]
@@ -245,7 +225,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
     counts = sorted({row.workers for row in rows})
     # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
     top = {
-        title: max(_range(row, measure)[2] for row in rows) or 1.0 if read is None
+        title: max(range_of(row, measure)[2] for row in rows) or 1.0 if read is None
         else max(1.25 * max(found.estimate for row in rows if (found := read(row)) is not None), counts[-1])
         for title, _, read in panels
     }
@@ -257,7 +237,7 @@ def over_workers(rows: Sequence[Row]) -> Picture:
                 shift = 1 + min(0.012, 0.1 / len(kept)) * (place - (len(kept) - 1) / 2)
                 members = sorted(groups[key], key=lambda row: (row.workers, row.servers))
                 _draw_group(panel, members, read or measure, shift,
-                            color=colour[key[0]], linestyle=style[key[1]], marker=marker[key[0]])
+                            color=looks.colour[key[0]], linestyle=style[key[1]], marker=looks.marker[key[0], key[2]])
             if read is not None:
                 line = [counts[0] + (counts[-1] - counts[0]) * part / 50 for part in range(51)]
                 panel.plot(line, line, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
@@ -273,15 +253,15 @@ def over_workers(rows: Sequence[Row]) -> Picture:
             panel.set_title(title)
             panel.set_xlabel("workers")
             panel.set_ylabel(f"{title.split()[0]} ({unit})")
-        handles = _keys({label: colour[label] for label in dict.fromkeys(key[0] for key in kept)}, marker, style)
-        legend_below(figure, handles)
+        tasks = [Line2D([], [], color=INK, linestyle=line, label=task) for task, line in style.items()]
+        legend_below(figure, [*looks.keys(workers=False), *(tasks if len(tasks) > 1 else [])])
     caption = (f"{first[0].capitalize()}: mean with the range of the runs. Speedup and scaling: ratio with its 95 % "
                "interval, cut at the axis. A single run has neither." + cut(len(kept), len(groups), "lines"))
     heading = "Throughput and speedup over workers" if measure is THROUGHPUT else "Time of whole runs over workers"
     return Picture("workers", heading, caption, figure)
 
 
-def _range(row: Row, measure: Measure) -> tuple[float, float, float]:
+def range_of(row: Row, measure: Measure) -> tuple[float, float, float]:
     """Mean, least and most; zeros where it is not known."""
     spread = row.spreads.get(measure.name)
     return (0.0, 0.0, 0.0) if spread is None else (spread.mean, spread.low, spread.high)
@@ -294,7 +274,7 @@ def _draw_group(panel: Axes, members: Sequence[Row], read: Callable[[Row], Ratio
         if isinstance(read, Measure):
             if not row.mean(read.name):
                 continue
-            middle, low, high = _range(row, read)
+            middle, low, high = range_of(row, read)
         else:
             place = read(row)
             if place is None:

@@ -19,7 +19,7 @@ from velodrome.analysis.objective import OBJECTIVES, ask, target_of
 from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.decision import decision_of
-from velodrome.reporting.figures import Picture
+from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
 from velodrome.reporting.series import RunSeries, run_series
 from velodrome.reporting.tables import Table
@@ -116,9 +116,10 @@ def make_pictures(report: Report) -> list[Picture]:
     spoken = [
         name for answer in report.answers for name in (answer.recommendation.best, answer.recommendation.rival) if name
     ]
+    looks = Looks.of(rows)
     drawn = [
-        curves.over_workers(rows),
-        *curves.of_tasks(rows, report.target),
+        curves.over_workers(rows, looks),
+        *curves.of_tasks(rows, report.target, looks),
         confusion.confusion(rows),
         usage.shares(rows),
         usage.bars(rows),

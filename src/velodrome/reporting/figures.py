@@ -31,6 +31,8 @@ STYLES: tuple[Any, ...] = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "8")
 #: Text and axes; replaced by the page's text colour, so that figures follow light and dark themes.
 INK = "#20262d"
+#: The files of every figure: for pages, for slides, and for documents.
+FIGURE_FORMS = ("svg", "png", "pdf")
 #: More lines than this in a figure cannot be distinguished.
 MOST_LINES = 24
 #: Tasks whose curves fit into the one picture of a race.
@@ -63,6 +65,7 @@ def drawing() -> Iterator[None]:
         "text.color": INK, "xtick.color": INK, "ytick.color": INK, "axes.titlecolor": INK, "axes.axisbelow": True,
         "grid.color": INK, "grid.alpha": 0.15, "axes.grid": True, "lines.linewidth": 1.5, "lines.markersize": 4,
         "svg.hashsalt": "velodrome", "svg.fonttype": "path", "axes.titlelocation": "left",
+        "pdf.fonttype": 42,  # letters of a PDF can be searched and copied
         # A dollar sign in a model's name is a dollar sign, not a formula.
         "text.parse_math": False, "axes.formatter.use_mathtext": False,
     }):
@@ -89,14 +92,15 @@ def styles_of(names: Sequence[Any]) -> dict[Any, Any]:
     }
 
 
-def markers_of(labels: Sequence[str], rests: Sequence[str]) -> dict[tuple[str, str], str | None]:
-    """A marker for each strategy and what else distinguishes its lines, other ones where colours repeat.
+def markers_of(labels: Sequence[str], rests: Sequence[str]) -> dict[tuple[str, str], str]:
+    """A marker for each strategy and what else distinguishes its lines.
 
-    No markers where colours alone are enough.
+    Where nothing else does, each strategy has one; otherwise strategies share them, and have others where colours
+    repeat.
     """
     labels, rests = list(dict.fromkeys(labels)), list(dict.fromkeys(rests))
-    if len(labels) <= len(COLOURS) and len(rests) < 2:
-        return {(label, rest): None for label in labels for rest in rests}
+    if len(rests) < 2:
+        return {(label, rest): MARKERS[place % len(MARKERS)] for place, label in enumerate(labels) for rest in rests}
     return {
         (label, rest): MARKERS[(number + place // len(COLOURS) * len(rests)) % len(MARKERS)]
         for place, label in enumerate(labels) for number, rest in enumerate(rests)
@@ -105,30 +109,56 @@ def markers_of(labels: Sequence[str], rests: Sequence[str]) -> dict[tuple[str, s
 
 @dataclass(frozen=True)
 class Looks:
-    """The style of lines: colour by strategy, line style by workers, marker by what else differs."""
+    """How the configurations of a race look in all of its figures: colour by strategy, line style by workers, marker by
+    strategy or by what else differs."""
 
     colour: Mapping[str, str]
     style: Mapping[int, Any]
-    marker: Mapping[tuple[str, str], str | None]
+    marker: Mapping[tuple[str, str], str]
     #: What else differs within a task, by the row's name.
     rest: Mapping[str, str]
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Looks:
+        """The looks of all rows of a race, whatever their order."""
         from velodrome.reporting.curves import rest_of
 
-        labels = [row.label for row in rows]
-        rest = {name: words for members in tasks_of(rows).values() for name, words in rest_of(members).items()}
+        labels = sorted(row.label for row in rows)
+        ordered = sorted(rows, key=lambda row: (row.batch_size, row.name))
+        rest = {name: words for members in tasks_of(ordered).values() for name, words in rest_of(members).items()}
         return cls(
             colours_of(labels), styles_of(sorted({row.workers for row in rows})),
-            markers_of(labels, [rest[row.name] for row in rows]), rest,
+            markers_of(labels, [rest[row.name] for row in ordered]), rest,
         )
+
+    def marker_of(self, row: Row) -> str:
+        return self.marker[row.label, self.rest[row.name]]
 
     def line(self, row: Row) -> dict[str, Any]:
         return {
-            "color": self.colour[row.label], "linestyle": self.style[row.workers],
-            "marker": self.marker[row.label, self.rest[row.name]],
+            "color": self.colour[row.label], "linestyle": self.style[row.workers], "marker": self.marker_of(row),
         }
+
+    def keys(self, *, colours: bool = True, workers: bool = True) -> list[Any]:
+        """The legend: what colours and markers mean, and line styles if they are drawn."""
+        from matplotlib.lines import Line2D
+
+        rests = list(dict.fromkeys(rest for _, rest in self.marker))
+        if len(rests) < 2 or len(self.colour) > len(COLOURS):
+            found = [
+                Line2D([], [], color=self.colour[label], marker=marker, linestyle="",
+                       label=cut(f"{label}, {rest}" if rest else label))
+                for (label, rest), marker in self.marker.items()
+            ]
+        else:
+            found = [Line2D([], [], color=colour, label=label) for label, colour in self.colour.items() if colours]
+            first = next(iter(self.colour))
+            found += [Line2D([], [], color=INK, marker=self.marker[first, rest], linestyle="", label=cut(rest))
+                      for rest in rests if rest]
+        if workers:
+            found += [Line2D([], [], color=INK, linestyle=style, label=_counted(count, "worker"))
+                      for count, style in self.style.items()]
+        return found[:MOST_LINES]
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], **options: Any) -> None:
@@ -167,16 +197,27 @@ def to_svg(picture: Picture) -> str:
 
 
 def save(picture: Picture, folder: Path) -> list[Path]:
-    """The figure as SVG and PNG files, on white."""
+    """The figure as SVG, PNG and PDF files, on white."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{picture.name}.svg", folder / f"{picture.name}.png"]
+    paths = [folder / f"{picture.name}.{form}" for form in FIGURE_FORMS]
     with drawing():
         for path in paths:
-            picture.figure.savefig(path, dpi=160, facecolor="white")
+            # Without a date, the same figure is the same file.
+            dates = {"CreationDate": None} if path.suffix == ".pdf" else None
+            picture.figure.savefig(path, dpi=160, facecolor="white", metadata=dates)
     return paths
 
 
 def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
+    """Draw the one picture of a race into a file."""
+    figure = draw_race(rows, title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with drawing():
+        figure.savefig(path, dpi=130)
+    return path
+
+
+def draw_race(rows: Sequence[Row], title: str) -> Figure:
     """Throughput by strategy and workers, and accuracy over training time for each task, in one picture; what no run
     reported has no panel."""
     from matplotlib.figure import Figure
@@ -184,7 +225,6 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
 
     from velodrome.reporting.curves import draw_over_time, has_curves
 
-    # One order for both halves: it decides the colours, and the bars are the legend of the curves.
     rows = sorted(rows, key=lambda row: row.label)
     tasks = {task: members for task, members in tasks_of(rows).items() if has_curves(members)}
     shown = list(tasks.items())[:MOST_TASKS_OF_RACE]
@@ -201,15 +241,9 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
             draw_over_time(panel, members, looks)
             panel.set_title(task)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        keys = _keys_of(looks) if shown else []
-        # A few fit into the corner that curves of accuracy seldom reach; many go below the figure.
-        if len(shown) == 1 and len(keys) <= 6:
-            panel.legend(handles=keys, title="colours as on the left", title_fontsize=8, fontsize=9, loc="lower right")
-        elif keys:
-            legend_below(figure, keys, title="colours as on the left", title_fontsize=8)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    return path
+        if shown:
+            legend_below(figure, looks.keys(colours=False))
+    return figure
 
 
 def bar_words(rows: Sequence[Row]) -> dict[str, str]:
@@ -231,6 +265,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
     """A group of bars for each strategy, one for each of its configurations."""
     from matplotlib.ticker import StrMethodFormatter
 
+    from velodrome.reporting.curves import range_of
+
     measure = rate_of(rows)
 
     labels, workers = list(looks.colour), list(looks.style)
@@ -241,9 +277,13 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
         for slot, row in enumerate(sorted(group, key=lambda row: (row.workers, row.servers, row.batch_size, row.name))):
             place = number + (slot - (len(group) - 1) / 2) * height
             strength = 1.0 if len(workers) == 1 else 0.45 + 0.55 * workers.index(row.workers) / (len(workers) - 1)
-            value = row.mean(measure.name)
-            bar = axes.barh(place, value or 0.0, height * 0.92, color=looks.colour[row.label], alpha=strength)
-            rate = measure.text(value) if value else "not reported"
+            middle, low, high = range_of(row, measure)
+            colour = looks.colour[row.label]
+            ends = [[middle - low], [high - middle]] if row.runs > 1 else None
+            bar = axes.barh(place, middle, height * 0.92, color=colour, alpha=strength, xerr=ends, ecolor=INK,
+                            capsize=2.5, error_kw={"elinewidth": 0.9})
+            axes.plot(middle, place, marker=looks.marker_of(row), color=colour, markeredgecolor=INK, markersize=5)
+            rate = measure.text(middle) if middle else "not reported"
             axes.bar_label(bar, [f" {rate}  ({cut(words[row.name])})"], fontsize=8)
     axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
@@ -253,27 +293,14 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
     axes.margins(x=0.3)
     axes.grid(visible=False)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel("training throughput (examples/s)" if measure is THROUGHPUT else "time of a whole run (s)")
+    ranges = ": mean and range of the runs" if any(row.runs > 1 for row in rows) else ""
+    what = "training throughput (examples/s)" if measure is THROUGHPUT else "time of a whole run (s)"
+    axes.set_xlabel(f"{what}{ranges}")
 
 
 def rate_of(rows: Sequence[Row]) -> Measure:
     """What shows how fast rows are: throughput, or the time of whole runs if no script reported its examples."""
     return THROUGHPUT if any(row.examples_per_second for row in rows) else BY_NAME["total_seconds"]
-
-
-def _keys_of(looks: Looks) -> list[Any]:
-    """The legend of line styles and markers; the bars explain the colours, as long as each occurs once."""
-    from matplotlib.lines import Line2D
-
-    keys = [Line2D([], [], color=INK, linestyle=style, label=_counted(count, "worker"))
-            for count, style in looks.style.items()]
-    first, several = next(iter(looks.colour)), len(looks.colour) > len(COLOURS)
-    for (label, rest), marker in looks.marker.items():
-        words = cut(", ".join(filter(None, [label if several else "", rest])))
-        if marker is not None and words and (several or label == first):
-            colour = looks.colour[label] if several else INK
-            keys.append(Line2D([], [], color=colour, linestyle="", marker=marker, label=words))
-    return keys[:MOST_LINES]
 
 
 def cut(words: str, most: int = MOST_WORDS) -> str:

@@ -167,8 +167,8 @@ def times_table(rows: Sequence[Row]) -> Table:
     return _table(
         "times", "Times and batches",
         "Start-up is everything before the first training step. Batches per second follow from throughput, without "
-        "the first steps; the thesis formula, examples × epochs × workers / (batch × seconds), counts all of training "
-        "and the batch size as requested.",
+        "the first steps. Batches over all training time count these steps and the batch size as requested, as many "
+        "publications do: examples × epochs × workers / (batch × seconds).",
         rows, ("startup_seconds", "train_seconds", "evaluate_seconds", "total_seconds", "batches_per_second",
                "thesis_batches_per_second", "staleness_mean", "staleness_max", "share_compute", "share_wait",
                "share_communicate"),

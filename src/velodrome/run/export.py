@@ -75,7 +75,7 @@ def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = Fa
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """One row for each result: the job, its status, and all measures in plain units.
 
-    Batches by the thesis formula are there for results with `examples_trained`, time to target for those with one.
+    Batches over all training time are there for results with `examples_trained`, time to target for those with one.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

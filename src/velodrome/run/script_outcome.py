@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from velodrome.analysis.unreported import untested
 from velodrome.events.models import Pace, ResultEvent, Warmup
 from velodrome.events.result import Throughput
 from velodrome.figures import less_is_better, named
@@ -70,7 +71,7 @@ def _not_reported(
         pattern = pattern_for(log)
         how = f"; of what it printed, {pattern} reads one" if pattern else \
             "; report one by velodrome.log, or print one and read it by --read"
-        yield f"figures of a test set: how good the model is is unknown{how}"
+        yield f"{untested(fields)}{how}"
 
 
 def pattern_for(log: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from velodrome.offers.models import MODEL_NAMES
 from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.spec.faults import parse_fault
 from velodrome.spec.optimization import Optimization
@@ -31,7 +32,9 @@ class Job(Optimization):
     )
 
     dataset: str = Field("digits", description="name of a data set; `velodrome data list` shows them")
-    model: str = Field("dense-128", description="a built-in model, or `module:function` of your own")
+    model: str = Field(
+        "dense-128", description=f"a built-in model ({', '.join(MODEL_NAMES)}), or `module:function` of your own"
+    )
     model_args: dict[str, Any] = Field(default_factory=dict, description="arguments passed to the model's function")
     task: str | None = Field(
         None, description="what is learned: classification, regression, binary, multi-label or language-model, or "

@@ -23,12 +23,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 from velodrome.offers.registry import DEFAULT_ENGINE
 from velodrome.spec.baselines import baselines, controls, varies_distribution
 from velodrome.spec.job import PIPELINE_SCHEDULES, Job, Positive
 from velodrome.spec.quantities import seconds_of, share_of
-from velodrome.spec.read import make_job, reason_of
+from velodrome.spec.read import FIELDS_LISTED_BY, make_job, reason_of
 from velodrome.spec.resolve import resolve, within_limits
 from velodrome.spec.wording import entry_in_words, in_words
 
@@ -179,7 +179,7 @@ def parse_race(content: dict[str, Any]) -> Race:
 def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        where = "put it under 'job'" if name in Job.model_fields else f"choose from {', '.join(Race.model_fields)}"
+        where = "put it under 'job'" if name in Job.model_fields else which_name(name, Race.model_fields)
         return f"no field {name!r}: {where}"
     return f"{name} {in_words(error['input'])!r}: {reason_of(error)}"
 
@@ -193,8 +193,8 @@ def parse_vary(words: list[str]) -> dict[str, list[Any]]:
         if not equals or not values:
             raise BadRequest(f"--vary {word!r}: write it as field=value,value, for example workers=1,2")
         if name != "entry" and name not in Job.model_fields:
-            fields = ", ".join(Job.model_fields)
-            raise BadRequest(f"--vary {word!r}: no field {name!r}; choose entry or one of {fields}")
+            hint = which_name(name, ["entry", *Job.model_fields], FIELDS_LISTED_BY)
+            raise BadRequest(f"--vary {word!r}: no field {name!r}; {hint}")
         items = [item.strip() for item in _split(word, values)]
         try:
             found[name] = [_entry(item) for item in items] if name == "entry" else list(items)

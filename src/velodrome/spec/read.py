@@ -6,9 +6,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 from velodrome.spec.job import Job
 from velodrome.spec.wording import in_words
+
+#: The command whose help lists the fields of a job, as options.
+FIELDS_LISTED_BY = "velodrome train --help"
 
 
 def make_job(fields: dict[str, Any]) -> Job:
@@ -22,7 +25,7 @@ def make_job(fields: dict[str, Any]) -> Job:
 def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"no field {name!r}: choose from {', '.join(Job.model_fields)}"
+        return f"no field {name!r}: {which_name(name, Job.model_fields, FIELDS_LISTED_BY)}"
     if not name:  # what several fields say together
         return reason_of(error)
     option = "--fault" if name == "faults" else f"--{name.replace('_', '-')}"

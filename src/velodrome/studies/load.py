@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from velodrome.cluster.yaml_text import parse_yaml
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 
 ScaleName = Literal["smoke", "small", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "small", "full")
@@ -97,7 +97,7 @@ def studies() -> dict[str, Study]:
 def study_named(name: str) -> Study:
     known = studies()
     if name not in known:
-        raise BadRequest(f"no study {name!r}: choose one of {', '.join(known)}")
+        raise BadRequest(f"no study {name!r}: {which_name(name, known, 'velodrome study list')}")
     return known[name]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 from velodrome.offers.models import is_own, task_of_model
 from velodrome.spec.job import Target
 from velodrome.tasks.base import Metric, Task
@@ -56,7 +56,7 @@ def task(name: str) -> Task:
     if is_own(name):
         return OwnTask(name)
     if name not in _TASKS:
-        raise BadRequest(f"no task {name!r}: choose one of {', '.join(_TASKS)}, or name your own as module:Class")
+        raise BadRequest(f"no task {name!r}: {which_name(name, _TASKS)}, or name your own as module:Class")
     return _TASKS[name]
 
 

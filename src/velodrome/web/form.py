@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,16 +16,18 @@ from pydantic import BaseModel, ValidationError
 
 from velodrome.analysis.objective import OBJECTIVES
 from velodrome.api.race_plan import default_name, merge
+from velodrome.cluster.registry import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.offers.models import MODELS
-from velodrome.offers.registry import NAMES, engines
+from velodrome.offers.models import MODELS, is_own, zoo_model
+from velodrome.offers.registry import NAMES, engine, engines
 from velodrome.run.trust import elsewhere
 from velodrome.spec.job import GROUPS, Job
 from velodrome.spec.names import check_name
 from velodrome.spec.race import Race, combinations, parse_vary
 from velodrome.spec.race_names import expand
 from velodrome.spec.read import reason_of
+from velodrome.tasks.registry import task
 
 #: Fields of a race that the command has an option for.
 OF_RACE = ("repeat", "until_sure", "budget", "max_repeat", "objective", "tolerance", "accuracy_margin", "grace",
@@ -152,7 +154,7 @@ def check(given: Mapping[str, Any], runs: Path) -> Checked:
         elif value.strip():
             texts[name] = value.strip()
     words = ["race", *_words(texts, known), f"--runs={runs}"]
-    race, jobs = _examine(texts, known, errors) if not errors else (None, None)
+    race, jobs = _examine(texts, known, errors)
     return Checked(tuple(words), errors, race, jobs)
 
 
@@ -194,28 +196,38 @@ def _examine(
                 model.model_validate({name: value})
             except ValidationError as error:
                 errors[name] = _reason(error, value)
+    vary: dict[str, list[Any]] = {}
     try:
         vary = parse_vary([line.strip() for line in texts.get("vary", "").splitlines() if line.strip()])
     except BadRequest as error:
         errors["vary"] = _sentence(error)
-    if "name" in texts:
-        try:
-            check_name(texts["name"])
-        except BadRequest as error:
-            errors["name"] = _sentence(error)
-    if errors:
+    for name, look_up in _NAMED.items():
+        if name in texts and name not in errors:
+            try:
+                look_up(texts[name])
+            except VelodromeError as error:
+                errors[name] = _sentence(error)
+    if "engine" in errors:  # what else is wrong depends on it
         return None, None
+    # Fields that are wrong are left out, so that what is wrong with the others is shown at the same time.
+    right = {name: value for name, value in job.items() if name not in errors}
     try:
-        asked = merge(None, job, vary, race)
+        asked = merge(None, right, vary, {name: value for name, value in race.items() if name not in errors})
         for code in elsewhere(entry.job for entry in combinations(asked.model_copy(update={"repeat": 1})).entries):
             errors[code.field] = (f"{_upper(str(code))[:-1]} is not in the folder that this page was started in, and "
                                   "a page runs no other code: start the race in a terminal.")
-        if errors:
-            return None, None
-        return texts.get("name") or default_name(None, asked), len(expand(asked)) if vary else None
+        found = texts.get("name") or default_name(None, asked), len(expand(asked)) if vary else None
+        return found if not errors else (None, None)
     except (VelodromeError, ValueError) as error:
-        errors.update(errors_of(str(error), known))
+        errors.update({name: text for name, text in errors_of(str(error), known).items() if name not in errors})
     return None, None
+
+
+#: How the fields that hold a name are looked up, without loading anything.
+_NAMED: dict[str, Callable[[str], object]] = {
+    "name": check_name, "dataset": catalogue.data_set, "model": lambda name: is_own(name) or zoo_model(name),
+    "engine": engine, "task": task, "on": target_of,
+}
 
 
 def _reason(error: ValidationError, value: Any) -> str:
@@ -227,15 +239,17 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def _sentence(error: BadRequest) -> str:
+def _sentence(error: VelodromeError) -> str:
     return _upper(re.sub(r"^--[a-z-]+ ", "", str(error)))
 
 
 def errors_of(message: str, known: Mapping[str, FormField] | None = None) -> dict[str, str]:
-    """A sentence of the command at the field whose option it names first, or at none."""
+    """The sentences of the command, each line at the field whose option it names first, or at none."""
     names = known if known is not None else {field.name: field for group in groups() for field in group.fields}
-    for option in _OPTION.findall(message):
-        name = option.removeprefix("no-").replace("-", "_")
-        if name in names:
-            return {name: _upper(message)}
-    return {"": _upper(message)}
+    head, *rest = message.splitlines() or [""]
+    lines = [line.strip() for line in rest] if rest and head.endswith(":") else [message]
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        options = (option.removeprefix("no-").replace("-", "_") for option in _OPTION.findall(line))
+        found.setdefault(next((name for name in options if name in names), ""), []).append(_upper(line))
+    return {name: " ".join(texts) for name, texts in found.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from velodrome import files
+from velodrome.analysis.configuration import label_of
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, parse_stored
 from velodrome.events.models import (
@@ -314,7 +315,8 @@ class LiveRun:
             "name": self.name, "status": self.status, "phase": self.phase if self.status == "running" else "",
             "epoch": min(self.epoch, job.epochs) if job else self.epoch, "epochs": job.epochs if job else None,
             "done": round(self.done, 4),
-            "label": f"{job.engine}/{job.strategy}" if job else "", "workers": job.workers if job else None,
+            "label": label_of(job.engine, job.strategy, job.implementation) if job else "",
+            "workers": job.workers if job else None,
             "seconds": self.seconds, "rate": rate, "metric": task.metric.name if task else None,
             "value": values[-1] if values else None, "test": test.get(task.metric.name) if task else None,
             "error": self.error, "warnings": len(self.warnings),

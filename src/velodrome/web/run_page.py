@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+import subprocess
+from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -23,6 +24,10 @@ from velodrome.web.board import Boards
 from velodrome.web.finding import full_name, run_of
 from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.security import host_name, is_loopback
+
+T = TypeVar("T")
+#: Seconds that exporting a model may take.
+_EXPORT_SECONDS = 600.0
 
 
 async def show(request: Request) -> Response:
@@ -52,7 +57,7 @@ def _content(found: Found) -> dict[str, Any]:
     return {
         "state": folder.status(), "result": result, "configuration": configuration, "problem": problem,
         "environment": run_view.environment_of(result) if result else [], "error": error, "command": again,
-        "serve": shlex.join(["velodrome", "serve", str(found.path)]) if usable else None,
+        "serve": _serve_command(found) if usable else None,
         "metric": metric, "score": test.get(metric), "notes": run_view.notes_of(result),
         "confusion": run_view.confusion_of(result), "logs": logs.names_of(found.path),
         "staleness": result.get("staleness"), "shares": result.get("shares"),
@@ -92,14 +97,14 @@ async def wrong(request: Request) -> Response:
         return JsonAnswer({"images": [], "reason": str(error)})
     base = f"/api/runs/{wording.path(full_name(request))}/images"
     return JsonAnswer({"count": mistakes.count, "total": mistakes.total, "images": [
-        {"address": f"{base}/{place}", "place": place, "class": name}
-        for place, name in zip(mistakes.places, mistakes.classes, strict=True)
+        {"address": f"{base}/{place}", "place": place, "class": name, "predicted": predicted}
+        for place, name, predicted in zip(mistakes.places, mistakes.classes, mistakes.predicted, strict=True)
     ]})
 
 
 def _wrong(found: Found) -> wrong_images.Wrong:
     folder = RunFolder(found.path)
-    return wrong_images.wrong_of(folder.job(), folder.result() or {})
+    return wrong_images.wrong_of(folder.job(), folder.result() or {}, found.path)
 
 
 async def image(request: Request) -> Response:
@@ -127,6 +132,33 @@ async def tensorboard(request: Request) -> Response:
     return JsonAnswer({"address": await boards.address(found.path / "tensorboard")})
 
 
+async def serve(request: Request) -> Response:
+    """Start `velodrome serve` on the model of this run, and return its address."""
+    found = await run_in_threadpool(run_of, request)
+    if not is_loopback(host_name(request.headers["host"])):
+        raise BadRequest("the model would answer on loopback only, and you look from another machine: start it "
+                         f"yourself with {_serve_command(found)}")
+    boards: Boards = request.app.state.boards
+    return JsonAnswer({"address": await boards.model_address(found.path)})
+
+
+async def export(request: Request) -> Response:
+    """Export the model of this run, after which the page can tell what it predicts."""
+    found = await run_in_threadpool(run_of, request)
+    command = request.app.state.control.start(["export", str(found.path), f"--runs={request.app.state.runs}"])
+    try:
+        failed = await run_in_threadpool(command.process.wait, _EXPORT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise BadRequest(f"exporting the model takes longer than {_EXPORT_SECONDS:g} s: look again later") from None
+    if failed:
+        raise BadRequest(command.complaint())
+    return JsonAnswer({"exported": found.name})
+
+
+def _serve_command(found: Found) -> str:
+    return shlex.join(["velodrome", "serve", str(found.path)])
+
+
 def _routes() -> list[BaseRoute]:
     found: list[BaseRoute] = []
     for name in ("{run}", "{race}/{run}"):
@@ -134,7 +166,8 @@ def _routes() -> list[BaseRoute]:
         found += [
             Route(f"{api}/view", view), Route(f"{api}/stream", stream), Route(f"{api}/logs", log_lines),
             Route(f"{api}/wrong", wrong), Route(f"{api}/images/{{place:int}}", image),
-            Route(f"{api}/tensorboard", tensorboard, methods=["POST"]), Route(f"/runs/{name}", show),
+            Route(f"{api}/tensorboard", tensorboard, methods=["POST"]), Route(f"{api}/serve", serve, methods=["POST"]),
+            Route(f"{api}/export", export, methods=["POST"]), Route(f"/runs/{name}", show),
         ]
     return found
 

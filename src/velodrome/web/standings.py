@@ -13,6 +13,9 @@ from velodrome.errors import VelodromeError
 from velodrome.reporting.load import RaceRecord, load_race
 from velodrome.spec.job import Target
 
+#: Decisions that the next run may change: the page does not emphasise their sentence.
+_UNDECIDED = ("open", "alone", "nothing")
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -42,10 +45,11 @@ def standing_of(runs: Path, name: str) -> Standing:
 
 
 def _verdict(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: answer[name] for name in (
+    found = {name: answer[name] for name in (
         "task", "objective", "decision", "verdict", "why", "next", "best", "rival", "ratio", "interval", "reliable",
         "caveats",
     )}
+    return {**found, "decided": found["reliable"] and found["decision"] not in _UNDECIDED}
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:

@@ -20,11 +20,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from velodrome.analysis.configuration import label_of
 from velodrome.analysis.estimate import Progress, Remaining, remaining
 from velodrome.errors import VelodromeError
 from velodrome.run.listing import runs_of
 from velodrome.run.race import RaceFolder
 from velodrome.run.store import RunFolder, read_race
+from velodrome.spec.race import Entry
 from velodrome.spec.race_names import expand
 from velodrome.web.json_answer import encoded
 from velodrome.web.live_run import LiveRun
@@ -59,7 +61,7 @@ class Watch:
         self._header_version = self._standing_version = 0
         self._judged: Any = None
         self._next_judgement = 0.0
-        self._waiting: tuple[int, list[str]] = (0, [])
+        self._waiting: tuple[int, list[Entry]] = (0, [])
         self._lock = asyncio.Lock()
         self._message: tuple[int, int, bytes] | None = None
         self._looked = float("-inf")
@@ -115,7 +117,8 @@ class Watch:
         counts: dict[str, int] = {}
         for job in self.jobs.values():
             counts[job.status] = counts.get(job.status, 0) + 1
-        waiting = [name for name in self._expected() if name not in self.jobs]
+        expected = [entry.job for entry in self._expected()]
+        waiting = [entry.name for entry in self._expected() if entry.name not in self.jobs]
         running = running or counts.get("running", 0) > 0
         whole = "incomplete" if waiting else "finished"
         worst = (status for status in ("failed", "interrupted", "unreadable") if counts.get(status))
@@ -123,6 +126,9 @@ class Watch:
         left = self._left() if running else None
         return {"name": self.path.name, "status": status, "running": running, "counts": counts, "waiting": waiting,
                 "jobs": len(self.jobs) + len(waiting),
+                # What colours and line styles stand for, so that a job that begins changes none of them.
+                "labels": sorted({label_of(job.engine, job.strategy, job.implementation) for job in expected}),
+                "sizes": sorted({job.workers for job in expected}),
                 "remaining": left and {"jobs": left.jobs, "seconds": round(left.seconds), "text": str(left)}}
 
     def _left(self) -> Remaining | None:
@@ -135,15 +141,15 @@ class Watch:
             for name, job in jobs.items() if expected[name] > 0
         ) if expected else None
 
-    def _expected(self) -> list[str]:
-        """Names of all jobs that the race has in any case."""
+    def _expected(self) -> list[Entry]:
+        """All jobs that the race has in any case."""
         if not self.is_race:
             return []
         try:
             changed = (self.path / "race.yaml").stat().st_mtime_ns
             if self._waiting[0] != changed:
                 self._waiting = (changed, [])
-                self._waiting = (changed, [entry.name for entry in expand(read_race(self.path))][:MOST_JOBS])
+                self._waiting = (changed, expand(read_race(self.path))[:MOST_JOBS])
         except (OSError, VelodromeError):
             return []
         return self._waiting[1]

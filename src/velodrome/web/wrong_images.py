@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from velodrome.data import catalogue
 from velodrome.data.own.functions import is_function
 from velodrome.data.splits import Part, Splits
 from velodrome.errors import VelodromeError
+from velodrome.serving.model import LoadedModel, is_exported
 from velodrome.spec.job import Job
 from velodrome.tasks.answers import decode, fingerprint
 
@@ -25,10 +27,12 @@ _SIDE = 84
 
 @dataclass(frozen=True)
 class Wrong:
-    """Test examples that were classified wrongly: their places in the test set, and true classes by name."""
+    """Test examples that were classified wrongly: their places in the test set, true and predicted classes by name."""
 
     places: list[int]
     classes: list[str]
+    #: None where it is not known: a run records which answers were right, and not what they were.
+    predicted: list[str | None]
     count: int
     total: int
 
@@ -46,8 +50,8 @@ def _part(job: Job) -> tuple[Part, tuple[str, ...], float]:
     return _test_part(job.dataset, job.seed, job.validation, job.bad_data)
 
 
-def wrong_of(job: Job, result: Mapping[str, Any]) -> Wrong:
-    """Which test images were wrong; an error says why that cannot be shown."""
+def wrong_of(job: Job, result: Mapping[str, Any], folder: Path) -> Wrong:
+    """Which test images the run in a folder got wrong; an error says why that cannot be shown."""
     test = result.get("test") or {}
     if not isinstance(test.get("answers"), str) or not isinstance(test.get("total"), int):
         raise VelodromeError("this run did not record which examples it classified correctly")
@@ -60,8 +64,33 @@ def wrong_of(job: Job, result: Mapping[str, Any]) -> Wrong:
         raise VelodromeError("the test set has changed since this run")
     places = np.flatnonzero(~right)
     shown = places[np.linspace(0, len(places) - 1, min(MOST_IMAGES, len(places))).astype(np.int64)]
-    classes = [names[label] if label < len(names) else str(label) for label in part.labels[shown].tolist()]
-    return Wrong(shown.tolist(), classes, len(places), test["total"])
+    labels = part.labels[shown].tolist()
+    given = _predicted(folder / "model", part.images[shown], labels, result.get("confusion") or [])
+    return Wrong(
+        shown.tolist(), [_name(label, names) for label in labels],
+        [None if one is None else _name(one, names) for one in given], len(places), test["total"],
+    )
+
+
+def _name(label: int, names: tuple[str, ...]) -> str:
+    return names[label] if label < len(names) else str(label)
+
+
+def _predicted(model: Path, images: Any, labels: list[int], confusion: list[list[int]]) -> list[int | None]:
+    """The class that each image was taken for: by the exported model, or where the confusion matrix leaves only one."""
+    if len(labels) and is_exported(model):
+        try:
+            loaded = LoadedModel(model, model.parent.name)
+            found = loaded.scores({loaded.about.inputs[0].name: images}).argmax(1).tolist()
+            return [given if given != label else None for given, label in zip(found, labels, strict=True)]
+        except Exception:  # ONNX Runtime is not installed, or does not take what the folder holds
+            pass
+    return [_only_mistake(confusion[label], label) if label < len(confusion) else None for label in labels]
+
+
+def _only_mistake(row: list[int], label: int) -> int | None:
+    others = [place for place, count in enumerate(row) if count and place != label]
+    return others[0] if len(others) == 1 else None
 
 
 def picture(job: Job, place: int) -> bytes | None:

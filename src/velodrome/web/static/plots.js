@@ -13,10 +13,14 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 export const colour = (place) => style(`--c${place % 6}`);
 export const dash = (place) => DASHES[place % DASHES.length];
 
-// A colour for each label and a dash for each number of workers, in a fixed order.
-export function looks(things) {
-  const labels = [...new Set(things.map((one) => one.label))].sort();
-  const sizes = [...new Set(things.map((one) => one.workers))].sort((a, b) => a - b);
+// A colour for each label and a dash for each number of workers. Those that are known from the beginning come first, in
+// the order of the report; others follow as they appear. Nothing that has a colour gets another one.
+const order = { labels: [], sizes: [] };
+export function looks(things, known = {}) {
+  const { labels, sizes } = order;
+  const add = (list, found) => list.push(...new Set(found.filter((one) => !list.includes(one))));
+  add(labels, [...(known.labels ?? []), ...things.map((one) => one.label)].filter(Boolean));
+  add(sizes, [...(known.sizes ?? []), ...things.map((one) => one.workers)]);
   return (one) => ({ place: Math.max(0, labels.indexOf(one.label)), dash: Math.max(0, sizes.indexOf(one.workers)) });
 }
 

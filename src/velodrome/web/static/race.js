@@ -68,7 +68,7 @@ function showVerdicts() {
   const text = JSON.stringify(standing.verdicts);
   if ($("#verdicts").dataset.shown === text) return;
   $("#verdicts").dataset.shown = text;
-  $("#verdicts").replaceChildren(...standing.verdicts.map((one) => element("section", { class: `verdict ${one.decision}` },
+  $("#verdicts").replaceChildren(...standing.verdicts.map((one) => element("section", { class: `verdict ${one.decision}${one.decided ? " decided" : ""}` },
     element("h2", {}, "Verdict ", element("span", { class: "soft" }, `${one.task ? `for ${one.task} ` : ""}by ${one.objective}`)),
     element("p", { class: "answer" }, one.verdict.charAt(0).toUpperCase() + one.verdict.slice(1)),
     ...(one.why ? [element("p", {}, element("b", {}, "Why"), " ", ...coded(one.why))] : []),
@@ -94,7 +94,7 @@ function showConfigurations(look) {
 
 function draw() {
   const all = [...jobs.values()].sort((a, b) => a.name.localeCompare(b.name));
-  const look = looks([...all, ...standing.rows]);
+  const look = looks([...all, ...standing.rows], race);
   const running = all.filter((job) => job.status === "running");
   const shown = all.length > MOST_LINES ? [...running, ...all.filter((job) => job.status !== "running")].slice(0, MOST_LINES) : all;
   const against = $("#against").value;

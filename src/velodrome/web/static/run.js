@@ -86,8 +86,10 @@ async function showWrong() {
   const answer = await fetch(`${api}/wrong`);
   const found = answer.ok ? await answer.json() : { images: [], reason: "the server did not answer" };
   if (found.reason) { setText($("#wrong-note"), `They cannot be shown: ${found.reason}.`); return; }
-  setText($("#wrong-note"), `${found.count.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images were classified wrongly${found.images.length < found.count ? `; ${found.images.length} of them, evenly spread` : ""}. Below each is its true class.`);
-  $("#wrong").replaceChildren(...found.images.map((one) => element("li", {}, element("img", { src: one.address, alt: `Test image ${one.place}`, loading: "lazy", width: "84", height: "84" }), element("span", {}, one.class))));
+  setText($("#wrong-note"), `${found.count.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images were classified wrongly${found.images.length < found.count ? `; ${found.images.length} of them, evenly spread` : ""}.`);
+  if ($("#predictions")) $("#predictions").hidden = found.images.every((one) => one.predicted !== null);
+  $("#wrong").replaceChildren(...found.images.map((one) => element("li", {}, element("img", { src: one.address, alt: `Test image ${one.place}`, loading: "lazy", width: "84", height: "84" }),
+    element("span", {}, "predicted ", element("b", {}, one.predicted ?? "?")), element("span", {}, "true ", element("b", {}, one.class)))));
 }
 
 async function showLogs(event) {
@@ -97,7 +99,7 @@ async function showLogs(event) {
   if (!answer.ok) return;
   const found = await answer.json();
   setText($("#log-count"), found.total > found.lines.length ? `the last ${found.lines.length} of ${found.total.toLocaleString("en")} lines` : `${found.total} line${found.total === 1 ? "" : "s"}`);
-  setText($("#log"), found.lines.map((line) => `${line.process}${line.number ? `:${line.number}` : ""}  ${line.text}`).join("\n") || "No line contains that.");
+  setText($("#log"), found.lines.map((line) => `${line.process}${line.number ? `:${line.number}` : ""}  ${line.text}`).join("\n") || ($("#log-form [name=q]").value ? "No line contains that." : "The logs are empty: nothing was printed."));
   $("#log").scrollTop = $("#log").scrollHeight;
 }
 $("#log-form")?.addEventListener("submit", showLogs);
@@ -113,14 +115,25 @@ for (const action of ["stop", "resume"]) {
     if (answer.ok && action === "resume") location.reload();
   });
 }
-$("#tensorboard")?.addEventListener("click", async (event) => {
+const PAGES = { tensorboard: ["TensorBoard is starting …", "TensorBoard shows this run at "], serve: ["The page of the model is starting; a model that was not used before is exported first …", "The model answers at "] };
+for (const [action, [starting, shows]] of Object.entries(PAGES)) {
+  $(`#${action}`)?.addEventListener("click", async (event) => {
+    event.target.disabled = true;
+    $("#board").hidden = false;
+    setText($("#board"), starting);
+    const answer = await post(`${api}/${action}`);
+    event.target.disabled = false;
+    if (answer.ok) $("#board").replaceChildren(shows, element("a", { href: answer.address, target: "_blank", rel: "noopener" }, answer.address));
+    else setText($("#board"), answer.error);
+  });
+}
+$("#predictions")?.addEventListener("click", async (event) => {
   event.target.disabled = true;
-  $("#board").hidden = false;
-  setText($("#board"), "TensorBoard is starting …");
-  const answer = await post(`${api}/tensorboard`);
+  setText(event.target, "Exporting the model …");
+  const answer = await post(`${api}/export`);
   event.target.disabled = false;
-  if (answer.ok) $("#board").replaceChildren("TensorBoard shows this run at ", element("a", { href: answer.address, target: "_blank", rel: "noopener" }, answer.address));
-  else setText($("#board"), answer.error);
+  setText(event.target, "Show predictions");
+  if (answer.ok) showWrong(); else setText($("#wrong-note"), answer.error);
 });
 
 load();
