@@ -175,7 +175,7 @@ def test_names_with_line_breaks_and_half_surrogates_are_shown_and_exported_on_on
     pages = client(run.parent)
     assert pages.get("/runs/plain").status_code == 200
     assert "two\\nlines" in pages.get("/runs/plain").text
-    export("plain", run.parent, out=run.parent / "t.csv")
+    export("plain", runs=run.parent, out=run.parent / "t.csv")
     _, row = (run.parent / "t.csv").read_text().splitlines()
     assert "net \\ud800" in row
 
