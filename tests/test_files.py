@@ -166,6 +166,11 @@ def test_lines_are_read_up_to_one_that_does_not_end(tmp_path: Path) -> None:
         next(read)
 
 
+def test_half_a_surrogate_is_written_escaped(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "file", "ä \ud800,1\n")
+    assert (tmp_path / "file").read_bytes() == b"\xc3\xa4 \\ud800,1\n"
+
+
 def test_blank_lines_are_counted_and_left_out_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"one\n" + b"\n" * 5_000_000 + b" \r\n\ttwo\n\nthree\n \n")

@@ -208,7 +208,12 @@ def write_bytes(path: Path, content: bytes, *, sync: bool = False, shared: bool 
 
 def write_text(path: Path, text: str, *, sync: bool = True, shared: bool = False) -> None:
     """Write a text as UTF-8 so that it is there in full or not at all."""
-    write_bytes(path, text.encode(), sync=sync, shared=shared)
+    write_bytes(path, encoded(text), sync=sync, shared=shared)
+
+
+def encoded(text: str) -> bytes:
+    """A text as UTF-8; half a surrogate, which a name from outside may hold and UTF-8 may not, is escaped."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def if_full(error: OSError, what_to_do: str = "free some space there, then resume") -> str:

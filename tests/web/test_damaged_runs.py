@@ -12,11 +12,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from ui_server import stored_race
+from velodrome.api.runs import export
 from velodrome.events.lines import read_events, to_event
 from velodrome.run.check import check_run
 from velodrome.run.trained import examples_trained
 from velodrome.web.json_answer import encoded
 from velodrome.web.live_run import LiveRun
+from velodrome.web.run_view import confusion_of
 from velodrome.web.security import CSRF_HEADER, Security
 from velodrome.web.thinned import read_thinned
 from velodrome.web.ui import ui_app
@@ -161,6 +163,29 @@ def test_a_million_epochs_take_the_time_of_a_million_events(run: Path) -> None:
     assert len(live.curve) == 30_000
     sent = live.as_json()["curve"]["epoch"]
     assert (len(sent), sent[0], sent[-1]) == (2_000, 1, 30_000)
+
+
+def test_names_with_line_breaks_and_half_surrogates_are_shown_and_exported_on_one_line(run: Path) -> None:
+    race = run.parent / "first"
+    names = ["two\nlines", "half \ud800", "cicada"]
+    for file in (run / "result.json", *race.glob("*/result.json")):
+        result = json.loads(file.read_text())
+        file.write_text(json.dumps({**result, "class_names": names, "model": "net \ud800", "test": {
+            **result["test"], "note": "\ud800"}}))
+    pages = client(run.parent)
+    assert pages.get("/runs/plain").status_code == 200
+    assert "two\\nlines" in pages.get("/runs/plain").text
+    export("plain", runs=run.parent, out=run.parent / "t.csv")
+    _, row = (run.parent / "t.csv").read_text().splitlines()
+    assert "net \\ud800" in row
+
+
+@pytest.mark.timeout(60)
+def test_a_confusion_matrix_of_many_classes_is_read_in_the_time_of_its_cells() -> None:
+    table = [[int(row == column or column == row + 1) for column in range(1_500)] for row in range(1_500)]
+    found = confusion_of({"confusion": table})
+    assert found is not None
+    assert found.pairs[0] == ("0", "1", 1, 0.5)
 
 
 def test_names_that_other_programs_made_are_escaped_wherever_they_stand(run: Path) -> None:

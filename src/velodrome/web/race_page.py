@@ -64,7 +64,7 @@ async def report(request: Request) -> Response:
     """The report of the race as a file; it holds its own style and script, so that it is not shown as a page here."""
     found = await run_in_threadpool(race_of, request)
     text = await run_in_threadpool(_report, found)
-    return Response(text, media_type="text/html", headers={
+    return Response(files.encoded(text), media_type="text/html", headers={
         "Content-Disposition": f'attachment; filename="{found.name}.html"',
     })
 

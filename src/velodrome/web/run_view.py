@@ -22,6 +22,7 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
+from velodrome.printable import shown
 from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
 from velodrome.run.store import RunFolder
 from velodrome.web.live_run import LiveRun
@@ -177,11 +178,12 @@ def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
     table = result.get("confusion")
     if not table or any(len(row) != len(table) for row in table):
         return None
-    given = result.get("class_names") or []
+    given = [shown(name) for name in result.get("class_names") or ()]
     names = given if len(given) == len(table) else [str(place) for place in range(len(table))]
     wrong = [
-        (names[true], names[predicted], count, count / max(1, sum(row)))
-        for true, row in enumerate(table) for predicted, count in enumerate(row) if count and true != predicted
+        (names[true], names[predicted], count, count / total)
+        for true, row in enumerate(table) for total in (max(1, sum(row)),)
+        for predicted, count in enumerate(row) if count and true != predicted
     ]
     return Confusion(names, table, sorted(wrong, key=lambda pair: -pair[2])[:MOST_PAIRS])
 
