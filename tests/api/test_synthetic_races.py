@@ -63,7 +63,8 @@ def test_runs_are_listed_shown_compared_and_checked(velodrome, race: Path, runs:
     assert len(names) == 6
     assert package.runs.show("made", runs)["rows"] == [row for row in inside if row["kind"] == "run"]
     one = package.runs.show(names[0], runs)
-    assert one == json.loads((runs / names[0] / "result.json").read_text())
+    stored = json.loads((runs / names[0] / "result.json").read_text())
+    assert one == {**stored, "path": str((runs / names[0]).resolve())}, "where it was found"
     pair = package.runs.compare(names[0], names[-1], runs)
     assert pair == velodrome("runs", "compare", names[0], names[-1], "--runs", runs, "--json").json()
     assert [len(side) for side in pair["repetitions"]] == [3, 3]

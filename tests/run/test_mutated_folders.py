@@ -16,7 +16,18 @@ from typing import Any
 
 import pytest
 
-from mutated_store import Store, cases, mutated, one_event_of_each_kind, sweep, whole_job, whole_race, whole_result
+from mutated_store import (
+    REMOVED,
+    Place,
+    Store,
+    cases,
+    mutated,
+    one_event_of_each_kind,
+    sweep,
+    whole_job,
+    whole_race,
+    whole_result,
+)
 from velodrome.api import runs as api
 from velodrome.api.datasets import encode_row
 from velodrome.data.base import DataError
@@ -34,7 +45,7 @@ from velodrome.spec.race_names import expand
 pytestmark = pytest.mark.timeout(3600)
 
 #: How many of all cases the quick tests try.
-AMOUNTS = [pytest.param(5, id="sample"), pytest.param(None, id="all", marks=pytest.mark.slow)]
+AMOUNTS = [pytest.param(8, id="sample"), pytest.param(None, id="all", marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -50,6 +61,20 @@ def test_a_result(store: Store, amount: int | None) -> None:
         rows = {row["run"]: row for row in api.list(store.runs, within_races=True)}
         assert (rows[store.name]["status"], rows[store.name]["problem"]) == ("unreadable", case[-1]), case
         assert rows[store.other]["status"] == "finished"
+
+
+@pytest.mark.parametrize(("place", "text"), [
+    (("throughput",), "2"), (("seconds", "total"), "9" * 400), (("test", "accuracy"), "9" * 400),
+    (("history",), "[[]]"),
+    (("history", 0, "epoch"), "null"), (("task",), "[]"), (("test", "correct"), "null"),
+    (("test", "accuracy"), "1e308"),
+    (("test", "accuracy"), "-1"), (("nodes", 0, "cpu_percent", "max"), "null"), (("error",), "[null]"),
+    (("parameters",), REMOVED), (("confusion",), "[[1, 2, 3], [4]]"), (("started",), "[]"), (("hosts",), "[1]"),
+])
+def test_a_result_that_some_reader_stumbled_over(store: Store, place: Place, text: str) -> None:
+    store.write("result.json", mutated(whole_result(), place, text) if place != ("error",) else json.dumps(
+        {**whole_result(), "error": [None]}))
+    store.read()
 
 
 @pytest.mark.parametrize("amount", AMOUNTS)

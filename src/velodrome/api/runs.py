@@ -60,11 +60,12 @@ def show(name: str, runs: str | Path = "runs") -> dict[str, Any]:
         return {**row_of_race(found.path), "rows": _rows_within(found)}
     folder = RunFolder(found.path)
     result, problem = folder.read()
-    # The run may have been moved or renamed: it is the folder that was found, whatever it says of itself.
-    where = {"run": folder.name, "path": str(folder.path.resolve())}
+    # The run may have been moved: its folder is where it was found, not the recorded path.
+    path = str(folder.path.resolve())
     if result is not None:
-        return {**result, **where}
-    return {**where, "status": folder.status(), **({} if problem is None else {"problem": problem})}
+        return {**result, "path": path}
+    reason = {} if problem is None else {"problem": problem}
+    return {"run": folder.name, "path": path, "status": folder.status(), **reason}
 
 
 def compare(first: str, second: str, runs: str | Path = "runs") -> dict[str, Any]:
