@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from velodrome import files
 from velodrome.reporting.load import load_race
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
