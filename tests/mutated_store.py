@@ -211,6 +211,7 @@ def one_event_of_each_kind() -> list[dict[str, Any]]:
                                                       "traceback": "t"},
         {**base, "kind": "pace", "pace": {"seconds": 1.0, "examples": 2, "steps": 1,
                                           "warmup": {"steps": 1, "examples": 1, "seconds": 0.1}}},
+        {**base, "kind": "data", "train": 3, "validation": 1, "test": 2, "fingerprint": "f", "seeded": False},
         {**base, "kind": "lost", "message": "l"}, {**base, "kind": "wait", "message": "w"},
         {**base, "kind": "fault", "state": "begin", "fault": "f", "action": "kill", "target": "t", "host": "h",
          "factor": 2.0},

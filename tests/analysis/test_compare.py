@@ -344,5 +344,6 @@ def test_the_figure_of_scripts_has_no_panel_without_content(
     assert [panel.get_xlabel() for panel in panels] == labels
     assert all(panel.has_data() for panel in panels)
     assert not history or panels[1].get_ylabel() == "train loss"
-    workers = over_workers(compare([of_script("--lr 1", count, rate=rate) for count in (1, 2)]))
+    rows = compare([of_script("--lr 1", count, rate=rate) for count in (1, 2)])
+    workers = over_workers(rows, Looks.of(rows))
     assert all(panel.has_data() for panel in workers.figure.axes)

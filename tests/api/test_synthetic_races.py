@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,13 @@ def test_a_plan_has_a_command_for_every_process(velodrome) -> None:
     job = package.Job(engine="torch", strategy="ddp", workers=2)
     found = package.plan(job, ["10.0.0.1", "10.0.0.2"], name="both")
     assert [process["host"] for process in found["processes"]] == ["10.0.0.1", "10.0.0.2"]
-    assert found == velodrome(
+    shown = velodrome(
         "plan", "--engine", "torch", "--strategy", "ddp", "--workers", 2, "--hosts", "10.0.0.1,10.0.0.2", "--name",
         "both", "--json",
     ).json()
+    secret = re.compile("(?<=SECRET=)[0-9a-f]+")
+    assert secret.sub("s", json.dumps(found)) == secret.sub("s", json.dumps(shown)), "each plan has a secret of its own"
+    assert len({match for plan in (found, shown) for match in secret.findall(json.dumps(plan))}) == 2
     with pytest.raises(BadRequest, match="no hosts"):
         package.plan(job, [])
 

@@ -105,7 +105,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         (folder / "train.py").write_text(
             "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
-            "print('loss:', parser.parse_args().lr)\n"
+            "parser.add_argument('--batch-size', type=int)\nprint('loss:', parser.parse_args().lr)\n"
         )
         (folder / "my_nets.py").write_text(
             "from torch import nn\n\n\ndef build(input_shape, classes):\n"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mutated_store import Store
+from synthetic_races import result
 from velodrome.api import runs as api
 from velodrome.errors import VelodromeError
 from velodrome.models.recipe import read_description
@@ -88,7 +89,7 @@ def test_a_run_with_a_link_in_it_is_not_resumed(store: Store, tmp_path: Path, na
 def test_a_checkpoint_and_a_model_behind_a_link_are_not_read(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    checkpoint.write(run, 1, {"w": np.zeros(1)}, [], 1)
+    checkpoint.write(run, 1, {"w": np.zeros(1)}, result(epochs=1)["history"], 1)
     assert checkpoint.latest(run) is not None
     (run / "checkpoints").rename(tmp_path / "checkpoints")
     (run / "checkpoints").symlink_to(tmp_path / "checkpoints")

@@ -14,7 +14,7 @@ _UNTESTED = "figures of a test set"
 
 def untested(result: Mapping[str, Any]) -> str:
     """What follows from a script that reported no figures of a test set."""
-    history = result.get("history") or ()
+    history = [dict(epoch) for epoch in result.get("history") or ()]
     validated = any(name.startswith("validation_") and epoch[name] is not None for epoch in history for name in epoch)
     known = "known on validation data only" if validated else "unknown"
     return f"{_UNTESTED}: the quality of the model is {known}"

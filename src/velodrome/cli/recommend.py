@@ -50,7 +50,7 @@ def command(
 
     `velodrome recommend first --objective throughput`
 
-    `velodrome recommend first --between ddp,allreduce`
+    `velodrome recommend first --between single,ddp`
 
     `velodrome recommend first --objective cost --price-per-hour 0.40 --target "accuracy>=0.97"`
     """
