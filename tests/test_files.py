@@ -183,7 +183,7 @@ def test_blank_lines_are_counted_and_left_out_many_at_a_time(tmp_path: Path, mon
             calls.append(size)
             return super().readline(*size)
 
-    monkeypatch.setattr(files, "open_regular", lambda path: Counted(opened(path).detach()))
+    monkeypatch.setattr(files, "open_regular", lambda path, **_: Counted(opened(path).detach()))
     assert [line.strip() for line in files.read_lines(path, 100)] == ["one", "two", "three"]
     assert len(calls) < 5_000, "a call for each piece that is read, not for each line"
 
