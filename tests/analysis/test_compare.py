@@ -227,7 +227,7 @@ def test_a_configuration_looks_the_same_in_every_figure_of_a_race() -> None:
 
 def test_a_figure_of_many_fields_cuts_their_words_and_keeps_its_size(tmp_path: Path) -> None:
     fields = ("learning_rate", "epochs", "batch_scope", "schedule", "warmup", "ema", "weight_decay", "label_smoothing",
-              "optimizer", "milestones", "scale_rate", "accumulate", "dtype", "sharding", "target")
+              "optimizer", "milestones", "scale_rate", "accumulate", "sharding", "target", "threads")
     rows = compare([{**result(workers=2), "job": {field: f"{field} {number}" for field in fields}} for number in
                     range(20)])
     with warnings.catch_warnings():
@@ -347,3 +347,15 @@ def test_the_figure_of_scripts_has_no_panel_without_content(
     rows = compare([of_script("--lr 1", count, rate=rate) for count in (1, 2)])
     workers = over_workers(rows, Looks.of(rows))
     assert all(panel.has_data() for panel in workers.figure.axes)
+
+
+def test_what_follows_from_the_model_is_in_no_name_and_no_column() -> None:
+    small = {"model": "linear", "optimizer": "adam", "epochs": 15}
+    deep = {"model": "resnet20", "optimizer": "momentum", "epochs": 2}
+    rows = compare([result(strategy, workers, **fields) for fields in (small, deep)
+                    for strategy, workers in (("single", 1), ("ddp", 2))])
+    assert [row.name for row in rows] == [
+        "torch/single with 1 worker, model linear", "torch/ddp with 2 workers, model linear",
+        "torch/single with 1 worker, model resnet20", "torch/ddp with 2 workers, model resnet20",
+    ]
+    assert "momentum" not in shown(rows)

@@ -134,8 +134,19 @@ def distinguishing_fields(configurations: Sequence[Configuration]) -> list[str]:
     for members in _by_strategy(configurations).values():
         within.update(varied(members))
     return [
-        name for name in varied(configurations) if name not in _SAID and (name not in _OF_STRATEGY or name in within)
+        name for name in varied(configurations) if name not in _SAID | _of_task(configurations)
+        and (name not in _OF_STRATEGY or name in within)
     ]
+
+
+def _of_task(configurations: Iterable[Configuration]) -> set[str]:
+    """Fields that follow from model and data, such as the recipe of a network: each task has one value of them."""
+    tasks: dict[str, list[Configuration]] = defaultdict(list)
+    everything = list(configurations)
+    for configuration in everything:
+        tasks[configuration.task].append(configuration)
+    within = {name for members in tasks.values() for name in varied(members)}
+    return varied(everything).keys() - within - set(TASK) if len(tasks) > 1 else set()
 
 
 def _by_strategy(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
@@ -185,8 +196,10 @@ def short_data(configurations: Iterable[Configuration]) -> dict[str, str]:
 def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
     """A name for each key, as short as possible and unique within the race."""
     found = {}
+    followed = _of_task(configurations)
     for label, members in _by_strategy(configurations).items():
-        differing = [name for name in varied(members) if name not in ("workers", "servers", "consistency")]
+        left_out = {"workers", "servers", "consistency", *followed}
+        differing = [name for name in varied(members) if name not in left_out]
         short = short_arguments(members)
         for member in members:
             count = member.fields["workers"]
