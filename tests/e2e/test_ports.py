@@ -209,6 +209,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("able", ["can", "cannot"])
 def test_where_a_framework_listens_everywhere_after_all_the_job_trains_and_warns_once(scene: Scene, able: str) -> None:
     words = scene.words("tensorflow", "multi-worker-mirrored", "--dataset", "digits", "--epochs", 1, "--on", "debug",
