@@ -132,7 +132,7 @@ def test_digits_hold_no_picture_twice():
 def test_sets_of_the_mnist_family_are_looked_at_once(tmp_path, monkeypatch):
     images, labels, test_images, test_labels = tiny.arrays()
     test_images[3] = images[5]
-    monkeypatch.setattr(tiny, "arrays", lambda: [images, labels, test_images, test_labels])
+    monkeypatch.setattr(tiny, "arrays", lambda *_: [images, labels, test_images, test_labels])
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
     first = tiny.data_set().load(1, 0.1).notes
     assert len(first) >= 1
