@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +138,50 @@ def test_with_keep_going_the_others_do_a_lost_workers_work(make_job: Any, data: 
     assert chief.code == 0, ran.logs
     assert {epoch["train"]["total"] for epoch in chief.of_kind("epoch")} == {91}
     assert len(chief.of_kind("epoch")) == 12
+
+
+class _Scheduled:
+    """A closure's value whose worker is lost before it is fetched, as often as asked."""
+
+    def __init__(self, value: Any, errors: list[Exception]) -> None:
+        self._value, self._errors = value, errors
+
+    def fetch(self) -> Any:
+        if self._errors:
+            raise self._errors.pop()
+        return self._value
+
+
+@pytest.mark.parametrize(("keep_going", "losses", "code", "again"), [
+    (True, 1, "Unavailable", True), (True, 2, "Unavailable", True), (True, 3, "Unavailable", False),
+    (False, 1, "Unavailable", False), (True, 1, "InvalidArgument", False),
+])
+def test_a_closure_whose_result_is_lost_with_its_worker_runs_again(
+    keep_going: bool, losses: int, code: str, again: bool
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from velodrome.engines.tensorflow.closures import Closures
+
+    kind = getattr(tf.errors, f"{code}Error")
+    errors, asked = [kind(None, None, "failed to connect to all addresses") for _ in range(losses)], []
+
+    def schedule(function: Any, args: Any) -> _Scheduled:
+        asked.append(args)
+        return _Scheduled(function(*args), errors)
+
+    context = SimpleNamespace(
+        job=SimpleNamespace(workers=2, keep_going=keep_going), status=SimpleNamespace(seen=0), waiting=nullcontext
+    )
+    monitor = SimpleNamespace(check=lambda keep_going: None)
+    closures = Closures(SimpleNamespace(schedule=schedule), monitor, context)  # type: ignore[arg-type]
+    closures.schedule("key", lambda value: [value], 7)
+    if again:
+        assert [(key, int(value)) for key, (value,) in closures.results(0)] == [("key", 7)]
+        assert asked == [(7,)] * (losses + 1)
+        assert context.status.seen == 1
+    else:
+        with pytest.raises(kind):
+            closures.results(0)
 
 
 @pytest.mark.parametrize(("role", "keep_going"), [

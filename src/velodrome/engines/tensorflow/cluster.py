@@ -136,6 +136,15 @@ class PeerMonitor:
             self._events.emit("warning", message=f"lost {_names([peer])}; the other workers continue with its work")
 
 
+def is_about_peers(error: BaseException) -> bool:
+    """Whether an error means that a peer could not be reached."""
+    if not isinstance(error, _DISCONNECTED):
+        return False
+    text = str(error.message)
+    # A function of the user's in the graph may raise about connections, too.
+    return any(word in text for word in _WORDS_ABOUT_PEERS) and quoted_traceback(text) is None
+
+
 @contextmanager
 def translate_errors(port: int | None) -> Iterator[None]:
     """Raise TensorFlow's errors about a port in use and about a lost peer as our own."""
@@ -145,8 +154,6 @@ def translate_errors(port: int | None) -> Iterator[None]:
         text = str(error.message)
         if "Could not start gRPC server" in text or "Address already in use" in text:
             raise PortTaken(_port_taken(port)) from error
-        # A function of the user's in the graph may raise about connections, too.
-        about_peers = isinstance(error, _DISCONNECTED) and any(word in text for word in _WORDS_ABOUT_PEERS)
-        if about_peers and quoted_traceback(text) is None:
+        if is_about_peers(error):
             raise PeerLost(f"lost the connection to a peer: {headline(text)}") from error
         raise
