@@ -47,15 +47,6 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _Bind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
 
 
-class _Object(ctypes.Structure):
-    """The beginning of `struct dl_phdr_info`: a library that is loaded, and where."""
-
-    _fields_ = [("base", ctypes.c_uint64), ("name", ctypes.c_char_p)]
-
-
-_Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
-
-
 def redirects() -> bool:
     """Whether frameworks can be made to listen at one address on this system."""
     return sys.platform == "linux" and platform.machine() in _JUMP_SLOT
@@ -115,29 +106,17 @@ class _Entries:
         """Redirect the entries of libraries that were loaded since the last call."""
         ours = ctypes.cast(self._ours, ctypes.c_void_p).value
         assert ours is not None
-        for base, path in self._loaded():
-            if base not in self._seen:
-                self._seen.add(base)
+        for start, path in _loaded():
+            if start not in self._seen:
+                self._seen.add(start)
                 with suppress(OSError, ValueError):  # a library that cannot be read keeps its entries
                     for offset in bind_entries(path):
-                        self._write(base + offset, ours)
+                        self._write(start + offset, ours)
 
     def restore(self) -> None:
         for place, value in self._before.items():
             ctypes.c_uint64.from_address(place).value = value
         self._before.clear()
-
-    def _loaded(self) -> list[tuple[int, Path]]:
-        found: list[tuple[int, Path]] = []
-
-        def visit(library: Any, size: int, data: object) -> int:
-            name = library.contents.name or b""
-            if _of_framework(name.decode(errors="surrogateescape")):
-                found.append((library.contents.base, Path(name.decode(errors="surrogateescape"))))
-            return 0
-
-        self._libc.dl_iterate_phdr(_Visit(visit), None)
-        return found
 
     def _write(self, place: int, value: int) -> None:
         # The linker may have made the page read-only after it had filled it.
@@ -149,9 +128,21 @@ class _Entries:
         entry.value = value
 
 
+def _loaded() -> list[tuple[int, Path]]:
+    """The frameworks' libraries and where the beginning of each file is mapped. The kernel's list, because the dynamic
+    linker holds a lock while it visits its own: a thread that loads a library with the interpreter locked would wait
+    for it, and a visitor in Python for the interpreter."""
+    found = []
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        addresses, _, offset, _, _, *path = line.split(maxsplit=5)
+        if path and not int(offset, 16) and _of_framework(path[0]):
+            found.append((int(addresses.split("-")[0], 16), Path(path[0])))
+    return found
+
+
 def bind_entries(library: Path) -> list[int]:
-    """Where a library holds the address of `bind`, relative to where it is loaded; from its file, since reading all of
-    its symbols in memory would count as memory of the process."""
+    """Where a library holds the address of `bind`, relative to where its file is mapped; from the file, since reading
+    all of its symbols in memory would count as memory of the process."""
     data = np.memmap(library, np.uint8, "r")
     header = data[:64].tobytes()
     if header[:6] != b"\x7fELF\x02\x01":
