@@ -132,6 +132,11 @@ def _result(brief: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _timing(recorded: Mapping[str, float]) -> Timing:
+    """What a second of training shows; the rest is what the rule supposes."""
+    return Timing(**{name: value for name, value in recorded.items() if name not in ("save", "rest")})
+
+
 @dataclass(frozen=True)
 class Judged:
     """A race and how its duration was estimated."""
@@ -154,7 +159,7 @@ def judge(recorded: Sequence[Mapping[str, Any]]) -> list[Judged]:
     found = []
     for race in recorded:
         others = [known for number, members in runs.items() if number != race["race"] for known in members]
-        seconds = [Known(Job.model_validate(one["job"]), Timing(**one["timing"]), race["cores"], measured=True)
+        seconds = [Known(Job.model_validate(one["job"]), _timing(one["timing"]), race["cores"], measured=True)
                    for one in race["measured"]]
         jobs = [Job.model_validate(run["job"]) for run in race["runs"]]
         took = sum(run["result"]["seconds"]["total"] for run in race["runs"])

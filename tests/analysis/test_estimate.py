@@ -163,3 +163,16 @@ def test_a_run_without_what_an_estimate_needs_says_nothing() -> None:
     made = {"seconds": {"startup": 1.0, "train": None, "total": 5.0}, "history": [], "throughput": {}}
     assert known_of(made, job_of(), EXAMPLES) is None
     assert known_of({**made, "history": [{"evaluate_seconds": 1.0}]}, job_of(), EXAMPLES) is None
+
+
+def test_processes_find_one_another_more_slowly_on_a_machine_where_one_starts_slowly() -> None:
+    distributed = job_of(strategy="ddp", workers=2, steps=1)
+
+    def joining(startup: float) -> float:
+        known = Known(job_of(), replace(TIMING, startup=startup, importing=0.0), CORES, measured=True)
+        return seconds(distributed, known) - seconds(job_of(steps=1), known)
+
+    idle, busy, busier = joining(0.09), joining(0.27), joining(90.0)
+    assert busy == pytest.approx(3 * idle, rel=0.05)
+    # However slowly one process starts, what is supposed of others has a limit.
+    assert busier == pytest.approx(4 * idle, rel=0.05)

@@ -28,19 +28,25 @@ IMPORT_SECONDS = {"tensorflow": 7.0, "torch": 3.0}
 _UNKNOWN_IMPORT = 5.0
 _START = {"tensorflow": 1.5, "torch": 0.3}
 _UNKNOWN_START = 1.0
-#: Seconds by which processes that find one another start later than one alone.
-_JOIN = {"tensorflow": 0.8}
-_UNKNOWN_JOIN = 1.2
+#: What one process takes of them on an idle machine, and the most by which a busy one may be slower than that.
+_IDLE_START = {"tensorflow": 0.27, "torch": 0.09}
+_MOST_SLOWNESS = 4.0
+#: Seconds by which processes that find one another start later than one alone, on an idle machine.
+_JOIN = {"tensorflow": 0.7}
+_UNKNOWN_JOIN = 0.75
 #: Seconds of an epoch besides training and evaluation, how much longer that of several processes is, and of the end.
-_EPOCH, _JOINT_EPOCH, _END = 0.007, 0.02, 0.15
-#: Seconds of a step besides its examples, and of the exchange of a small network's gradients.
+_EPOCH, _JOINT_EPOCH, _END = 0.003, 0.003, 0.1
+#: Seconds of a step besides its examples, and of the exchange of a small network's gradients, on an idle machine.
 _STEP = {"tensorflow": 0.0003}
 _UNKNOWN_STEP = 0.0005
 _EXCHANGE: dict[Exchange, float] = {
-    "none": 0.0, "devices": 0.001, "all-reduce": 0.004, "all-reduce-in-memory": 0.0005, "servers": 0.004,
-    "all-reduce-and-broadcast": 0.008, "all-reduce-and-gather": 0.008, "gather-and-scatter": 0.008, "periodic": 0.001,
+    "none": 0.0, "devices": 0.001, "all-reduce": 0.0025, "all-reduce-in-memory": 0.0005, "servers": 0.003,
+    "all-reduce-and-broadcast": 0.0055, "all-reduce-and-gather": 0.0055, "gather-and-scatter": 0.0055,
+    "periodic": 0.001,
 }
-_UNKNOWN_EXCHANGE = 0.005
+_UNKNOWN_EXCHANGE = 0.004
+#: The same where an engine differs.
+_ENGINE_EXCHANGE: dict[tuple[str, Exchange | None], float] = {("tensorflow", "all-reduce"): 0.0008}
 #: The most of a step that is taken to be fixed.
 _MOST_FIXED = 0.8
 #: How much of a further thread of the same process counts.
@@ -201,9 +207,11 @@ def _own_batch(job: Job) -> float:
 def _expected(job: Job, examples: int | None, cores: int, one: Known, *, warm: bool) -> tuple[float, float]:
     """Seconds and examples per second of a job, from those of another or of itself."""
     rate = one.timing.rate if _fields(one.job) == _fields(job) else _scaled(one, job, cores)
+    slowness = _slowness(one)
     timing = replace(
-        one.timing, startup=one.timing.startup + _joining(job, cores) - _joining(one.job, one.cores),
-        save=max(0.0, one.timing.save + _JOINT_EPOCH * (_is_joint(job) - _is_joint(one.job))),
+        one.timing,
+        startup=one.timing.startup + slowness * (_joining(job, cores) - _joining(one.job, one.cores)),
+        save=max(0.0, one.timing.save + slowness * _JOINT_EPOCH * (_is_joint(job) - _is_joint(one.job))),
     )
     epochs = min(one.reached, job.epochs) if one.reached and one.job.target == job.target else None
     return _seconds(job, examples, timing, rate, epochs, warm=warm), rate
@@ -227,9 +235,20 @@ def _scaled(one: Known, job: Job, cores: int) -> float:
     """Examples per second of a job by the rule, from those of another."""
     step = _own_batch(one.job) * one.job.workers / one.timing.rate
     # What was measured counts more than the constants: no more than most of a step can be fixed.
-    share = min(1.0, _MOST_FIXED * step / _fixed(one.job, one.cores))
-    each = (step - share * _fixed(one.job, one.cores)) / (_own_batch(one.job) * _crowding(one.job, one.cores))
-    return _rate(job, cores, each, share)
+    fixed = _slowness(one) * _fixed(one.job, one.cores)
+    share = min(1.0, _MOST_FIXED * step / fixed)
+    each = (step - share * fixed) / (_own_batch(one.job) * _crowding(one.job, one.cores))
+    return _rate(job, cores, each, share * _slowness(one))
+
+
+def _slowness(one: Known) -> float:
+    """How many times as long as on an idle machine a job took to start: other programs slow down whatever waits for
+    processes by as much."""
+    idle = _IDLE_START.get(one.job.engine)
+    if idle is None:
+        return 1.0
+    start = (one.timing.startup - one.timing.importing) / (idle + _joining(one.job, one.cores))
+    return min(max(1.0, start), _MOST_SLOWNESS)
 
 
 def _rate(job: Job, cores: int, each: float, share: float = 1.0) -> float:
@@ -244,7 +263,7 @@ def _fixed(job: Job, cores: int) -> float:
     if not _is_joint(job):
         return step
     exchange = strategy_of(job).exchange
-    each = _UNKNOWN_EXCHANGE if exchange is None else _EXCHANGE[exchange]
+    each = _ENGINE_EXCHANGE.get((job.engine, exchange), _UNKNOWN_EXCHANGE if exchange is None else _EXCHANGE[exchange])
     return step + each * max(1.0, job.workers / cores)
 
 
