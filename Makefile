@@ -67,8 +67,10 @@ wheelhouse: $(READY)
 test-all: lint servers engines slurm wheelhouse
 	$(PYTEST) --cov --cov-fail-under=90
 
+# Writes what is generated, then builds all pages as a site in build/site and checks its links.
 docs: $(READY)
 	$(BIN)/python docs/generate_reference.py
+	$(BIN)/python docs/build_site.py
 
 clean:
 	rm -rf $(VENV) .demo build dist
