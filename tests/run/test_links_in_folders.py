@@ -106,3 +106,12 @@ def test_a_run_is_shown_where_it_was_found(store: Store) -> None:
     shown = api.show("moved", store.runs)
     assert shown["path"] == str(store.runs.resolve() / "moved")
     assert f"stored in {shown['path']}" in store.command("runs", "show", "moved", "--runs", store.runs).out
+
+
+def test_a_file_of_holes_is_not_packed(store: Store, tmp_path: Path) -> None:
+    with (store.runs / "plain" / "logs" / "worker-0.log").open("wb") as log:
+        log.truncate(1 << 42)
+    done = store.command("runs", "export", "plain", "--out", str(tmp_path / "a.zip"), "--runs", store.runs)
+    assert done.code == 1
+    assert "claims 4,398,046,511,104 bytes" in done.text.replace("\n", " ")
+    assert not (tmp_path / "a.zip").exists()

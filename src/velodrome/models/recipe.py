@@ -9,6 +9,7 @@ from typing import Any
 
 from velodrome import files
 from velodrome.errors import BadRequest
+from velodrome.models.description import check_description
 from velodrome.offers.models import is_own
 
 README = "README.md"
@@ -55,6 +56,7 @@ def read_description(
     if model is not None and recorded != model:
         raise BadRequest(f"{str(folder / DESCRIPTION)!r} describes model {recorded!r}, and the job names {model!r}: "
                          "one of the two was altered")
+    check_description(about, folder)
     if model_args is not None:
         given = {name: about["arguments"][name] for name in _FROM_DATA if name in about.get("arguments", {})}
         about = {**about, "model_args": dict(model_args), "arguments": {**given, **model_args}}

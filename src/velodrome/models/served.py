@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from velodrome import files
 from velodrome.data.tables.encoding import Encoding
+from velodrome.models.description import MOST_NAMES, MOST_NUMBERS
 from velodrome.models.recipe import LARGEST_DESCRIPTION
 from velodrome.printable import shown
 
@@ -25,8 +26,8 @@ SCHEMA = 1
 CHECKED_EXAMPLES = 100
 #: By how much they may differ, relative to the largest number that the engine's own model returns, or to 1.
 TOLERANCE = 1e-4
-#: Numbers of one example of an input or state, and of a batch; names of classes and words.
-MOST_NUMBERS, MOST_OF_BATCH, MOST_NAMES = 1 << 26, 1 << 28, 1 << 20
+#: Numbers of a batch.
+MOST_OF_BATCH = 1 << 28
 
 Kind = Literal["images", "arrays", "text"]
 Dtype = Literal["uint8", "int32", "int64", "float32", "float64", "bool"]

@@ -22,6 +22,8 @@ from velodrome.spec.job import Target
 
 Form = Literal["zip", "tar.gz", "csv"]
 FORMS: tuple[Form, ...] = ("zip", "tar.gz", "csv")
+#: A file of more bytes than this, of which less than this share is on the disk, is one of holes.
+_LARGE, _LEAST_STORED = 1 << 30, 0.001
 _LEFT_OUT = {"controller.lock", ".reserve"}
 _JOB = (
     "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "batch_scope", "optimizer",
@@ -57,6 +59,7 @@ def files_of(folder: Path, *, checkpoints: bool) -> Iterator[Path]:
 def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = False) -> int:
     """Pack a run or race under its own name and return the number of files."""
     paths = list(files_of(folder, checkpoints=checkpoints))
+    _refuse_holes(paths)
     try:
         with files.atomic_path(out, shared=True) as partial:
             if form == "zip":
@@ -70,6 +73,15 @@ def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = Fa
     except OSError as error:
         raise VelodromeError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
     return len(paths)
+
+
+def _refuse_holes(paths: Sequence[Path]) -> None:
+    """Refuse files that claim far more bytes than they have: packing their zeros would take hours."""
+    for path in paths:
+        about = path.stat()
+        if about.st_size > _LARGE and about.st_blocks * 512 < _LEAST_STORED * about.st_size:
+            raise VelodromeError(f"{str(path)!r} claims {about.st_size:,} bytes, and {about.st_blocks * 512:,} are on "
+                                 "the disk: no program of ours writes such a file; remove it to export the rest")
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
+from velodrome.models.description import check_data
 from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.offers.registry import engine_of
@@ -69,6 +70,7 @@ def run(context: Context, folder: Path) -> None:
     if find_spec(name) is None:
         raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {name!r}")
     module = import_module(name)
+    check_data(about, context.data)
     inputs, targets = _examples(context)
     with context.events.phase("build"):
         if engine.exported_by is None:

@@ -16,6 +16,7 @@ import keras
 from safetensors import SafetensorError, safe_open
 
 from velodrome.errors import BadRequest
+from velodrome.models.description import check_unpacked
 from velodrome.models.given_weights import Matching, check_readable, check_size
 
 #: The member of a .keras file that holds its weights.
@@ -60,11 +61,12 @@ def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
 def _extracted(file: str, place: Path) -> Path:
     """The weights of a .keras file, as a file of their own."""
     try:
+        check_unpacked(file, file)
         with zipfile.ZipFile(file) as archive:
             check_size(file, archive.getinfo(_MEMBER).file_size)
             with archive.open(_MEMBER) as member, place.open("wb") as written:
                 shutil.copyfileobj(member, written)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
         raise BadRequest(f"--weights {file!r} is no file that Keras wrote: {error}") from error
     return place
 

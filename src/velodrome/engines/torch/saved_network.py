@@ -11,6 +11,7 @@ from velodrome.data.pixels import transform_of
 from velodrome.engines.torch.model_file import restored
 from velodrome.engines.torch.network import Autocast, Network, loss_of_logits
 from velodrome.engines.torch.softmax import LogitsModel
+from velodrome.models.description import check_data
 from velodrome.models.recipe import read_description
 from velodrome.offers.models import is_own
 from velodrome.worker.context import Context
@@ -20,6 +21,7 @@ def load_network(folder: Path, context: Context, device: torch.device) -> Networ
     """What was saved in a folder, ready to be evaluated on the job's data."""
     job = context.job
     about = read_description(folder, job.model, job.model_args)
+    check_data(about, context.data)
     model, from_zoo = restored(folder, about).to(device), not is_own(job.model)
     channels_last = from_zoo or about.get("channels_last", False)
     if channels_last:
