@@ -167,6 +167,14 @@ def test_a_host_cannot_write_what_is_the_controllers(tmp_path: Path, name: objec
     assert group.warnings() == []
 
 
+@pytest.mark.parametrize("process", [["a"], {"a": 1}, 7, None])
+def test_a_host_that_names_no_process_is_not_heard(tmp_path: Path, process: object) -> None:
+    group, heard = group_of(tmp_path), list[str]()
+    frame = {"is": "out", "run": "t", "id": process}
+    group._handle((group.hosts["h"].link, frame, b"line"), lambda who, line: heard.append(line))
+    assert not heard
+
+
 def test_a_link_in_the_folder_of_the_run_does_not_lead_a_host_out_of_it(tmp_path: Path) -> None:
     folder, outside = tmp_path / "run", tmp_path / "outside"
     folder.mkdir()

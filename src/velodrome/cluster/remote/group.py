@@ -115,7 +115,7 @@ class RemoteGroup:
         if header.get("is") == "file":
             self._write(link.host, header, body)
             return
-        process = self._names.get((link.host, header.get("id", "")))
+        process = self._names.get((link.host, str(header.get("id", ""))))
         if process is None:
             return
         if header.get("is") == "out" and deliver is not None:
