@@ -366,7 +366,8 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     survivors = {candidate.distributed for candidate in left}
     distribute = left[0].distributed if _is_mixed(question) and len(survivors) == 1 else None
     against = other if chosen is leader else leader
-    why = f"{_against(question, leader, other)}: {_unsure(question, leader, other)}."
+    whose = "" if other.name in said else f" for {other.name}"
+    why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
     return Recommendation(
         question.objective, "open", said, why, settle.sentence(commands), chosen.name, against.name,
         question.lead(chosen, against), settle.repetitions, distribute=distribute, settle=settle,
