@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
@@ -73,6 +74,17 @@ def busy_seconds(allowed: Collection[int]) -> float | None:
         rows = (line.split() for line in PROC_STAT.read_text().splitlines() if line.startswith("cpu"))
         return sum(int(row[column]) for row in rows if row[0] in wanted for column in _BUSY) / _TICKS_PER_SECOND
     return None
+
+
+def cores_of_others(seconds: float) -> float | None:
+    """How many cores other programs use, on average over so many seconds; None where the system does not count."""
+    allowed = allowed_cores()
+    before, own, began = busy_seconds(allowed), time.process_time(), time.monotonic()
+    time.sleep(seconds)
+    after, passed = busy_seconds(allowed), time.monotonic() - began
+    if before is None or after is None:
+        return None
+    return max(0.0, after - before - (time.process_time() - own)) / passed
 
 
 def _container_seconds() -> float:

@@ -75,7 +75,7 @@ def test_a_configuration_that_ran_after_the_others_is_a_reason_for_doubt() -> No
     assert found.doubts == ("2 of 3 runs of torch/ddp with 2 workers ran after later repetitions of others had begun, "
                             "so machine drift biases these runs",)
     assert found.verdict == "use torch/ddp with 2 workers for now: distributing pays off."
-    assert "--until-sure" in found.next
+    assert found.next == "add repetitions: `velodrome race --name RACE --repeat 6`.", "--until-sure would run nothing"
     assert late_note(compare(others)) == late_note([]) == ""
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 
 from synthetic_races import result
-from velodrome.analysis.compare import compare
+from velodrome.analysis.compare import Row, compare
 from velodrome.analysis.objective import ask
 from velodrome.analysis.unreported import unreported_note
+from velodrome.cli.compare import print_comparison
+from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import Pace, Warmup
 from velodrome.run.script_outcome import pace_of_all
 
@@ -67,3 +70,24 @@ def test_the_examples_of_all_processes_add_up_over_the_time_of_the_slowest() -> 
     assert (whole.seconds, whole.examples, whole.steps) == (10.0, 300, 8), "a process that reports none does not count"
     assert (whole.warmup.examples, whole.warmup.seconds) == (20, 1.0)
     assert pace_of_all([]) is None
+
+
+def test_which_option_reads_a_figure_of_what_was_printed_is_said_of_a_race_too() -> None:
+    stored = ("figures of a test set: the quality of the model is unknown; of what it printed, --read "
+              "'top1 (?P<test_accuracy>[0-9.]+)' reads one")
+    made = of_script(1, 40, rate=900.0) | {"not_reported": [stored], "history": []}
+    assert unreported_note(compare([made])) == (
+        "not reported by the script: figures of a test set (the quality of the model is unknown): "
+        "--read 'top1 (?P<test_accuracy>[0-9.]+)' reads one of what it printed")
+
+
+def test_the_table_shows_the_time_of_whole_runs_where_it_decides() -> None:
+    def shown(rows: list[Row]) -> str:
+        console = SafeConsole(width=200, record=True, file=io.StringIO())
+        print_comparison(console, rows, "velodrome report made")
+        return console.export_text()
+
+    decides = shown(compare([of_script(1, 40), of_script(2, 25)]))
+    assert "total" in decides
+    assert "40.0" in decides
+    assert "total" not in shown(compare([of_script(1, 40, rate=900.0), of_script(2, 25, rate=990.0)]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from velodrome.cluster.emulated import ability, links
 from velodrome.cluster.emulated.request import EmulatedCluster
+from velodrome.machine import cores_of_others
 
 JOB = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -60,3 +63,26 @@ def test_emulated_hosts_are_measured(velodrome: Any) -> None:
     assert (pair["from"], pair["to"]) == ("node2", "node1")
     assert 2e7 < pair["bandwidth"] < 2e8
     assert told["findings"][0]["message"].startswith("bandwidth 100 Mbit/s asked for, ")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("used", "said"), [(0.05, False), (0.7, True), (None, False)])
+def test_other_programs_and_what_they_do_to_races_are_a_warning(
+    velodrome: Any, monkeypatch: pytest.MonkeyPatch, used: float | None, said: bool
+) -> None:
+    monkeypatch.setattr("velodrome.api.doctor.cores_of_others", lambda seconds: used)
+    monkeypatch.setattr("velodrome.api.doctor.cores", lambda: 2)
+    done = velodrome("doctor", "--on", "local", "--engine", "torch", "--strategy", "single")
+    assert done.code == 0, done.text
+    assert ("warning: other programs use 0.7 of 2 cores: races take longer" in done.out) == said
+    assert ("local: nothing is wrong" in done.out) != said
+
+
+@pytest.mark.integration
+def test_what_a_process_uses_beside_this_one_is_measured() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            used = cores_of_others(0.5)
+        finally:
+            other.kill()
+    assert used is None or used > 0.1

@@ -34,6 +34,8 @@ class Guarded:
     unsettled: Mapping[str, str] = field(default_factory=dict)
     #: Those of `unsettled` that seem worse than the best by several margins: `test accuracy 0.523 against 0.918`.
     seen_worse: Mapping[str, str] = field(default_factory=dict)
+    #: What the worst of those that are set aside measured, against the best; empty if none measured anything.
+    lost: str = ""
     #: What the rows are judged by.
     metric: str = "accuracy"
     #: Whether no configuration at all is better than chance.
@@ -84,6 +86,7 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
     allowed = abs(metric.limit(means[best]) - means[best])
     confidence = 1 - 2 * error_rate / max(2, len(left) * (len(left) - 1))
     deficits: dict[str, tuple[float, str]] = {}
+    lost = {name: (math.inf, f"{name} was {reason}") for name, reason in guessing.items()}
     open_ones: dict[str, tuple[float, str]] = {}
     seen_worse: dict[str, str] = {}
     for name in means:
@@ -95,6 +98,9 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
         if found.seeds_known and low > allowed:
             span = f"{_amount(low, metric)}–{_amount(high, metric)}"
             deficits[name] = found.estimate, f"{metric.name} {_worse(found, metric)} than {best} ({span})"
+            lost[name] = found.estimate, (
+                f"test {metric.name} {metric.text(means[name])} of {name} against {metric.text(means[best])}: "
+                f"{_worse(found, metric)} ({span.replace('–', ' to ')})")
         elif high > allowed:
             open_ones[name] = found.estimate, _at_worst(found, high, metric, best)
             if found.estimate > _FAR * allowed:
@@ -102,7 +108,7 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
                 seen_worse[name] = f"its test {metric.name} was {mine} against {most}"
     aside = guessing | _worst_first(deficits) | aside
     return Guarded(tuple(row for row in left if row.name not in deficits), len(rows), aside, _worst_first(open_ones),
-                   seen_worse, metric.name)
+                   seen_worse, next(iter(_worst_first(lost).values()), ""), metric.name)
 
 
 def _worst_first(found: Mapping[str, tuple[float, str]]) -> dict[str, str]:

@@ -42,6 +42,11 @@ class Commands:
         """Run again what other programs disturbed."""
         return f"close other programs, then add repetitions: `{self._on('race --name', '--until-sure')}`."
 
+    def more(self, repetitions: int, *, idle: bool = False) -> str:
+        """Add repetitions to a race that has its answer: one that runs until it is sure would end at once."""
+        first = "close other programs, then " if idle else ""
+        return f"{first}add repetitions: `{self._on('race --name', f'--repeat {repetitions}')}`."
+
 
 #: From this share of the ideal on, more workers are worth a try.
 GOOD_EFFICIENCY = 0.7

@@ -61,11 +61,12 @@ def between(question: Question, names: tuple[str, str]) -> Between:
     words = shown.plain(second, question.kind)
     verdict = f"use {first}: it was {words}." if decided else (
         f"{first} was {words}, which may be chance." if not shown.is_level else f"{first} and {second} were level.")
-    span = shown.range(question.kind) or "unknown with one repetition"
+    span = f"{found} (95 % interval)" if (found := shown.range(question.kind)) else (
+        "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
     pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else (
         "one pair of configurations")
     count = f"{len(differences)} repetition{'' if len(differences) == 1 else 's'}"
-    return Between(names, question.objective, verdict, f"{span} (95 % interval), over {pairs}, in {count}.", lead,
+    return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", lead,
                    len(cells), len(differences))
 
 
@@ -75,6 +76,10 @@ def _members(candidates: Sequence[Candidate], name: str) -> list[Candidate]:
     found = [one for one in candidates if matches(one)]
     if not found:
         known = sorted({one.row.label for one in candidates})
+        if len(known) == 1:
+            values = [one.row.configuration.fields for one in candidates]
+            field = next(iter(varied(one.row.configuration for one in candidates)), "workers")
+            known = list(dict.fromkeys(f"{field.replace('_', '-')}={text_of(fields.get(field))}" for fields in values))
         raise BadRequest(f"--between: no configuration of this race is {name!r}: name a strategy, an engine or "
                          f"field=value, for example {' or '.join(known[:3])}")
     return found

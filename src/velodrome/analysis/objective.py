@@ -66,7 +66,7 @@ class Candidate:
 
     @property
     def value(self) -> float:
-        """The mean that leads are of: a reader who divides two of these finds the lead."""
+        """The mean of all runs, as tables have it; leads are of `Question.value`."""
         price = self.attempts.per_success if self.attempts is not None else None
         return self.spread.centre if price is None else price
 
@@ -121,6 +121,8 @@ class Question:
     never: int = 0
     #: How many were set aside because of their accuracy.
     less_accurate: int = 0
+    #: What the worst of these measured, against the best.
+    lost_accuracy: str = ""
     #: Candidates that seem to learn less than the best, which is not proven: `test accuracy 0.523 against 0.918`.
     seen_worse: Mapping[str, str] = field(default_factory=dict)
     #: One worker of a strategy that then trains just as its engine's `single` does, and that `single`, by name: for a
@@ -182,16 +184,24 @@ class Question:
         return Lead.of(self.standing.lead(self.number(first), self.number(second)), self.scale)
 
     @cached_property
-    def _straggling(self) -> list[int]:
-        """How many runs of each candidate the leads leave out as stragglers."""
+    def _straggling(self) -> dict[str, frozenset[Block]]:
+        """The repetitions of each candidate, by name, that the leads leave out because of stragglers."""
         if self.exact or self.contest is not None:
-            return [0] * len(self.candidates)
-        logs = logarithms([candidate.blocks for candidate in self.candidates])
-        return [int(count) for count in fit(logs[None]).stragglers[0].sum(1)]
+            return {}
+        blocks = sorted({block for candidate in self.candidates for block in candidate.blocks})
+        found = fit(logarithms([candidate.blocks for candidate in self.candidates])[None]).stragglers[0]
+        return {candidate.name: frozenset(block for block, out in zip(blocks, outs, strict=True) if out)
+                for candidate, outs in zip(self.candidates, found, strict=True)}
 
-    def stragglers(self, *candidates: Candidate) -> int:
-        """How many runs of these the leads leave out as stragglers."""
-        return sum(self._straggling[self.number(candidate)] for candidate in candidates)
+    def straggling(self, *candidates: Candidate) -> frozenset[Block]:
+        """The repetitions that a lead among these leaves out because of stragglers."""
+        return frozenset[Block]().union(*(self._straggling.get(candidate.name, ()) for candidate in candidates))
+
+    def value(self, candidate: Candidate) -> float:
+        """The mean of the runs that leads are of, without stragglers."""
+        out = self.straggling(candidate)
+        kept = tuple(value for block, value in candidate.blocks.items() if block not in out)
+        return replace(candidate.spread, values=kept).centre if out and kept else candidate.value
 
     def ahead_in(self, first: Candidate, second: Candidate) -> tuple[int, int]:
         """In how many of the repetitions that both ran the first was better, and how many those are."""
@@ -203,7 +213,7 @@ class Question:
         """What a candidate measured, with its unit; per success where some of its runs were none."""
         if candidate.missed:
             return f"{self.per_success(candidate)} ({self.successes(candidate)})"
-        return self.text(candidate.value)
+        return self.text(self.value(candidate))
 
     def successes(self, candidate: Candidate) -> str:
         """`reached accuracy>=0.97 in 4 of 5 runs`; empty where no success is asked for."""
@@ -350,7 +360,7 @@ def ask(
     elif objective == "throughput":
         accurate = accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
-                         _rate, accurate.notes, less_accurate=len(accurate.aside),
+                         _rate, accurate.notes, less_accurate=len(accurate.aside), lost_accuracy=accurate.lost,
                          seen_worse=accurate.seen_worse)
         if not found.candidates and all(row.is_script for row in rows):
             found = _duration(accurate)
@@ -371,7 +381,8 @@ def _duration(accurate: Guarded) -> Question:
     aside = "no run reported examples, so the time of whole runs decides"
     return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
                     lambda value: f"{value:,.2f} s in total",
-                    (*accurate.notes, aside), less_accurate=len(accurate.aside), seen_worse=accurate.seen_worse)
+                    (*accurate.notes, aside), less_accurate=len(accurate.aside), lost_accuracy=accurate.lost,
+                    seen_worse=accurate.seen_worse)
 
 
 def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
@@ -396,7 +407,8 @@ def _cost(
         accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
     )
     if target is None:
-        words |= {"notes": accurate.notes, "less_accurate": len(accurate.aside), "seen_worse": accurate.seen_worse}
+        words |= {"notes": accurate.notes, "less_accurate": len(accurate.aside), "lost_accuracy": accurate.lost,
+                  "seen_worse": accurate.seen_worse}
 
     def shown(value: float) -> str:
         if price.per_hour is None:

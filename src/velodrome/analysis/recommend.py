@@ -112,8 +112,7 @@ def recommend(
     found = _decide(question, commands)
     reasons = _doubts(question, found)
     if reasons:
-        other = other_trainings([candidate.row for candidate in question.candidates])
-        found = replace(found, verdict=_for_now(found.verdict), next=KEEP_BATCH if other else commands.idle)
+        found = replace(found, verdict=_for_now(found.verdict), next=_after_doubts(question, found, commands))
     changed = data_note(result for row in rows for result in row.results)
     caveats = [*([changed] if changed else []), *map(as_sentence, reasons),
                *_caveats(question, found, rows, reasons), *unfinished]
@@ -126,6 +125,16 @@ def _for_now(verdict: str) -> str:
     if not head.startswith("use ") or head.endswith(" for now"):
         return verdict
     return f"{head} for now{colon}{rest}."
+
+
+def _after_doubts(question: Question, found: Recommendation, commands: Commands) -> str:
+    """What removes the doubts: a race that has its answer ends at once if it runs until it is sure, and nobody closes
+    other programs who has none."""
+    if other_trainings([candidate.row for candidate in question.candidates]):
+        return KEEP_BATCH
+    if found.decision != "open":
+        return commands.more(question.standing.looks + 3, idle=question.slowed)
+    return commands.idle if question.slowed else found.next
 
 
 def _doubts(question: Question, found: Recommendation) -> tuple[str, ...]:
@@ -204,7 +213,7 @@ def _decide(question: Question, commands: Commands) -> Recommendation:
 
 def _alone(question: Question, leader: Candidate, commands: Commands) -> Recommendation:
     verdict = f"only {leader.name} can be judged, so there is nothing to compare it with."
-    way_out = against_what(leader.row)
+    way_out, why = against_what(leader.row), f"{_measured(question, leader)}."
     others = "train the others for more epochs or with another learning rate, or"
     if question.never:
         verdict = f"use {leader.name}: no other {question.success}."
@@ -213,7 +222,8 @@ def _alone(question: Question, leader: Candidate, commands: Commands) -> Recomme
         whom = "the other is not" if question.less_accurate == 1 else f"none of {question.less_accurate} others is"
         verdict = f"use {leader.name}: {whom} accurate enough."
         way_out = f"{others} accept less accurate ones: `{commands.recommend('--accuracy-margin 0.05')}`."
-    return Recommendation(question.objective, "alone", verdict, f"{_measured(question, leader)}.", way_out, leader.name)
+        why = f"{question.lost_accuracy or _measured(question, leader)}."
+    return Recommendation(question.objective, "alone", verdict, why, way_out, leader.name)
 
 
 def _best(question: Question, candidates: Sequence[Candidate]) -> Candidate | None:
@@ -266,10 +276,12 @@ def _use(question: Question, commands: Commands) -> Recommendation:
 def _ahead(question: Question, first: Candidate, second: Candidate, what: str = "") -> str:
     """`62 % faster than torch/ddp, the next (38 % to 90 % in 3 repetitions)`."""
     called = f"{second.name}, {what}" if what else second.name
-    both = len(first.blocks.keys() & second.blocks.keys())
-    counted = f"in {both} repetition{'' if both == 1 else 's'}" if both and first.attempts is None else ""
-    if left_out := question.stragglers(first, second):
-        counted += f", {left_out} straggler{'' if left_out == 1 else 's'} left out"
+    both = first.blocks.keys() & second.blocks.keys()
+    kept = len(both - question.straggling(first, second))
+    of_all = f"{kept} of {len(both)}" if kept < len(both) else f"{kept}"
+    counted = f"in {of_all} repetition{'' if len(both) == 1 else 's'}" if both and first.attempts is None else ""
+    if counted and kept < len(both):
+        counted += ", without stragglers"
     inside = " ".join(part for part in (question.lead(first, second).range(question.kind), counted) if part)
     return f"{question.lead(first, second).plain(called, question.kind)}{f' ({inside})' if inside else ''}"
 
@@ -343,7 +355,7 @@ def _open(question: Question, commands: Commands) -> Recommendation:
         words = lead.plain(other.name, question.kind)
         seen = "in one run of each, which may be chance"
         if both > 1:
-            seen = f"in {_times(ahead, both)}, {_not_yet(settle)}"
+            seen = f"in {_times(ahead, both)}, {_not_yet(settle, slowed=question.slowed)}"
         said = f"use {chosen.name} for now: it was {words} {seen}."
     else:
         words = lead.plain("", question.kind).strip()
@@ -354,7 +366,8 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     survivors = {candidate.distributed for candidate in left}
     distribute = left[0].distributed if _is_mixed(question) and len(survivors) == 1 else None
     against = other if chosen is leader else leader
-    why = f"{_against(question, leader, other)}: {_unsure(question, leader, other)}."
+    whose = "" if other.name in said else f" for {other.name}"
+    why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
     return Recommendation(
         question.objective, "open", said, why, settle.sentence(commands), chosen.name, against.name,
         question.lead(chosen, against), settle.repetitions, distribute=distribute, settle=settle,
@@ -367,10 +380,12 @@ def _times(ahead: int, both: int) -> str:
     return f"all {both} repetitions" if ahead == both else f"{ahead} of {both} repetitions"
 
 
-def _not_yet(settle: Settling) -> str:
+def _not_yet(settle: Settling, *, slowed: bool) -> str:
+    """What would settle it; repetitions beside the same load would not."""
     if settle.repetitions is None:
         return "which is not certain"
-    return f"and {settle.repetitions} more {'repetition' if settle.repetitions == 1 else 'repetitions'} would settle it"
+    more = f"{settle.repetitions} more {'repetition' if settle.repetitions == 1 else 'repetitions'}"
+    return f"and {more}{' on an idle machine' if slowed else ''} would settle it"
 
 
 def _less_accurate(question: Question, commands: Commands) -> Recommendation:
@@ -397,7 +412,9 @@ def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
         runs = "one run" if fewest == 1 else f"{fewest} runs"
         return f"{lead.size} apart, and {runs} of each cannot rule out chance"
     if not (span := lead.span(question.kind)):
-        return f"{lead.size} apart, and the runs scatter too much to tell"
+        why = ("other programs may have made that difference" if question.slowed and question.idle_outcome != "open"
+               else "the runs scatter too much to tell")
+        return f"{lead.size} apart, and {why}"
     return f"{lead.size} apart, and {leader.name} may be anything {span}"
 
 

@@ -82,4 +82,4 @@ def straggler_note(rows: Sequence[Row]) -> str:
     names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
     what, who = ("was a straggler", "It is") if len(found) == 1 else ("were stragglers", "They are")
     return (f"{len(found)} of {total} runs {what} ({100 * len(found) / total:.0f} %): {names}. {who} left out of "
-            "ratios and verdicts")
+            "ratios and verdicts; means in tables of results have all runs")

@@ -10,6 +10,8 @@ from velodrome.analysis.lead import in_list
 from velodrome.spec.script_arguments import fields_in
 
 _UNTESTED = "figures of a test set"
+#: Stands before the option that reads a figure from what a script printed.
+PRINTED = "; of what it printed, "
 
 
 def untested(result: Mapping[str, Any]) -> str:
@@ -20,13 +22,19 @@ def untested(result: Mapping[str, Any]) -> str:
     return f"{_UNTESTED}: the quality of the model is {known}"
 
 
+def _pattern(sentence: str) -> str:
+    """Which option reads such a figure from what the script printed; empty if none is known."""
+    _, found, option = sentence.partition(PRINTED)
+    return f"{found}{option}" if found else ""
+
+
 def unreported_note(rows: Sequence[Row]) -> str:
     """`not reported by the script: examples (throughput is unknown)`, without a full stop; empty if nothing lacks."""
     lacking: dict[str, list[str]] = {}
     for row in rows:
         for sentence in dict.fromkeys(
             # Results of earlier versions have a sentence that did not ask for validation.
-            untested(result) if one.startswith(_UNTESTED) else one
+            f"{untested(result)}{_pattern(one)}" if one.startswith(_UNTESTED) else one
             for result in row.results for one in result.get("not_reported") or ()
         ):
             lacking.setdefault(sentence, []).append(row.name)
@@ -38,5 +46,6 @@ def unreported_note(rows: Sequence[Row]) -> str:
         if what == "examples" and grows:
             follows += ", and so is whether the global batch grows with the workers, which is another training"
         whose = "" if len(names) == len(rows) else f" by {in_list(names)}"
-        found.append(f"{what}{whose} ({follows})")
+        follows, _, option = follows.partition(PRINTED)
+        found.append(f"{what}{whose} ({follows}){f': {option} of what it printed' if option else ''}")
     return f"not reported by the script: {'; '.join(found)}" if found else ""

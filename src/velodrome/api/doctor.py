@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.analysis.emulation import emulation_lines
+from velodrome.analysis.foreign import SMALL_SHARE
 from velodrome.cluster import environments, preflight
 from velodrome.cluster.emulated.launcher import EmulatedLauncher
 from velodrome.cluster.findings import Finding
@@ -18,9 +19,13 @@ from velodrome.cluster.remote.launcher import RemoteLauncher
 from velodrome.data import catalogue
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import Unavailable, VelodromeError
+from velodrome.machine import cores, cores_of_others
 from velodrome.printable import bytes_text
 from velodrome.spec.job import Job
 from velodrome.spec.resolve import resolve
+
+#: How long it looks at what other programs use.
+_LOOK_SECONDS = 1.0
 
 
 def doctor(
@@ -51,7 +56,7 @@ def doctor(
             code = {"checksum": sent.checksum, "bytes": sent.size, "files": sent.listing()} if sent.files else None
             findings, pairs = launcher.examine(job, measure=measure, notice=on_wait)
         else:
-            findings = _examine_here(launcher, job)
+            findings = _examine_here(launcher, job) or _other_programs()
             if measure and all(finding.level != "error" for finding in findings):
                 more, pairs = _measure_here(launcher)
                 findings += more
@@ -80,6 +85,18 @@ def _measure_here(launcher: Launcher) -> tuple[list[Finding], list[dict[str, Any
     lines = emulation_lines({"launcher": launcher.name, "cluster": facts})
     pair = {"from": second, "to": first, "round_trip": measured["round_trip"], "bandwidth": measured["bandwidth"]}
     return [Finding("ok", "network", None, line) for line in lines], [pair]
+
+
+def _other_programs() -> list[Finding]:
+    """Whether other programs use this machine, and what that does to races."""
+    used = cores_of_others(_LOOK_SECONDS)
+    if used is None or used <= SMALL_SHARE * cores():
+        return []
+    return [Finding(
+        "warning", "load", None, f"other programs use {used:.1f} of {cores()} core{'' if cores() == 1 else 's'}: races "
+        "take longer, and their ranges become wider by what that may have changed, so that small differences stay open",
+        "close them before a race",
+    )]
 
 
 def _examine_here(launcher: Launcher, job: Job) -> list[Finding]:

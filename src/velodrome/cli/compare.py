@@ -21,7 +21,8 @@ from velodrome.cli.tables import least_width, print_table
 
 _PLACES = ("speedup", "scaling")
 _ORDER = (
-    "examples_per_second", *_PLACES, "time_to_target", "train_seconds", "startup_seconds", "cpu_percent", "memory_bytes"
+    "examples_per_second", *_PLACES, "time_to_target", "train_seconds", "total_seconds", "startup_seconds",
+    "cpu_percent", "memory_bytes",
 )
 
 
@@ -56,6 +57,8 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
             if any(getattr(row, name) is not None for row in rows):
                 best = _best_places(rows, name)
                 found.append((name, partial(_place_cell, name=name, best=best, suspects=suspects(rows))))
+        elif name == "total_seconds" and any("examples_per_second" in row.spreads for row in rows):
+            continue  # it decides only where no run reports examples
         elif any(name in row.spreads for row in rows):
             measure = measure_of(rows, name)
             found.append((_heading(measure), partial(_cell, measure=measure, best=bests_of(rows, name))))

@@ -38,7 +38,8 @@ def command(
 
     On a cluster it checks all hosts at the same time: whether they can be reached, names and addresses, ports between
     them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding is
-    a sentence with the host, the cause and what to do. The files of your code that the job would send are listed.
+    a sentence with the host, the cause and what to do. The files of your code that the job would send are listed. On
+    this machine it also looks at how many cores other programs use: races beside them are less certain.
 
     Example: `velodrome doctor --engine torch --strategy ddp --workers 2 --model dense-128`
 

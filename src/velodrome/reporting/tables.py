@@ -258,7 +258,7 @@ def _mean(question: Question, candidate: Candidate) -> Cell:
     """What a candidate measured, and in how many of its runs it was successful if not in all."""
     if candidate.missed:
         return Cell(question.per_success(candidate), question.successes(candidate), value=candidate.value)
-    return Cell(question.text(candidate.value), value=candidate.value)
+    return Cell(question.amount(candidate), value=question.value(candidate))
 
 
 def _finding(question: Question, leader: Candidate, other: Candidate) -> str:

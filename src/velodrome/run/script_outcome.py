@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.unreported import untested
+from velodrome.analysis.unreported import PRINTED, untested
 from velodrome.events.models import Pace, ResultEvent, Warmup
 from velodrome.events.result import Throughput
 from velodrome.figures import less_is_better, named
@@ -69,7 +69,7 @@ def _not_reported(
         yield "steps: their number is unknown"
     if fields["test"] is None:
         pattern = pattern_for(log)
-        how = f"; of what it printed, {pattern} reads one" if pattern else \
+        how = f"{PRINTED}{pattern} reads one" if pattern else \
             "; report one by velodrome.log, or print one and read it by --read"
         yield f"{untested(fields)}{how}"
 
