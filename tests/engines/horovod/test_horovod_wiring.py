@@ -56,15 +56,21 @@ def _asked(port: int, method: str, path: str, body: bytes | None = None) -> tupl
     return found
 
 
-def test_the_rendezvous_keeps_what_processes_publish_at_one_address_only() -> None:
+def test_the_rendezvous_keeps_what_processes_publish_at_one_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VELODROME_SECRET", "of tests")
     server = RendezvousServer("127.0.0.1", 0)
     port = server.server_port
     try:
-        assert _asked(port, "GET", "/global/0") == (404, b"")
-        assert _asked(port, "PUT", "/global/0", b"address \x00 of 0") == (200, b"")
-        assert _asked(port, "GET", "/global/0") == (200, b"address \x00 of 0")
-        assert _asked(port, "GET", "/local_a/0") == (404, b"")
-        assert _asked(port, "DELETE", "/global/0") == (200, b"")
+        ours = f"/{server.key}:{port}"
+        assert _asked(port, "GET", f"{ours}/global/0") == (404, b"")
+        assert _asked(port, "PUT", f"{ours}/global/0", b"address \x00 of 0") == (200, b"")
+        assert _asked(port, "GET", f"{ours}/global/0") == (200, b"address \x00 of 0")
+        assert _asked(port, "GET", f"{ours}/local_a/0") == (404, b"")
+        assert _asked(port, "DELETE", f"{ours}/global/0") == (200, b"")
+        # Without the job's key nothing is told, and nothing is kept.
+        assert _asked(port, "GET", "/global/0") == (403, b"")
+        assert _asked(port, "PUT", f"/other:{port}/global/0", b"address of another") == (403, b"")
+        assert _asked(port, "GET", f"{ours}/global/0") == (200, b"address \x00 of 0")
         with socket.socket() as elsewhere:
             elsewhere.settimeout(10)
             assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
