@@ -102,11 +102,11 @@ class RunFailed(VelodromeError):
 
 
 class FolderGone(RunFailed):
-    """The folder that a run or race writes to was removed, renamed or replaced: nothing more can be recorded."""
+    """What a run or race writes to was removed, renamed or replaced: nothing more can be recorded."""
 
-    def __init__(self, what: str, path: object) -> None:
+    def __init__(self, what: str, path: object, kind: str = "folder") -> None:
         super().__init__(
-            f"{what} ended because its folder {str(path)!r} was removed, renamed or replaced meanwhile: put it back "
+            f"{what} ended because its {kind} {str(path)!r} was removed, renamed or replaced meanwhile: put it back "
             "and resume, or start again"
         )
 

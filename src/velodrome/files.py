@@ -272,6 +272,15 @@ class HeldFolder:
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
 
+    def has(self, name: str, descriptor: int) -> bool:
+        """Whether a file that was opened in the folder still has its name there; what cannot be found out counts as
+        such."""
+        try:
+            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ESTALE)
+        return os.path.samestat(found, os.fstat(descriptor))
+
     def remove(self, name: str) -> None:
         """Remove a file of the folder, wherever the folder is now."""
         with suppress(OSError):

@@ -147,8 +147,9 @@ def test_patience_lasts_some_seconds_after_a_signal_and_none_after_two() -> None
     "result.json", "./result.json", "model/../job.yaml", "checkpoints/../../other/result.json", "", ".", "..", "/",
     "/tmp/x", "//x", "model", "model/", "model//x", "logs", "job.yaml", "race.yaml", "RESULT.JSON", "events.jsonl",
     "events-worker-0.jsonl", "plan.json", "slurm.json", "controller.lock", ".reserve", "result.json/x", "model/\0",
-    "a\nb", "model\\..\\x", "x" * 300, None, 5, ["model"], {"a": 1},
-])
+    "a\nb", "model\\..\\x", "x" * 300, None, 5, ["model"], {"a": 1}, "model/\ud800", "é" * 200, "漢" * 90,
+    "d/" * 3000 + "x", "/".join(["d" * 200] * 60), "logs/../result.json", "result.json\0", "result.json\n",
+], ids=lambda name: repr(name)[:30])
 def test_a_host_cannot_write_what_is_the_controllers(tmp_path: Path, name: object) -> None:
     folder = tmp_path / "runs" / "a"
     folder.mkdir(parents=True)
@@ -197,6 +198,30 @@ def test_a_file_in_place_of_a_folder_is_no_crash(tmp_path: Path) -> None:
 def test_what_processes_write_is_collected(tmp_path: Path, name: str) -> None:
     assert write_through(tmp_path, name) == []
     assert (tmp_path / name).read_bytes() == b"x"
+
+
+def test_a_folder_in_place_of_a_file_that_arrives_is_no_crash(tmp_path: Path) -> None:
+    assert write_through(tmp_path, "a.0.part/b") == []
+    assert write_through(tmp_path, "a") == ["Is a directory"]
+    assert write_through(tmp_path, "c") == []
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["b", "c"]
+
+
+def test_a_host_that_begins_files_without_end_keeps_one_open(tmp_path: Path) -> None:
+    group = group_of(tmp_path)
+    for number in range(50):
+        group._write("h", {"is": "file", "run": "t", "name": f"model/{number}", "at": 0, "last": False}, b"x")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["49.0.part"]
+
+
+@pytest.mark.parametrize("frame", [
+    {"is": "out", "id": ["worker-0"]}, {"is": "exit", "id": {"a": 1}, "code": 1}, {"is": ["file"], "name": "x"},
+    {"is": "file"}, {},
+], ids=str)
+def test_a_report_of_other_types_is_left_out(tmp_path: Path, frame: Header) -> None:
+    group = group_of(tmp_path)
+    group._handle((group.hosts["h"].link, {"run": "t", **frame}, b"x"), lambda process, line: None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def write_through(folder: Path, name: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.remarks import identity_of
+from velodrome.data.text import Text
 
 pytestmark = pytest.mark.unit
 
@@ -89,3 +90,14 @@ def test_a_text_is_known_by_its_words(tmp_path: Path) -> None:
     first, second = found
     assert (first["train"], first["test"]) == (second["train"], second["test"])
     assert first["fingerprint"] != second["fingerprint"]
+
+
+def test_one_word_that_changed_in_a_long_text_is_noticed():
+    words = np.zeros(3_000_001, np.int32)
+    found = []
+    for place in (None, 1, 1_500_001, 3_000_000):
+        changed = words.copy()
+        if place is not None:
+            changed[place] = 1
+        found.append(identity_of(Text("t", changed, words[:9], words[:9], ["<eos>", "a"]))["fingerprint"])
+    assert len(set(found)) == 4

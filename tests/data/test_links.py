@@ -163,6 +163,21 @@ def test_folders_that_link_to_one_another_are_read_a_few_times_and_not_on_every_
     assert [file.name for file in tree.files] == [file.name for file in FolderTree(folder).files]
 
 
+def test_links_that_lead_to_one_folder_many_times_cost_one_look_at_it(tmp_path, monkeypatch):
+    for number in range(20):
+        (tmp_path / f"c{number}").mkdir()
+        (tmp_path / f"c{number}" / "a.png").touch()
+        for other in range(20):
+            (tmp_path / f"c{number}" / f"to{other}").symlink_to(f"../c{other}")
+    looks, targets, scan, resolved = [], [], os.scandir, os.path.realpath
+    monkeypatch.setattr(os, "scandir", lambda path: looks.append(path) or scan(path))
+    monkeypatch.setattr(os.path, "realpath", lambda path, **how: targets.append(path) or resolved(path, **how))
+    tree = FolderTree(tmp_path)
+    assert len(tree.files) > 20
+    assert len(looks) == 21
+    assert len(targets) <= 21 + 20 * 20 + 1
+
+
 def test_a_text_that_is_one_file_is_read_alone(tmp_path, monkeypatch):
     (tmp_path / "book.txt").write_text("a dull book\n" * 50)
     (tmp_path / "gone.txt").symlink_to("nowhere")

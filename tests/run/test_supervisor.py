@@ -367,6 +367,24 @@ def test_a_run_whose_folder_vanishes_ends_in_one_sentence(
     assert locks == (["of another run"] if harm is _replace else [])
 
 
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.rename(path.with_name("moved")),
+                                  lambda path: path.with_name("other").replace(path)])
+def test_a_run_whose_events_vanish_ends_in_one_sentence(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    long: list[Script] = [[*CONNECT, *beats(900)], [*CONNECT, *beats(900)]]
+    launcher, done = ScriptedLauncher([long]), list[Event]()
+
+    def listen(event: Event) -> None:
+        if not done and getattr(event, "phase", "") == "train":
+            done.append(event)
+            (tmp_path / "a" / "other").write_text("", encoding="utf-8")
+            harm(tmp_path / "a" / "events.jsonl")
+
+    with pytest.raises(FolderGone, match=r"run 'a' ended because its file .*events.jsonl' was removed") as end:
+        execute(Job(**JOB, stall_timeout=5000), store=Store(tmp_path), name="a", launcher=launcher, listener=listen)
+    assert end.value.exit_code == 1
+    assert not list(tmp_path.rglob("result.json"))
+
+
 def test_a_run_is_no_longer_running_after_its_folder_was_renamed(tmp_path: Path) -> None:
     run = Store(tmp_path).create("a", Job())
     run.path.rename(tmp_path / "b")

@@ -26,8 +26,8 @@ Fingerprints = NDArray[np.uint64]
 _NAMED = 10
 #: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
 _MOSTLY_DIFFERENT = 0.5
-#: Words of a part of a text that take part in a fingerprint.
-_SAMPLED_WORDS = 1_000_000
+#: Words of a text that are read at a time for its fingerprint.
+_WORDS_AT_ONCE = 1_000_000
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -108,8 +108,8 @@ def with_row_remarks(
 def identity_of(data: Any) -> dict[str, Any]:
     """What the data of a run are recognized by: examples of each part, and a fingerprint of their content.
 
-    Of a text, its words and a sample of them. Of examples that are made when they are asked for, and may be others each
-    time, their number and form alone.
+    Of a text, its vocabulary and its words in their order. Of examples that are made when they are asked for, and may
+    be others each time, their number and form alone.
     """
     own = data.own_files if isinstance(data, Splits | Arrays) else False
     counts = {"train": sum(data.files) if own else len(data.train), "validation": len(data.validation),
@@ -122,7 +122,8 @@ def identity_of(data: Any) -> dict[str, Any]:
         elif hasattr(data, "vocabulary"):
             found.update("\n".join(data.vocabulary).encode())
             for part in (data.train, data.validation, data.test):
-                found.update(np.ascontiguousarray(part[:: max(1, len(part) // _SAMPLED_WORDS)]).tobytes())
+                for first in range(0, len(part), _WORDS_AT_ONCE):
+                    found.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
         content = found.hexdigest()
     return {**counts, "fingerprint": content}
 

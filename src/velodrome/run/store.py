@@ -139,12 +139,15 @@ class OpenRun(RunFolder):
         return self._held is None or self._held.is_in_place()
 
     def check_place(self) -> None:
-        """Raise `FolderGone` if the folder was removed, renamed or replaced: looked at a few times a second."""
+        """Raise `FolderGone` if the folder or its events were removed, renamed or replaced: looked at a few times a
+        second."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             if not self.is_in_place:
                 raise FolderGone(f"run {self.name!r}", self.path)
+            if self._held and self._events and not self._held.has("events.jsonl", self._events.fileno()):
+                raise FolderGone(f"run {self.name!r}", self.path / "events.jsonl", "file")
 
     def add_event(self, event: EventBase) -> None:
         self.check_place()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import queue
 import re
 import time
@@ -34,7 +36,11 @@ _OWN = re.compile(
     r"\..*|.*\.(half|lock|ya?ml)|(events|calibration).*\.jsonl|(plan|result|slurm)\.json|report\..*", re.IGNORECASE
 )
 #: A name or a part of it: nothing that a file system or a shell reads as something else.
-_PART = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,240}")
+_PART = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+")
+#: Bytes of a part, which leave room for the end of a partial file's name, and parts of a name.
+_LONGEST_PART, _MOST_PARTS = 240, 64
+#: Errors of a path and not of the disk: they are up to the name that a host chose.
+_OF_NAME = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.EILSEQ})
 
 _KEPT_CHECKPOINTS = 2
 #: Sentences about files that were refused; nobody reads more.
@@ -68,7 +74,8 @@ class RemoteGroup:
     links: Mapping[Process, Link] = field(default_factory=dict)
     _exits: dict[Process, Exit] = field(default_factory=dict)
     _names: dict[tuple[str, str], Process] = field(default_factory=dict)
-    _files: dict[Path, IO[bytes]] = field(default_factory=dict)
+    #: The partial file that each host is sending: one at a time.
+    _files: dict[str, tuple[Path, IO[bytes]]] = field(default_factory=dict)
     #: Why files were not stored, each sentence once.
     _refused: dict[str, None] = field(default_factory=dict)
 
@@ -115,7 +122,8 @@ class RemoteGroup:
         if header.get("is") == "file":
             self._write(link.host, header, body)
             return
-        process = self._names.get((link.host, str(header.get("id", ""))))
+        name = header.get("id")
+        process = self._names.get((link.host, name)) if isinstance(name, str) else None
         if process is None:
             return
         if header.get("is") == "out" and deliver is not None:
@@ -128,28 +136,36 @@ class RemoteGroup:
     def _write(self, host: str, header: Header, body: bytes) -> None:
         """Append to a file of the run's folder, which gets its name when every chunk of it has arrived in order."""
         name = header.get("name")
-        if (reason := self._refusal(name)) is not None:
+        try:
+            if (reason := self._refusal(name)) is None:
+                self._append(host, self.folder / str(name), header, body)
+        except OSError as error:
+            if error.errno not in _OF_NAME:
+                raise
+            self._drop(host)
+            reason = error.strerror
+        if reason is not None:
             self._refused[f"host {host!r} sent a file {str(name)[:120]!r}, which was not stored: {reason}"] = None
-            return
-        path = self.folder / str(name)
+
+    def _append(self, host: str, path: Path, header: Header, body: bytes) -> None:
         partial = path.with_name(f"{path.name}.{list(self.hosts).index(host)}.part")
         if header.get("at") == 0:  # a file that is sent again begins anew
-            self._drop(partial)
+            self._drop(host)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._files[partial] = partial.open("wb")
-        stream = self._files.get(partial)
-        if stream is None or stream.tell() != header.get("at"):  # a chunk is missing: what was stored before stays
-            self._drop(partial)
+            self._files[host] = partial, partial.open("wb")
+        begun, stream = self._files.get(host, (None, None))
+        if begun != partial or stream is None or stream.tell() != header.get("at"):
+            self._drop(host)  # a chunk is missing: what was stored before stays
             return
         stream.write(body)
         if header.get("last"):
-            self._files.pop(partial).close()
+            self._files.pop(host)[1].close()
             self._complete(path, partial)
 
     def _refusal(self, name: object) -> str | None:
         """Why a host may not write a file of this name; None if it may."""
         parts = name.split("/") if isinstance(name, str) else []
-        if not parts or not all(map(_PART.fullmatch, parts)):
+        if not 1 <= len(parts) <= _MOST_PARTS or not all(map(_is_plain, parts)):
             return "that is no plain name below the run's folder"
         if _OWN.fullmatch(parts[0]) or name in _COLLECTED:
             return "only the controller makes what has that name"
@@ -167,11 +183,11 @@ class RemoteGroup:
         self._refused.clear()
         return found[:_MOST_WARNINGS] + (["hosts sent more such files"] if found[_MOST_WARNINGS:] else [])
 
-    def _drop(self, partial: Path) -> None:
-        """Forget a file that arrived in part."""
-        if (stream := self._files.pop(partial, None)) is not None:
-            stream.close()
-            partial.unlink(missing_ok=True)
+    def _drop(self, host: str) -> None:
+        """Forget the file that arrived in part."""
+        if (begun := self._files.pop(host, None)) is not None:
+            begun[1].close()
+            begun[0].unlink(missing_ok=True)
 
     def _complete(self, path: Path, partial: Path) -> None:
         if path.parent.name == "logs" and path.exists():  # the controller writes there too
@@ -246,12 +262,20 @@ class RemoteGroup:
                 unfinished = True
             if unfinished:  # what an agent cannot end, the end of its session does
                 link.close()
-        for stream in self._files.values():
+        for _, stream in self._files.values():
             stream.close()
         for partial in self.folder.glob("**/*.part"):
             partial.unlink(missing_ok=True)
         for link in self._agents():
             link.take = None
+
+
+def _is_plain(part: str) -> bool:
+    """Whether a part of a name from a host is one that any file system stores as it is."""
+    try:
+        return _PART.fullmatch(part) is not None and len(os.fsencode(part)) <= _LONGEST_PART
+    except UnicodeEncodeError:
+        return False
 
 
 def in_parallel(links: Iterable[Link], work: Callable[[Link], Found]) -> dict[str, Found]:

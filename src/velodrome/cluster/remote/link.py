@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import threading
 import time
@@ -145,9 +146,11 @@ class Link:
         for _ in range(times):
             asked = time.time()
             answer, _ = self.ask("facts")
-            self._note_clock(answer["clock"], asked)
+            self._note_clock(answer.get("clock"), asked)
 
-    def _note_clock(self, clock: float, asked: float) -> None:
+    def _note_clock(self, clock: object, asked: float) -> None:
+        if not isinstance(clock, float) or not math.isfinite(clock):
+            return
         error = (time.time() - asked) / 2  # the clock was read somewhere between question and answer
         if 0 <= error <= self.clock_error:  # a clock that was set meanwhile tells nothing
             self.clock_offset, self.clock_error = clock - asked - error, error
@@ -197,13 +200,14 @@ class Link:
     def _dispatch(self, header: Header, body: bytes) -> None:
         kind = header.get("is")
         if kind == "answer":
-            question = self._questions.get(header.get("n", 0))
+            number = header.get("n")
+            question = self._questions.get(number) if isinstance(number, int) else None
             if question is not None:
                 question.header, question.body = header, body
                 question.done.set()
         elif kind == "pong":
-            if "asked" in header:
-                self._note_clock(header["clock"], header["asked"])
+            if isinstance(asked := header.get("asked"), float):
+                self._note_clock(header.get("clock"), asked)
         elif kind == "ready":
             self.facts = header
             self._ready.set()

@@ -59,6 +59,14 @@ class Lost:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Below:
+    """A folder in a folder."""
+
+    name: str
+    is_link: bool
+
+
 class Tree(Protocol):
     @property
     def place(self) -> str:
@@ -93,6 +101,8 @@ class FolderTree:
         folders: list[str] = []
         lost: list[Lost] = []
         self._visits = Counter[tuple[int, int]]()
+        #: What is in each real folder: links may lead there many times.
+        self._listed: dict[tuple[int, int], list[File | Lost | _Below]] = {}
         try:
             self._walk(self._top, "", (), files, folders, lost)
         except OSError as error:
@@ -129,42 +139,55 @@ class FolderTree:
         if linked and self._visits[here] > _MOST_VISITS:
             lost.append(Lost(above[:-1], UNREADABLE, f"links lead to this folder more than {_MOST_VISITS} times"))
             return
-        with os.scandir(folder) as entries:
+        if here not in self._listed:
+            self._listed[here] = self._list(folder)
+        for entry in self._listed[here]:
+            name = above + entry.name
+            if isinstance(entry, Lost):
+                lost.append(Lost(name, entry.what, entry.reason))
+            elif isinstance(entry, File):
+                files.append(File(name, entry.bytes, entry.stamp))
+            elif len(seen) >= _DEEPEST:
+                lost.append(Lost(name, UNREADABLE, f"more than {_DEEPEST} folders deep"))
+            else:
+                folders.append(name)
+                try:
+                    self._walk(folder / entry.name, f"{name}/", (*seen, here), files, folders, lost,
+                               linked=linked or entry.is_link)
+                except OSError as error:
+                    lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
+
+    def _list(self, folder: Path) -> list[File | Lost | _Below]:
+        """What is directly in a folder, by its name there, sorted; hidden files left out."""
+        found: list[File | Lost | _Below] = []
+        with os.scandir(os.path.realpath(folder)) as entries:
             for entry in sorted(entries, key=lambda one: one.name):
                 if entry.name.startswith(".") or entry.name in _UNSEEN:
                     continue
-                name = above + entry.name
-                about_entry = self._stat(entry, name)
-                if isinstance(about_entry, Lost):
-                    lost.append(about_entry)
-                elif stat.S_ISREG(about_entry.st_mode):
-                    files.append(File.of(name, entry.path, about_entry))
-                elif not stat.S_ISDIR(about_entry.st_mode):
-                    lost.append(Lost(name, UNREADABLE, "neither a file nor a folder"))
-                elif len(seen) >= _DEEPEST:
-                    lost.append(Lost(name, UNREADABLE, f"more than {_DEEPEST} folders deep"))
+                about = self._stat(entry)
+                if isinstance(about, Lost):
+                    found.append(about)
+                elif stat.S_ISREG(about.st_mode):
+                    found.append(File.of(entry.name, entry.path, about))
+                elif stat.S_ISDIR(about.st_mode):
+                    found.append(_Below(entry.name, entry.is_symlink()))
                 else:
-                    folders.append(name)
-                    below = (*seen, here)
-                    try:
-                        self._walk(folder / entry.name, f"{name}/", below, files, folders, lost,
-                                   linked=linked or entry.is_symlink())
-                    except OSError as error:
-                        lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
+                    found.append(Lost(entry.name, UNREADABLE, "neither a file nor a folder"))
+        return found
 
-    def _stat(self, entry: os.DirEntry[str], name: str) -> os.stat_result | Lost:
+    def _stat(self, entry: os.DirEntry[str]) -> os.stat_result | Lost:
         """What an entry is, with links followed, or why that cannot be."""
         try:
             about = entry.stat()
         except OSError as error:
             if not entry.is_symlink():
-                return Lost(name, UNREADABLE, error.strerror or str(error))
+                return Lost(entry.name, UNREADABLE, error.strerror or str(error))
             to_itself = error.errno == errno.ELOOP
-            return Lost(name, DANGLING, "to itself" if to_itself else f"to {shown(Path(entry.path).readlink())}")
+            return Lost(entry.name, DANGLING, "to itself" if to_itself else f"to {shown(Path(entry.path).readlink())}")
         if not self._follow and entry.is_symlink():
             target = os.path.realpath(entry.path)
             if not Path(target).is_relative_to(self.place):
-                return Lost(name, OUTSIDE, f"to {shown(target)}")
+                return Lost(entry.name, OUTSIDE, f"to {shown(target)}")
         return about
 
 

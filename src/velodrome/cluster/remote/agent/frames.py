@@ -45,8 +45,7 @@ class Decoder:
             begin = _LENGTHS.size + head
             if len(self._data) < begin + body:
                 break
-            header = json.loads(bytes(self._data[_LENGTHS.size : begin]))
-            frames.append((header, bytes(self._data[begin : begin + body])))
+            frames.append((_header(bytes(self._data[_LENGTHS.size : begin])), bytes(self._data[begin : begin + body])))
             del self._data[: begin + body]
         return frames
 
@@ -59,3 +58,13 @@ class Decoder:
             return False
         self.greeted, self._data = True, bytearray(after)
         return True
+
+
+def _header(data: bytes) -> Header:
+    try:
+        header = json.loads(data)
+    except RecursionError:
+        raise ValueError("a header is nested too deeply") from None
+    if not isinstance(header, dict):
+        raise ValueError("a header is no JSON object")
+    return header
