@@ -62,7 +62,8 @@ def test_emulated_hosts_are_measured(velodrome: Any) -> None:
     (pair,) = told["pairs"]
     assert (pair["from"], pair["to"]) == ("node2", "node1")
     assert 2e7 < pair["bandwidth"] < 2e8
-    assert told["findings"][0]["message"].startswith("bandwidth 100 Mbit/s asked for, ")
+    # Other programs may use this machine: that is a finding of its own.
+    assert any(one["message"].startswith("bandwidth 100 Mbit/s asked for, ") for one in told["findings"])
 
 
 @pytest.mark.unit

@@ -240,7 +240,8 @@ def _load(url: str) -> bool:
 @pytest.mark.integration
 def test_processes_that_decode_at_once_all_get_the_whole(tmp_path):
     write(tmp_path / "s", encoding="png")
-    with multiprocessing.get_context("fork").Pool(3) as pool:
+    # Not forked: a test before this one may have left threads in this process, and their locks held.
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
         assert pool.map(_load, [str(tmp_path / "s")] * 6) == [True] * 6
 
 
