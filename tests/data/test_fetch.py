@@ -260,7 +260,7 @@ def _prepare(address: str, start, results) -> None:
 
 @pytest.mark.integration
 def test_processes_that_prepare_at_once_fetch_each_file_once_and_all_succeed(tmp_path):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     start, results = context.Event(), context.Queue()
     with tiny.serve(tiny.write_mirror(tmp_path / "m")) as server:
         processes = [context.Process(target=_prepare, args=(server.address, start, results)) for _ in range(3)]

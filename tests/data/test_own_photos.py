@@ -237,7 +237,7 @@ def _decode(name, queue):
 @pytest.mark.integration
 def test_two_processes_at_once_decode_once(tmp_path):
     name = f"path:{write_folders(tmp_path / 'photos', each=60)}"
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     workers = [context.Process(target=_decode, args=(name, queue)) for _ in range(3)]
     for worker in workers:
