@@ -71,7 +71,9 @@ def tensorboard(runs: Path) -> Iterator[TensorBoard]:
 
 @pytest.mark.integration
 @pytest.mark.timeout(150)
-def test_tensorboard_shows_the_curves_of_a_race_and_compares_its_runs(velodrome, runs: Path, tensorboard) -> None:
+def test_tensorboard_shows_the_curves_of_a_race_and_compares_its_runs(
+    velodrome, idle: None, runs: Path, tensorboard
+) -> None:
     done = velodrome(
         "race", "--dataset", "digits", "--engine", "torch", "--strategy", "single", "--vary", "batch_size=32,64",
         "--repeat", 2, "--epochs", 2, "--threads", 1, "--name", "race", "--runs", runs,

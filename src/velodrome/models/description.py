@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.events.problems import sentences
-from velodrome.offers.models import is_own
+from velodrome.offers import models
+from velodrome.offers.models import EXAMPLE_TASKS, is_own
 from velodrome.printable import shown
 
 #: Numbers of one example of an input or state; names of classes and words.
@@ -93,13 +94,19 @@ def check_description(about: Any, folder: Path) -> None:
         said = _DESCRIPTION.validate_python(about)
     except ValidationError as error:
         raise ValueError(f"its model.json {next(sentences(error))}") from None
-    if not is_own(said.model):
+    if not is_own(said.model) and not _built_by_its_task(said.model):
         missing = [name for name in _NEEDED[said.kind] if about.get(name) is None]
         if missing:
             raise ValueError(f"its model.json has no {missing[0]!r}")
         if said.kind != "text" and _numbers(said.input_shape) > MOST_NUMBERS:
             raise ValueError(f"'input_shape' has more than {MOST_NUMBERS:,} numbers")
     _check_weights(folder / said.file, folder, said)
+
+
+def _built_by_its_task(name: str) -> bool:
+    """Whether a model of the zoo is for a task that somebody else added, whose code builds it in a way of its own."""
+    ours = (*EXAMPLE_TASKS, "language-model")
+    return any(model.name == name and model.task not in ours for model in models.MODELS)
 
 
 def _check_weights(file: Path, folder: Path, said: Description) -> None:
