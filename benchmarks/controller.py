@@ -25,16 +25,16 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from velodrome.cluster.launcher import Allocation
-from velodrome.cluster.local.cold import ColdProcess
-from velodrome.cluster.local.group import LocalGroup
-from velodrome.cluster.local.launcher import LocalLauncher
-from velodrome.cluster.plan import Plan
+from velodrome.clusters.launcher import Allocation
+from velodrome.clusters.local.cold import ColdProcess
+from velodrome.clusters.local.group import LocalGroup
+from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.clusters.plan import Plan
 from velodrome.events.lines import PREFIX, read_events
 from velodrome.events.models import Event, ResourcesEvent
+from velodrome.job.job import Job
 from velodrome.run.execute import execute
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 #: Events as a worker writes them. Rank 0 also reports the result, and all of them end.
 _STAND_IN = """

@@ -31,7 +31,7 @@ from rich.table import Table
 from running import ENVIRONMENT, RunError, end_in_order, own_network, run_json
 from turns import Trial, rates, read_events, read_steps, running
 
-from velodrome.cluster import engine_install, environment_record, environments
+from velodrome.clusters import engine_install, environment_record, environments
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
 

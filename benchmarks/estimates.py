@@ -28,15 +28,15 @@ from rich.console import Console
 from rich.table import Table
 
 import velodrome
-from velodrome.analysis.estimate import Known, Timing, estimate, known_of
 from velodrome.api.costs import measured_jobs
 from velodrome.api.race_plan import merge, plan_race
-from velodrome.cluster.registry import open_launcher
+from velodrome.clusters.registry import open_launcher
 from velodrome.data import catalogue
+from velodrome.job.job import Job
+from velodrome.judge.estimate import Known, Timing, estimate, known_of
 from velodrome.machine import cores
-from velodrome.run.rehearse import measure
+from velodrome.run.dry_run import measure
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 FILE = Path(__file__).resolve().parent / "estimates.json"
 MOST_MEDIAN, MOST_FACTOR = 0.25, 2.0

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from ratios import ratio
 
+from velodrome.catalog.world import World
 from velodrome.data import catalogue
 from velodrome.data.shards.data_set import load_shards
 from velodrome.data.shards.write import write_shards
@@ -29,9 +30,8 @@ from velodrome.data.splits import Splits
 from velodrome.data.storage.open import open_store
 from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.offers.world import World
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.tasks.schedule import by_data
 from velodrome.transport.base import Alone
 from velodrome.worker.context import Context

@@ -1,7 +1,7 @@
 """Simulated races with known answers, a batch at a time, judged by the product's own rule.
 
 Speeds are logarithms: of a configuration, of its block, of the machine's drift, of noise. `follow` is a race that is
-looked at after every repetition; each of its decisions is the one that `velodrome.analysis.decide.decide` makes.
+looked at after every repetition; each of its decisions is the one that `velodrome.judge.decide.decide` makes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from velodrome.analysis.blocks import ERROR_RATE, fit, margin
-from velodrome.analysis.decide import Margin, all_level, out, slowed_fit, step
-from velodrome.analysis.outliers import Array, Mask
-from velodrome.analysis.paired import nominal
+from velodrome.judge.blocks import ERROR_RATE, fit, margin
+from velodrome.judge.decide import Margin, all_level, out, slowed_fit, step
+from velodrome.judge.outliers import Array, Mask
+from velodrome.judge.paired import nominal
 
 #: The difference that is too small to matter, as a ratio: the default of `--tolerance`.
 TOLERANCE = 0.05

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from velodrome.analysis.accuracy_guard import guard
-from velodrome.analysis.blocks import FIRST_LOOK, error_of_look
-from velodrome.analysis.compare import Row
+from velodrome.judge.accuracy_guard import guard
+from velodrome.judge.blocks import FIRST_LOOK, error_of_look
+from velodrome.judge.compare import Row
 from velodrome.tasks.answers import encode
 from velodrome.tasks.registry import deciding_metrics
 

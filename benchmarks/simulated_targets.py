@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from velodrome.analysis.attempts import Attempts, contest_of_attempts, cost_of_unseen
-from velodrome.analysis.blocks import FIRST_LOOK
-from velodrome.analysis.decide import decide
+from velodrome.judge.attempts import Attempts, contest_of_attempts, cost_of_unseen
+from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.decide import decide
 
 TOLERANCE = 0.05
 #: What a run takes that misses the target, compared with one that reaches it.

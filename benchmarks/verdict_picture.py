@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from simulated import TOLERANCE
 
-from velodrome.analysis.blocks import FIRST_LOOK, Array
-from velodrome.analysis.decide import Range, Standing, contest_of, decide
+from velodrome.judge.blocks import FIRST_LOOK, Array
+from velodrome.judge.decide import Range, Standing, contest_of, decide
 
 #: Made-up configurations, and their true speeds as shares of the best one's.
 CONFIGURATIONS = {

@@ -25,7 +25,7 @@ from simulated_targets import false_claims, target_worlds
 from verdict_picture import draw_picture
 from verdict_tables import SETTLED, bars, pages
 
-from velodrome.analysis.blocks import ERROR_RATE
+from velodrome.judge.blocks import ERROR_RATE
 
 SIZES = (2, 4, 8, 16)
 #: Sizes at which only false claims are simulated, in the worst situations and at the noise at which nothing is called

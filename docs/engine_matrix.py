@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from fault_matrix import stable
 
-from velodrome.offers.base import Engine, Strategy
-from velodrome.offers.registry import all_forms, engine
+from velodrome.catalog.base import Engine, Strategy
+from velodrome.catalog.registry import all_forms, engine
 
 FILE = Path(__file__).resolve().parent / "engines.json"
 #: What a row must reach of its framework's own loop.

@@ -18,19 +18,19 @@ from fault_matrix import matrix_page
 from record_tables import field_rows
 from reference_words import FOLDER
 
+from velodrome.catalog.base import Engine
+from velodrome.catalog.models import MODELS
+from velodrome.catalog.registry import all_forms
 from velodrome.cli.commands import COMMANDS, loaded
-from velodrome.cluster.registry import LAUNCHERS
+from velodrome.clusters.registry import LAUNCHERS
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS as EVENT_MODELS
 from velodrome.events.models import EventBase
 from velodrome.events.result import RunResult
-from velodrome.offers.base import Engine
-from velodrome.offers.models import MODELS
-from velodrome.offers.registry import all_forms
-from velodrome.spec.job import GROUPS, Job
-from velodrome.spec.published import abbreviations
-from velodrome.spec.race import Race
+from velodrome.job.job import GROUPS, Job
+from velodrome.job.published import abbreviations
+from velodrome.job.race import Race
 
 FOLDER_OF_PAGES = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/generate_reference.py: change the code, then run `make docs`. -->\n"
@@ -250,7 +250,7 @@ def names_page() -> str:
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
         "A race that is resumed keeps the time stamp and the data sizes of its first start, also if images turned out\n"
-        "to be unreadable since. `velodrome.spec.published.parse` turns a name back into its parts.\n",
+        "to be unreadable since. `velodrome.job.published.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
 

@@ -131,7 +131,7 @@ def _probe_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.M
     race is measured before it begins."""
     if request.node.get_closest_marker("unit"):
         from velodrome.api import race_plan
-        from velodrome.cluster import environments
+        from velodrome.clusters import environments
         from velodrome.worker import probe
 
         monkeypatch.setattr(environments, "run_probe", lambda python, words: probe.reply(words))
@@ -181,7 +181,7 @@ def velodrome(capfd: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture(scope="session")
 def _warm_launcher() -> Iterator[Any]:
-    from velodrome.cluster.local.launcher import LocalLauncher
+    from velodrome.clusters.local.launcher import LocalLauncher
 
     launcher = LocalLauncher()
     yield launcher
@@ -194,7 +194,7 @@ def warm(_warm_launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests whose subject is not the start: an import takes longer than all they do.
     """
-    from velodrome.cluster.local.launcher import LocalLauncher
+    from velodrome.clusters.local.launcher import LocalLauncher
 
     start_one = LocalLauncher._start_one
 
@@ -208,7 +208,7 @@ def warm(_warm_launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that nobody else uses, as far as races can see: they repeat no run because of other programs."""
-    from velodrome.run import race_runs
+    from velodrome.races import runs as race_runs
 
     monkeypatch.setattr(race_runs, "is_loaded", lambda result: False)
 

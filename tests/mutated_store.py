@@ -152,7 +152,7 @@ class Store:
 
 
 def whole_job(store: Store) -> dict[str, Any]:
-    from velodrome.spec.job import Job
+    from velodrome.job.job import Job
 
     return Job.model_validate(yaml.safe_load((store.victim / "job.yaml").read_text())).model_dump()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from velodrome.catalog.models import zoo_model
+from velodrome.catalog.registry import engine, strategy_of
 from velodrome.data.catalogue import data_set
 from velodrome.errors import BadRequest, similar_names, which_name
-from velodrome.offers.models import zoo_model
-from velodrome.offers.registry import engine, strategy_of
-from velodrome.spec.job import Job
-from velodrome.spec.race import parse_race, parse_vary
-from velodrome.spec.read import make_job
+from velodrome.job.job import Job
+from velodrome.job.race import parse_race, parse_vary
+from velodrome.job.read import make_job
 
 
 @pytest.mark.parametrize(("ask", "sentence"), [

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from synthetic_races import repeated
-from velodrome.analysis.compare import compare
-from velodrome.analysis.recommend import Recommendation, recommend
-from velodrome.spec.job import Target
+from velodrome.job.job import Target
+from velodrome.judge.compare import compare
+from velodrome.judge.recommend import Recommendation, recommend
 
 Runs = list[dict[str, Any]]
 Form = Callable[[], Recommendation]

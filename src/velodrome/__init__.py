@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from velodrome.api.train import attach, resume, train
     from velodrome.errors import BadRequest, RunFailed, VelodromeError
     from velodrome.figures import log
-    from velodrome.spec.job import Job
-    from velodrome.spec.race import Race
+    from velodrome.job.job import Job
+    from velodrome.job.race import Race
 
 __all__ = [
     "BadRequest", "Job", "Race", "RunFailed", "VelodromeError", "attach", "check", "datasets", "examples", "export",
@@ -32,8 +32,8 @@ __all__ = [
 #: Where each name lives, imported at first use, so that a worker or `--help` does not pay for what it does not need.
 _LAZY_EXPORTS = {
     "BadRequest": "velodrome.errors:BadRequest",
-    "Job": "velodrome.spec.job:Job",
-    "Race": "velodrome.spec.race:Race",
+    "Job": "velodrome.job.job:Job",
+    "Race": "velodrome.job.race:Race",
     "RunFailed": "velodrome.errors:RunFailed",
     "VelodromeError": "velodrome.errors:VelodromeError",
     "attach": "velodrome.api.train:attach",

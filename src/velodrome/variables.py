@@ -11,7 +11,7 @@ NO_TOKEN = "template"
 SECRET = "VELODROME_SECRET"
 #: The job, as JSON.
 JOB = "VELODROME_JOB"
-#: Every process of the job, as JSON (`offers/world.py`).
+#: Every process of the job, as JSON (`catalog/world.py`).
 WORLD = "VELODROME_WORLD"
 #: Process id of the controller, where it runs on the same host: what it uses of the processor belongs to the run.
 CONTROLLER = "VELODROME_CONTROLLER"

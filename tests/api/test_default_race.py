@@ -10,9 +10,9 @@ import pytest
 from velodrome.api import default_race
 from velodrome.api.default_race import BUDGET
 from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
-from velodrome.cluster import environments, preflight
+from velodrome.catalog.registry import engines
+from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
-from velodrome.offers.registry import engines
 
 
 @pytest.fixture(autouse=True)

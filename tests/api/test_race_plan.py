@@ -10,12 +10,12 @@ import pytest
 from synthetic_races import result
 from velodrome.api.race_plan import PlannedRace, merge, plan_race
 from velodrome.cli.race import plan_text
-from velodrome.cluster import preflight
+from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.machine import describe_machine
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 #: As long as a run of four epochs takes that `stored` writes: start-up, training, evaluations, and what comes after.
 TOTAL, STARTUP = 12.0, 2.0

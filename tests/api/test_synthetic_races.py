@@ -13,11 +13,11 @@ import velodrome as package
 from synthetic_races import repeated, result, write_race
 from velodrome.errors import BadRequest
 from velodrome.events.lines import make_event
-from velodrome.run import race_runs
+from velodrome.job.job import Job
+from velodrome.races import runs as race_runs
 from velodrome.run.execute import JobFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 pytestmark = pytest.mark.unit
 

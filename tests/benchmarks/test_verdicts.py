@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.analysis.decide import contest_of, decide
+from velodrome.judge.decide import contest_of, decide
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.unit
@@ -131,7 +131,7 @@ def test_a_grid_is_right_if_it_finds_the_best_or_calls_level_what_is():
 def test_the_limit_of_what_stopping_saves_demands_less_than_the_rule_at_every_look(size):
     from verdict_floor import single_look
 
-    from velodrome.analysis.blocks import FIRST_LOOK, margin
+    from velodrome.judge.blocks import FIRST_LOOK, margin
 
     freedom, rivals = np.array([[[2.0, 10.0, 100.0]]]), np.array([[[float(size)]]])
     for look in range(FIRST_LOOK, 31):

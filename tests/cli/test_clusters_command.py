@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster.registry import where_of
-from velodrome.spec.job import Job
-from velodrome.spec.race import combinations, parse_race, parse_vary
-from velodrome.spec.race_names import named
+from velodrome.clusters.registry import where_of
+from velodrome.job.job import Job
+from velodrome.job.race import combinations, parse_race, parse_vary
+from velodrome.job.race_names import named
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from synthetic_races import repeated, result, write_race
+from velodrome.job.job import Job
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 pytestmark = pytest.mark.unit
 

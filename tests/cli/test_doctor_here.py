@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster.emulated import ability, links
-from velodrome.cluster.emulated.request import EmulatedCluster
+from velodrome.clusters.emulated import ability, links
+from velodrome.clusters.emulated.request import EmulatedCluster
 from velodrome.machine import cores_of_others
 
 JOB = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
@@ -24,7 +24,7 @@ def test_what_cannot_be_emulated_is_a_finding_and_no_run_begins(
     velodrome: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacks = ["--on emulated: latency needs netem", "--on emulated: this kernel cannot limit memory; leave it out"]
-    monkeypatch.setattr("velodrome.cluster.emulated.launcher.lacking", lambda cluster, slows: lacks)
+    monkeypatch.setattr("velodrome.clusters.emulated.launcher.lacking", lambda cluster, slows: lacks)
     found = velodrome("doctor", "--on", "emulated:latency=1ms", "--measure", *JOB, "--json")
     assert found.code == 1
     assert [finding["message"] for finding in found.json()["findings"]] == lacks

@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 import velodrome as api
-from velodrome.spec.job import Job
-from velodrome.spec.race import Race
+from velodrome.job.job import Job
+from velodrome.job.race import Race
 
 
 def test_the_examples_are_listed_with_a_sentence_each(velodrome) -> None:

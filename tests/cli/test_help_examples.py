@@ -19,7 +19,7 @@ import pictures
 import tiny_idx
 
 from velodrome.cli.commands import COMMANDS, loaded
-from velodrome.cluster.local.launcher import LocalLauncher
+from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
 

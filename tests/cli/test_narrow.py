@@ -12,15 +12,15 @@ from rich import box
 from rich.table import Table
 
 from synthetic_races import repeated, result, write_race
-from velodrome.analysis.compare import compare
 from velodrome.cli import console as consoles
 from velodrome.cli.board import Board
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
 from velodrome.cli.tables import least_width, print_table
-from velodrome.spec.race import parse_race
-from velodrome.spec.race_names import expand
+from velodrome.job.race import parse_race
+from velodrome.job.race_names import expand
+from velodrome.judge.compare import compare
 
 pytestmark = pytest.mark.unit
 

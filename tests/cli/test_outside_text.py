@@ -15,9 +15,9 @@ from rich.text import Text
 
 from synthetic_races import repeated, result, write_race
 from velodrome.cli.safe_console import SafeConsole
+from velodrome.job.job import Job
 from velodrome.printable import LONGEST_LINE, bytes_text, printable, shown
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 #: Sets the window's title, clears the screen, moves the cursor, turns the direction of writing; and markup of rich.
 ATTACK = "\x1b]0;owned\x07\x1b[2J\r\x9b1m\u202e[bold]x[/red]"

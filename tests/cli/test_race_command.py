@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from velodrome.api.race import title_of
-from velodrome.cluster import preflight
-from velodrome.cluster.local.launcher import LocalLauncher
-from velodrome.run.race import RaceFolder
-from velodrome.run.race_check import check_race
+from velodrome.clusters import preflight
+from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.job.race import parse_race
+from velodrome.job.race_names import expand
+from velodrome.races.check import check_race
+from velodrome.races.folder import RaceFolder
 from velodrome.run.yaml_files import read_yaml
-from velodrome.spec.race import parse_race
-from velodrome.spec.race_names import expand
 
 OWN_MODEL = '''
 from math import prod

@@ -18,10 +18,10 @@ import pytest
 import yaml
 
 from synthetic_races import repeated, result, write_race
+from velodrome.job.job import Job
+from velodrome.races.folder import RaceFolder
 from velodrome.run.export import cell
-from velodrome.run.race import RaceFolder
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 
 def store_run(runs: Path, name: str, made: dict[str, Any] | None = None) -> Path:

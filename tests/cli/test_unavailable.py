@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.cluster import environments, preflight
-from velodrome.offers.base import Probe
+from velodrome.catalog.base import Probe
+from velodrome.clusters import environments, preflight
 
 WORDS = ("--dataset", "digits", "--epochs", 1, "--vary", "entry=torch/single,torch/ddp,torch/allreduce,"
          "tensorflow/single,tensorflow/allreduce,tensorflow/parameter-server:1", "--vary", "workers=1,2")

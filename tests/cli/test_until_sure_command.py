@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.run.calibration import rates
+from velodrome.races.calibration import rates
 
 
 @pytest.mark.integration

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 pytestmark = pytest.mark.unit
 

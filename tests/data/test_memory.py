@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from velodrome import machine
+from velodrome.catalog.world import Member, worlds
 from velodrome.data import budget
 from velodrome.data.shards import data_set as shards
-from velodrome.offers.world import Member, worlds
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
 from velodrome.data.splits import Part, Splits
 from velodrome.data.storage.open import open_store
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.tasks.classification import Classification
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-from velodrome.offers import registry
-from velodrome.offers.base import Engine, Implementation, Strategy
+from velodrome.catalog import registry
+from velodrome.catalog.base import Engine, Implementation, Strategy
 
 sys.path.insert(0, str(ROOT / "docs"))
 import engine_matrix

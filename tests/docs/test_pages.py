@@ -13,10 +13,10 @@ import typer
 import yaml
 from samples import ROOT, USER_PAGES, anchors, blocks, commands, links, section_before
 
+from velodrome.catalog import registry
 from velodrome.cli.commands import COMMANDS, loaded
-from velodrome.offers import registry
-from velodrome.spec.job import Job
-from velodrome.spec.race import parse_vary
+from velodrome.job.job import Job
+from velodrome.job.race import parse_vary
 
 EXAMPLES = ROOT / "src" / "velodrome" / "example_files"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

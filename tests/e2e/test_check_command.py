@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.offers.registry import engine as engine_named
+from velodrome.catalog.registry import engine as engine_named
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

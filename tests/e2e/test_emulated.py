@@ -16,12 +16,12 @@ import pytest
 from safetensors.numpy import load_file
 from scene import LONG, Scene, training
 
-from velodrome.cluster.emulated.leftovers import GROUPS, PREFIX
-from velodrome.cluster.emulated.limits import Limits
-from velodrome.cluster.emulated.links import Bridge
-from velodrome.cluster.emulated.measure import measure
-from velodrome.cluster.emulated.nodes import Network, missing_tools
-from velodrome.cluster.emulated.request import EmulatedCluster
+from velodrome.clusters.emulated.leftovers import GROUPS, PREFIX
+from velodrome.clusters.emulated.limits import Limits
+from velodrome.clusters.emulated.links import Bridge
+from velodrome.clusters.emulated.measure import measure
+from velodrome.clusters.emulated.nodes import Network, missing_tools
+from velodrome.clusters.emulated.request import EmulatedCluster
 
 pytestmark = [
     pytest.mark.e2e,

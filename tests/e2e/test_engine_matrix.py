@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 from scene import LONG, Scene
 
-from velodrome.cluster import environments
+from velodrome.clusters import environments
 from velodrome.events.result import RunResult
 
 ROOT = Path(__file__).resolve().parents[2]

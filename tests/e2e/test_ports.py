@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from scene import LONG, Scene, training
 
-from velodrome.cluster import environments
+from velodrome.clusters import environments
 from velodrome.worker.listening import EXPOSED
 
 ROOT = Path(__file__).resolve().parents[2]

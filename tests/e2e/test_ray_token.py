@@ -85,7 +85,7 @@ def test_ctrl_c_while_resources_are_awaited_ends_at_once(hosts: ray_hosts.RayHos
     try:
         process = hosts.velodrome(*JOB, "--on", "farm", **user)
         deadline = time.monotonic() + 120
-        while not any("velodrome.cluster.ray.driver" in line
+        while not any("velodrome.clusters.ray.driver" in line
                       for line in hosts.processes(hosts.controller.name).values()):
             assert time.monotonic() < deadline, "no driver was started"
             time.sleep(0.2)
@@ -94,6 +94,6 @@ def test_ctrl_c_while_resources_are_awaited_ends_at_once(hosts: ray_hosts.RayHos
         process.communicate(timeout=60)
         assert process.returncode == 130
         assert not [line for line in hosts.processes(hosts.controller.name).values()
-                    if "velodrome.cluster.ray.driver" in line]
+                    if "velodrome.clusters.ray.driver" in line]
     finally:
         hosts.write_clusters()

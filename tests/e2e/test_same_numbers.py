@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from velodrome.cluster.emulated.leftovers import GROUPS, PREFIX
-from velodrome.cluster.emulated.nodes import missing_tools
-from velodrome.offers import registry
+from velodrome.catalog import registry
+from velodrome.clusters.emulated.leftovers import GROUPS, PREFIX
+from velodrome.clusters.emulated.nodes import missing_tools
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import ray_hosts

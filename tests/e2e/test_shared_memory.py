@@ -10,7 +10,7 @@ import sys
 import pytest
 from scene import HERE, Scene
 
-from velodrome.offers import segments
+from velodrome.catalog import segments
 
 pytest.importorskip("mpi4py")
 pytestmark = [

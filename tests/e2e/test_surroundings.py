@@ -15,11 +15,11 @@ import pytest
 from scene import LONG, Scene, left_in, training
 
 from synthetic_races import result
-from velodrome.cluster.local.launcher import LocalLauncher
-from velodrome.cluster.local.ports import free_port
+from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.clusters.local.ports import free_port
+from velodrome.job.job import Job
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from velodrome.offers.registry import strategy_of
-from velodrome.offers.traffic import traffic_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.catalog.registry import strategy_of
+from velodrome.catalog.traffic import traffic_of
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("no_strays", "warm")]
 

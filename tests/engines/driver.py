@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.catalog.registry import engine_of, strategy_of
+from velodrome.catalog.world import Member, World, numbered
 from velodrome.events.lines import parse_event
-from velodrome.offers.registry import engine_of, strategy_of
-from velodrome.offers.world import Member, World, numbered
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve, roles_of
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve, roles_of
 from velodrome.variables import SECRET, WORLD
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import State

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.catalog.registry import engine_of
+from velodrome.catalog.world import World
 from velodrome.data.arrays import ArrayPart, Arrays
 from velodrome.data.splits import Part, Splits
 from velodrome.data.text import Text
 from velodrome.errors import VelodromeError
-from velodrome.offers.registry import engine_of
-from velodrome.offers.world import World
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.variables import WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from velodrome.catalog.models import MODELS, ZooModel
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.models.promises import promised, reasons_of_zoo
-from velodrome.offers.models import MODELS, ZooModel
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.analysis.compare import compare
+from velodrome.judge.compare import compare
 from velodrome.reporting.confusion import MOST_CLASSES, confusion
 
 pytestmark = pytest.mark.unit

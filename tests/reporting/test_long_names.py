@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from synthetic_races import result
-from velodrome.analysis.compare import Row, compare
+from velodrome.judge.compare import Row, compare
 from velodrome.reporting.confusion import confusion
 from velodrome.reporting.curves import over_workers
 from velodrome.reporting.figures import Looks, Picture, to_svg

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from synthetic_races import repeated
-from velodrome.analysis.compare import compare
-from velodrome.analysis.objective import ask
+from velodrome.judge.compare import compare
+from velodrome.judge.objective import ask
 from velodrome.reporting.tables import pairwise_table
 
 pytestmark = pytest.mark.unit

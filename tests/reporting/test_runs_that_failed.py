@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated, result
-from velodrome.analysis.compare import compare
+from velodrome.job.job import Target
+from velodrome.judge.compare import compare
 from velodrome.reporting.tables import Cell, Table, results_table
-from velodrome.spec.job import Target
 
 pytestmark = pytest.mark.unit
 

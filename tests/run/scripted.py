@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster.launcher import Allocation, Deliver, Diagnosis, Exit
-from velodrome.cluster.plan import Plan, Process
+from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit
+from velodrome.clusters.plan import Plan, Process
 from velodrome.events.lines import PREFIX, to_line
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 TICK = 0.1
 #: What a process does in one tick: lines it prints, or how it ends; None for nothing.

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 import velodrome
 from velodrome.events.fields import Amount, Number
+from velodrome.job.job import Job
 from velodrome.run.check import check_run
 from velodrome.run.store import Store
-from velodrome.spec.job import Job
 from velodrome.tasks.answers import encode
 
 pytestmark = pytest.mark.integration

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from velodrome.cluster.launcher import Exit
-from velodrome.cluster.plan import Plan, Process, make_plan
+from velodrome.clusters.launcher import Exit
+from velodrome.clusters.plan import Plan, Process, make_plan
 from velodrome.events.lines import make_event
+from velodrome.job.faults import Fault
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.run.event_summary import EventSummary
 from velodrome.run.faults import FaultSchedule
-from velodrome.spec.faults import Fault
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 from velodrome.tasks.registry import task_of
 
 pytestmark = pytest.mark.unit

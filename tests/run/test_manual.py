@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster.launcher import Exit
-from velodrome.cluster.plan import make_plan
+from velodrome.clusters.launcher import Exit
+from velodrome.clusters.plan import make_plan
 from velodrome.events.lines import PREFIX, to_line
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.run.manual import Part, finish, main, take
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 pytestmark = pytest.mark.unit
 

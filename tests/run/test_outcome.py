@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster.plan import Plan, make_plan
+from velodrome.clusters.plan import Plan, make_plan
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event, Pace
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.run.event_summary import throughput
 from velodrome.run.outcome import Failure, make_result
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 pytestmark = pytest.mark.unit
 

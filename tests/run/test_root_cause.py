@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster.launcher import Diagnosis, Exit
-from velodrome.cluster.local.stacks import waits_for_others
-from velodrome.cluster.plan import Process
+from velodrome.catalog.world import Member
+from velodrome.clusters.launcher import Diagnosis, Exit
+from velodrome.clusters.local.stacks import waits_for_others
+from velodrome.clusters.plan import Process
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event
-from velodrome.offers.world import Member
 from velodrome.run.process_state import ProcessState
 from velodrome.run.root_cause import awaited, not_connected, root_cause, stalled
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from velodrome.job.script import check_pattern
 from velodrome.run.script_outcome import pattern_for
-from velodrome.spec.script import check_pattern
 
 pytestmark = pytest.mark.unit
 

@@ -12,9 +12,9 @@ from synthetic_races import result
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import ProgressEvent
+from velodrome.job.job import Job
+from velodrome.job.names import check_name, default_name
 from velodrome.run.store import OpenRun, RunFolder, Store
-from velodrome.spec.job import Job
-from velodrome.spec.names import check_name, default_name
 
 pytestmark = pytest.mark.unit
 

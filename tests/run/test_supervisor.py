@@ -24,16 +24,16 @@ from scripted import (
     phase,
 )
 
-from velodrome.cluster.launcher import AllocationEnded, Diagnosis
-from velodrome.cluster.plan import make_plan
+from velodrome.clusters.launcher import AllocationEnded, Diagnosis
+from velodrome.clusters.plan import make_plan
 from velodrome.errors import FolderGone, VelodromeError
 from velodrome.events.models import Event, LostEvent, WarningEvent
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.outcome import Failure
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor, event_key
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 pytestmark = pytest.mark.unit
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.cluster.local.ports import free_port
+from velodrome.clusters.local.ports import free_port
 from velodrome.events.lines import make_event
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 from velodrome.tasks.language_model import LanguageModel
 
 

@@ -11,11 +11,11 @@ import yaml
 
 from velodrome.cli.options import asking
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.models.own import builder_of
 from velodrome.run import trust
 from velodrome.run.trust import UntrustedCode, admit_file, admit_stored, code_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 pytestmark = pytest.mark.unit
 OWN = Job(model="trust_nets:build", model_args={"width": 3}, optimizer="trust_nets:adam")

@@ -10,9 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from velodrome.cluster import engine_install, environment_record, environments
-from velodrome.offers.base import Engine, Strategy
-from velodrome.offers.registry import engine_with_key
+from velodrome.catalog.base import Engine, Strategy
+from velodrome.catalog.registry import engine_with_key
+from velodrome.clusters import engine_install, environment_record, environments
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "engines"
 

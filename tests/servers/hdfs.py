@@ -24,7 +24,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from debian import install
 
-from velodrome.cluster.emulated.node import Node
+from velodrome.clusters.emulated.node import Node
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "hdfs"
 READY = HOME / "ready-1"

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from velodrome.cluster import engine_install, environment_record, environments
+from velodrome.clusters import engine_install, environment_record, environments
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "engines"
 

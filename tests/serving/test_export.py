@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import velodrome
+from velodrome.catalog.base import Engine
+from velodrome.catalog.registry import all_forms
 from velodrome.errors import BadRequest, RunFailed
 from velodrome.models.served import EXAMPLES, ONNX, SERVED
-from velodrome.offers.base import Engine
-from velodrome.offers.registry import all_forms
 from velodrome.serving import export as exporting
 from velodrome.serving.export import _compare
 from velodrome.serving.model import LoadedModel, is_exported

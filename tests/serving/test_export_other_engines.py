@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import velodrome
-from velodrome.cluster import environments
+from velodrome.clusters import environments
 from velodrome.errors import RunFailed
 from velodrome.models.served import ONNX
 from velodrome.serving import export as exporting

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from synthetic_races import beside, result
-from velodrome.analysis.compare import Row, compare
-from velodrome.cluster import environments, preflight
+from velodrome.clusters import environments, preflight
+from velodrome.judge.compare import Row, compare
 from velodrome.studies import plan as planning
 from velodrome.studies.load import study_named
 from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, compare_figures, findings

@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 from velodrome.data.arrays import ArrayField, ArrayPart, Arrays, arrays_of_images, implied_task
 from velodrome.data.splits import Part, Splits
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job, Target
+from velodrome.job.job import Job, Target
 from velodrome.tasks.classification import Classification
 from velodrome.tasks.examples import check_stream
 from velodrome.tasks.labels import Binary, MultiLabel

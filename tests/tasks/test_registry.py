@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster import preflight
+from velodrome.catalog import registry
+from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
-from velodrome.offers import registry
-from velodrome.spec.job import Job, Target
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job, Target
+from velodrome.job.resolve import resolve
 from velodrome.tasks.registry import check_metric, deciding_metrics, task, task_of, task_of_result
 
 pytestmark = pytest.mark.unit

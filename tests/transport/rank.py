@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from velodrome.catalog import segments
 from velodrome.errors import VelodromeError
-from velodrome.offers import segments
 from velodrome.transport.mpi import MpiTransport
 from velodrome.transport.rendezvous import Ranks
 

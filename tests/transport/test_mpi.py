@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.offers import segments as segments_of
+from velodrome.catalog import segments as segments_of
 
 pytest.importorskip("mpi4py")
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("secret")]
@@ -99,7 +99,7 @@ def test_sums_and_broadcasts_are_right_on_one_host_and_over_the_network(hosts):
 
 
 def test_the_name_of_mpichs_segment_is_what_we_expect():
-    """Fails when MPICH changes the hash that `offers/segments.py` copies."""
+    """Fails when MPICH changes the hash that `catalog/segments.py` copies."""
     for each in finish(start(["127.0.0.1"] * 2, "named")):
         assert len(each["segments"]) == 1
         assert fnmatch(each["segments"][0], segments_of.pattern(each["job"]))

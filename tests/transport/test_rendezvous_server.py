@@ -19,7 +19,7 @@ from velodrome.transport.rendezvous_server import PROTOCOL, RendezvousServer
 #: The server, with a tidying that waits for a byte before it is done.
 SERVER = """
 import os
-from velodrome.offers import segments
+from velodrome.catalog import segments
 from velodrome.transport import rendezvous_server
 
 def remove_job(job):

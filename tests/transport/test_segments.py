@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.offers import segments
+from velodrome.catalog import segments
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from velodrome.cli.commands import loaded
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.web import form
 
 #: Options of the command that are none of the race, or that the page decides.

@@ -14,7 +14,7 @@ import pytest
 
 from velodrome.events.lines import parse_event
 from velodrome.events.models import HelloEvent
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.worker import hello
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.cluster.local.ports import free_port
+from velodrome.catalog.world import Member, World
+from velodrome.clusters.local.ports import free_port
 from velodrome.errors import RunFailed
-from velodrome.offers.world import Member, World
 from velodrome.transport import horovod_rendezvous
 from velodrome.worker.horovod import rendezvous
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from velodrome.catalog.world import World
 from velodrome.errors import BadRequest, FolderGone, RunFailed
 from velodrome.events.lines import parse_event
-from velodrome.offers.world import World
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker import checkpoint, loop

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from velodrome.catalog.world import Member, worlds
 from velodrome.data import budget
-from velodrome.offers.world import Member, worlds
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.variables import JOB, WORLD
 from velodrome.worker import main
 from velodrome.worker.emitter import Emitter

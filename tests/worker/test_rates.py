@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.worker.rates import rates_of_epoch
 
 pytestmark = pytest.mark.unit

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from velodrome.catalog.world import Member, World
 from velodrome.events.lines import parse_event
-from velodrome.offers.world import Member, World
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import LineEmitter
 from velodrome.worker.recorder import Recorder

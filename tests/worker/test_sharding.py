@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.cluster import preflight
+from velodrome.catalog.world import Member, World
+from velodrome.clusters import preflight
 from velodrome.data.base import Description
 from velodrome.data.shards.write import write_shards
 from velodrome.data.splits import Part, Splits
 from velodrome.data.storage.open import open_store
 from velodrome.errors import BadRequest
-from velodrome.offers.world import Member, World
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter

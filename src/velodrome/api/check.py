@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.analysis.estimate import Known, Timing
 from velodrome.api.costs import Costs
-from velodrome.cluster import environments, preflight
-from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import DEFAULT, Where, open_launcher
+from velodrome.catalog.base import Strategy
+from velodrome.catalog.registry import engine_of, strategy_of
+from velodrome.catalog.traffic import Traffic, traffic_of
+from velodrome.clusters import environments, preflight
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import Event, InspectionEvent, PhaseEvent, ResultEvent, WarningEvent
+from velodrome.job.job import Compression, Job, Mesh
+from velodrome.job.resolve import resolve, strategy_fields, within_limits
+from velodrome.judge.estimate import Known, Timing
 from velodrome.machine import cores
-from velodrome.offers.base import Strategy
-from velodrome.offers.registry import engine_of, strategy_of
-from velodrome.offers.traffic import Traffic, traffic_of
-from velodrome.run.rehearse import alone, rehearse
+from velodrome.run.dry_run import alone, rehearse
 from velodrome.run.script_trial import try_script
-from velodrome.spec.job import Compression, Job, Mesh
-from velodrome.spec.resolve import resolve, strategy_fields, within_limits
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.variables import CHECK
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster import definitions, environments
-from velodrome.cluster.emulated import leftovers
-from velodrome.cluster.options import validated
-from velodrome.cluster.registry import (
+from velodrome.catalog.registry import LISTED_BY, all_forms
+from velodrome.catalog.registry import engines as known_engines
+from velodrome.clusters import definitions, environments
+from velodrome.clusters.emulated import leftovers
+from velodrome.clusters.options import validated
+from velodrome.clusters.registry import (
     LAUNCHERS,
     Target,
     clusters,
@@ -19,11 +21,9 @@ from velodrome.cluster.registry import (
     open_launcher,
     target_of,
 )
-from velodrome.cluster.remote import environment
-from velodrome.cluster.remote.launcher import RemoteLauncher
+from velodrome.clusters.remote import environment
+from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.errors import BadRequest, which_name
-from velodrome.offers.registry import LISTED_BY, all_forms
-from velodrome.offers.registry import engines as known_engines
 
 
 def list() -> builtins.list[dict[str, Any]]:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
-from velodrome.analysis.script_estimate import estimate_script
-from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher
+from velodrome.catalog.registry import engine_of
+from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Description
 from velodrome.errors import VelodromeError
+from velodrome.job.job import Job
+from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
+from velodrome.judge.script_estimate import estimate_script
 from velodrome.machine import cores
-from velodrome.offers.registry import engine_of
-from velodrome.run.rehearse import alone, measure
-from velodrome.run.repetitions import similar
-from velodrome.spec.job import Job
+from velodrome.races.repetitions import similar
+from velodrome.run.dry_run import alone, measure
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.
 MOST_SECONDS, _ONE_SECONDS = 10.0, 2.5

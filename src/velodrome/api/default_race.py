@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster import environments, preflight
-from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import Where, open_launcher
+from velodrome.catalog.base import Engine, Strategy
+from velodrome.catalog.models import is_own
+from velodrome.catalog.registry import SINGLE, engines
+from velodrome.clusters import environments, preflight
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.registry import Where, open_launcher
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.race import Race
+from velodrome.job.read import make_job
+from velodrome.job.resolve import resolve
 from velodrome.machine import cores
-from velodrome.offers.base import Engine, Strategy
-from velodrome.offers.models import is_own
-from velodrome.offers.registry import SINGLE, engines
-from velodrome.run.race import RaceFolder
-from velodrome.spec.race import Race
-from velodrome.spec.read import make_job
-from velodrome.spec.resolve import resolve
+from velodrome.races.folder import RaceFolder
 
 #: Seconds that it may take by default.
 BUDGET = 900.0

@@ -7,22 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.emulation import emulation_lines
-from velodrome.analysis.foreign import SMALL_SHARE
-from velodrome.cluster import environments, preflight
-from velodrome.cluster.emulated.launcher import EmulatedLauncher
-from velodrome.cluster.findings import Finding
-from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import Where, open_launcher, where_of
-from velodrome.cluster.remote.checks import DISK_BYTES
-from velodrome.cluster.remote.launcher import RemoteLauncher
+from velodrome.clusters import environments, preflight
+from velodrome.clusters.emulated.launcher import EmulatedLauncher
+from velodrome.clusters.findings import Finding
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.registry import Where, open_launcher, where_of
+from velodrome.clusters.remote.checks import DISK_BYTES
+from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data import catalogue
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import Unavailable, VelodromeError
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
+from velodrome.judge.emulation import emulation_lines
+from velodrome.judge.foreign import SMALL_SHARE
 from velodrome.machine import cores, cores_of_others
 from velodrome.printable import bytes_text
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 #: How long it looks at what other programs use.
 _LOOK_SECONDS = 1.0

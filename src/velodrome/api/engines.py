@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.cluster import engine_install, environment_record, environments
-from velodrome.offers.base import Engine
-from velodrome.offers.registry import all_forms
+from velodrome.catalog.base import Engine
+from velodrome.catalog.registry import all_forms
+from velodrome.clusters import engine_install, environment_record, environments
 
 
 def list_engines() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster.environments import default_engine
+from velodrome.clusters.environments import default_engine
 from velodrome.errors import BadRequest
 
 #: Engines that have starter files.

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster.environments import default_engine
-from velodrome.cluster.manifests import FORMATS, host_names
-from velodrome.cluster.placement import Placement
-from velodrome.cluster.placement import place as placed
-from velodrome.cluster.plan import consecutive_ports, make_plan, manual_command
-from velodrome.cluster.preflight import check_job
+from velodrome.clusters.environments import default_engine
+from velodrome.clusters.manifests import FORMATS, host_names
+from velodrome.clusters.placement import Placement
+from velodrome.clusters.placement import place as placed
+from velodrome.clusters.plan import consecutive_ports, make_plan, manual_command
+from velodrome.clusters.preflight import check_job
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
-from velodrome.spec.names import check_name, default_name
-from velodrome.spec.resolve import resolve, roles_of
+from velodrome.job.job import Job
+from velodrome.job.names import check_name, default_name
+from velodrome.job.resolve import resolve, roles_of
 
 
 def plan(

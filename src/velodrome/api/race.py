@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.compare import Row, compare
-from velodrome.analysis.progress import Ending, Saving, saving
-from velodrome.analysis.recommend import Recommendation
 from velodrome.api.race_plan import PlannedRace, admit_code, default_name, merge, plan_race, words_in
-from velodrome.cluster.registry import Where
+from velodrome.clusters.registry import Where
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
+from velodrome.job.job import Job, Target
+from velodrome.job.race import Entry, Race
+from velodrome.judge.compare import Row, compare
+from velodrome.judge.progress import Ending, Saving, saving
+from velodrome.judge.recommend import Recommendation
+from velodrome.races.budget import Budget
+from velodrome.races.jobs import run_entries, run_until_sure
+from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.until_sure import UntilSure, criteria_of
 from velodrome.run import trust
-from velodrome.run.budget import Budget
 from velodrome.run.execute import JobFailed
-from velodrome.run.race_jobs import run_entries, run_until_sure
-from velodrome.run.race_observer import RaceObserver, Result
 from velodrome.run.store import RunFolder
-from velodrome.run.until_sure import UntilSure, criteria_of
-from velodrome.spec.job import Job, Target
-from velodrome.spec.race import Entry, Race
 
 
 def race(

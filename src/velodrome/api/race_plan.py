@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.analysis.affordable import Affordable, afford, as_option, contenders
-from velodrome.analysis.blocks import FIRST_LOOK
-from velodrome.analysis.configuration import Configuration, names_of
-from velodrome.analysis.estimate import Estimate, basis_of
-from velodrome.analysis.estimate import in_words as duration
-from velodrome.analysis.lead import in_list
-from velodrome.analysis.objective import OBJECTIVES
 from velodrome.api.costs import MOST_SECONDS, Costs, Note, worth_measuring
 from velodrome.api.default_race import complete_race
-from velodrome.cluster.preflight import crowded
-from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
+from velodrome.clusters.preflight import crowded
+from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest
+from velodrome.job.baselines import has_baselines
+from velodrome.job.job import Job
+from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
+from velodrome.job.script_arguments import LONGEST_SCRIPT, batch_note
+from velodrome.job.wording import in_words
+from velodrome.judge.affordable import Affordable, afford, as_option, contenders
+from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.configuration import Configuration, names_of
+from velodrome.judge.estimate import Estimate, basis_of
+from velodrome.judge.estimate import in_words as duration
+from velodrome.judge.lead import in_list
+from velodrome.judge.objective import OBJECTIVES
+from velodrome.races.budget import Budget
+from velodrome.races.check import CheckedRace, check_race
+from velodrome.races.folder import RaceFolder
 from velodrome.run import trust
-from velodrome.run.budget import Budget
-from velodrome.run.race import RaceFolder
-from velodrome.run.race_check import CheckedRace, check_race
 from velodrome.run.trust import Code
 from velodrome.run.yaml_files import read_yaml
-from velodrome.spec.baselines import has_baselines
-from velodrome.spec.job import Job
-from velodrome.spec.race import LIMITS, Entry, Race, combinations, parse_race
-from velodrome.spec.script_arguments import LONGEST_SCRIPT, batch_note
-from velodrome.spec.wording import in_words
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.between import between as compare_groups
-from velodrome.analysis.between import groups_of
-from velodrome.analysis.compare import compare, tasks_of
-from velodrome.analysis.margins import parse_margins
-from velodrome.analysis.objective import Price, ask, target_of
 from velodrome.errors import BadRequest
+from velodrome.job.job import Target
+from velodrome.judge.between import between as compare_groups
+from velodrome.judge.between import groups_of
+from velodrome.judge.compare import compare, tasks_of
+from velodrome.judge.margins import parse_margins
+from velodrome.judge.objective import Price, ask, target_of
 from velodrome.reporting.load import load_race
-from velodrome.spec.job import Target
 from velodrome.tasks.registry import check_metric, task_of_result
 
 

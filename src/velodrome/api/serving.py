@@ -12,7 +12,7 @@ import numpy as np
 
 from velodrome import files as stored
 from velodrome.api.runs import locate_run
-from velodrome.cluster.registry import DEFAULT, open_launcher
+from velodrome.clusters.registry import DEFAULT, open_launcher
 from velodrome.data.bad_data import Faults
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.data.delimited import read_rows

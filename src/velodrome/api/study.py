@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.compare import compare
 from velodrome.api.race import run_missing
 from velodrome.api.race_plan import PlannedRace, plan_entries
-from velodrome.cluster.launcher import Launcher
-from velodrome.cluster.registry import DEFAULT, Where, launcher_named, open_launcher
-from velodrome.cluster.remote.launcher import RemoteLauncher
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
+from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data.base import BadData, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.race_names import expand
+from velodrome.judge.compare import compare
 from velodrome.machine import cores
+from velodrome.races.folder import RaceFolder, shuffled
+from velodrome.races.observer import RaceObserver
 from velodrome.reporting.load import load_race
-from velodrome.run.race import RaceFolder, shuffled
-from velodrome.run.race_observer import RaceObserver
-from velodrome.spec.race_names import expand
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
 from velodrome.studies.plan import Choice, Site, StudyPlan, check_data, fetch_data, plan_study, this_machine

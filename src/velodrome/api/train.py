@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster.plan import Plan
-from velodrome.cluster.registry import Where, open_launcher, where_of
+from velodrome.clusters.plan import Plan
+from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.cache.fetch import using_mirror
+from velodrome.job.job import Job
 from velodrome.run import execute, trust
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Listener
-from velodrome.spec.job import Job
 
 OnEvent = Callable[[dict[str, Any]], None]
 OnStart = Callable[[Plan, OpenRun], None]

@@ -13,16 +13,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.analysis.estimate import Progress, remaining, steps_done
-from velodrome.analysis.foreign import foreign_load
-from velodrome.analysis.progress import Dropped, Ending
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
+from velodrome.job.race import Entry
+from velodrome.judge.estimate import Progress, remaining, steps_done
+from velodrome.judge.foreign import foreign_load
+from velodrome.judge.progress import Dropped, Ending
+from velodrome.races.observer import RaceObserver
 from velodrome.run.execute import JobFailed
-from velodrome.run.race_observer import RaceObserver
-from velodrome.spec.race import Entry
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result
 

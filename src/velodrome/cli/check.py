@@ -46,7 +46,7 @@ def command(
     from velodrome.api.check import check
     from velodrome.cli.console import data_progress
     from velodrome.cli.output import say_json, say_on_stderr
-    from velodrome.run.rehearse import RehearsalFailed
+    from velodrome.run.dry_run import RehearsalFailed
 
     job = job_from(file, fields, trust_code, on)
     try:
@@ -67,8 +67,8 @@ def command(
 
 
 def _print_script(found: dict[str, Any]) -> None:
-    from velodrome.analysis.estimate import in_words
     from velodrome.cli.safe_console import SafeConsole
+    from velodrome.judge.estimate import in_words
 
     console = SafeConsole(markup=False)
     workers = f"{found['workers']} worker{'' if found['workers'] == 1 else 's'}"
@@ -94,8 +94,8 @@ def _print_script(found: dict[str, Any]) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from velodrome.analysis.estimate import in_words
     from velodrome.cli.safe_console import SafeConsole
+    from velodrome.judge.estimate import in_words
 
     console = SafeConsole(markup=False)
     console.print(

@@ -9,15 +9,15 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from velodrome.analysis.compare import Row, bests_of, measure_of, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.analysis.doubts import suspects
-from velodrome.analysis.foreign import is_loaded
-from velodrome.analysis.measures import Measure
-from velodrome.analysis.objective import qualities_of
-from velodrome.analysis.statistics import Ratio
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.tables import least_width, print_table
+from velodrome.judge.compare import Row, bests_of, measure_of, tasks_of
+from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
+from velodrome.judge.doubts import suspects
+from velodrome.judge.foreign import is_loaded
+from velodrome.judge.measures import Measure
+from velodrome.judge.objective import qualities_of
+from velodrome.judge.statistics import Ratio
 
 _PLACES = ("speedup", "scaling")
 _ORDER = (

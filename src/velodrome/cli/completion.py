@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from velodrome.cli.output import say
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import OPTIMIZERS
+from velodrome.job.job import Job
+from velodrome.job.optimization import OPTIMIZERS
 
 Values = Callable[[typer.Context], Iterable[str]]
 Completion = Callable[[typer.Context, str], list[str]]
@@ -65,11 +65,11 @@ def choices(name: str, engine: str | None = None) -> list[str]:
 
         return list(catalogue.names())
     if name == "model":
-        from velodrome.offers.models import MODELS
+        from velodrome.catalog.models import MODELS
 
         return [model.name for model in MODELS]
     if name in ("engine", "strategy"):
-        from velodrome.offers.registry import engines
+        from velodrome.catalog.registry import engines
 
         if name == "engine":
             return [one.name for one in engines()]
@@ -110,7 +110,7 @@ def vary(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _entries() -> list[str]:
-    from velodrome.offers.registry import engines
+    from velodrome.catalog.registry import engines
 
     return [
         f"{engine.name}/{strategy.name}{':1' if strategy.has_servers else ''}"
@@ -152,7 +152,7 @@ def _studies(ctx: typer.Context) -> list[str]:
 
 
 def _launchers(ctx: typer.Context) -> list[str]:
-    from velodrome.cluster.registry import LAUNCHERS, clusters
+    from velodrome.clusters.registry import LAUNCHERS, clusters
 
     return [*(launcher.name for launcher in LAUNCHERS), *clusters()]
 
@@ -164,7 +164,7 @@ def _statuses(ctx: typer.Context) -> Iterable[str]:
 
 
 def _objectives(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.analysis.objective import OBJECTIVES
+    from velodrome.judge.objective import OBJECTIVES
 
     return OBJECTIVES
 

@@ -19,14 +19,15 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from velodrome.analysis.estimate import steps_done
+from velodrome.catalog.base import Strategy
+from velodrome.catalog.registry import strategy_of
 from velodrome.cli.options import command_on
 from velodrome.cli.output import complain, say_json, say_on_stderr
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
-from velodrome.cluster.plan import LOOPBACK, Plan
-from velodrome.cluster.preflight import crowded
-from velodrome.cluster.registry import Where, launcher_named, living
+from velodrome.clusters.plan import LOOPBACK, Plan
+from velodrome.clusters.preflight import crowded
+from velodrome.clusters.registry import Where, launcher_named, living
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import to_event
 from velodrome.events.models import (
@@ -38,13 +39,12 @@ from velodrome.events.models import (
     WaitEvent,
     WarningEvent,
 )
-from velodrome.offers.base import Strategy
-from velodrome.offers.registry import strategy_of
+from velodrome.job.check_optimization import batch_of_step, scale_of_rate
+from velodrome.job.job import Job
+from velodrome.judge.estimate import steps_done
 from velodrome.printable import shown
 from velodrome.run.execute import JobFailed
 from velodrome.run.store import OpenRun, Store
-from velodrome.spec.check_optimization import batch_of_step, scale_of_rate
-from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 

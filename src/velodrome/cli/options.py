@@ -16,10 +16,10 @@ from typer.models import OptionInfo
 
 from velodrome.cli import completion
 from velodrome.errors import BadRequest
-from velodrome.spec.job import GROUPS, Job
+from velodrome.job.job import GROUPS, Job
 
 if TYPE_CHECKING:
-    from velodrome.cluster.registry import Target
+    from velodrome.clusters.registry import Target
     from velodrome.run.trust import Code
 
 T = TypeVar("T")
@@ -235,9 +235,9 @@ def job_from(
     """The job of a YAML file with options on top. Code that only the file names is told, or refused; `on` takes the
     place of the cluster that it names."""
     from velodrome.api.race_plan import words_in
+    from velodrome.job.read import make_job
     from velodrome.run.trust import admit_file
     from velodrome.run.yaml_files import read_yaml
-    from velodrome.spec.read import make_job
 
     base = read_yaml(file) if file is not None else {}
     if base.keys() & {"job", "vary"}:
@@ -253,8 +253,8 @@ def job_from(
 
 def where(on: str | None, place: list[str] | None = None, job: Job | None = None) -> Target:
     """What `--on` and `--place` ask for, or else the job."""
-    from velodrome.cluster.placement import parse_pins
-    from velodrome.cluster.registry import DEFAULT, target_of, where_of
+    from velodrome.clusters.placement import parse_pins
+    from velodrome.clusters.registry import DEFAULT, target_of, where_of
 
     return target_of(where_of(job, on) if job is not None else on or DEFAULT, parse_pins(place or []))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from velodrome.api.race import FinishedRace
     from velodrome.api.race_plan import PlannedRace
     from velodrome.cli.console import JobProgress
-    from velodrome.run.race_check import CheckedRace
+    from velodrome.races.check import CheckedRace
 
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
 Name = Annotated[
@@ -180,7 +180,7 @@ def command(
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
     from velodrome.data.cache.fetch import using_mirror
-    from velodrome.spec.race import parse_vary
+    from velodrome.job.race import parse_vary
 
     at_once = parallel_of(parallel)
     if "model_args" in fields:
@@ -225,7 +225,7 @@ def plan_text(planned: PlannedRace) -> str:
     """How many jobs a race has, how long they will take, their names, and what is left out or adapted."""
     from rich.markup import escape
 
-    from velodrome.analysis.estimate import in_words
+    from velodrome.judge.estimate import in_words
 
     names = [entry.name for entry in planned.certain]
     shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
@@ -254,7 +254,7 @@ def _until_sure(planned: PlannedRace) -> str:
     """What a race that ends when it is sure runs in any case, and what it can cost."""
     from rich.markup import escape
 
-    from velodrome.analysis.estimate import in_words
+    from velodrome.judge.estimate import in_words
 
     race = planned.race
     count = planned.configurations

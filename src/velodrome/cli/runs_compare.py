@@ -12,7 +12,7 @@ from velodrome.cli.options import Json, Runs
 from velodrome.cli.output import complain, say_json
 
 if TYPE_CHECKING:
-    from velodrome.analysis.pair import Pair
+    from velodrome.judge.pair import Pair
 
 
 def command(
@@ -50,9 +50,9 @@ def _show(pair: Pair) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from velodrome.analysis.configuration import text_of
     from velodrome.cli.safe_console import SafeConsole
     from velodrome.cli.tables import print_table
+    from velodrome.judge.configuration import text_of
 
     console = SafeConsole()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

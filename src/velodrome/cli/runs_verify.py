@@ -32,7 +32,7 @@ def verify(
     Example: `velodrome runs verify my-run --json`
     """
     from velodrome.api import runs as api
-    from velodrome.run.rehearse import RehearsalFailed
+    from velodrome.run.dry_run import RehearsalFailed
 
     try:
         found = asking(lambda names: api.verify(run, runs, mirror=mirror, trust_code=names), trust_code)

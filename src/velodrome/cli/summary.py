@@ -7,12 +7,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.analysis.emulation import emulation_lines
-from velodrome.analysis.foreign import foreign_note
-from velodrome.analysis.hosts import host_lines
-from velodrome.analysis.implementation import implementation_lines
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.tables import print_table
+from velodrome.judge.emulation import emulation_lines
+from velodrome.judge.foreign import foreign_note
+from velodrome.judge.hosts import host_lines
+from velodrome.judge.implementation import implementation_lines
 from velodrome.printable import shown
 from velodrome.tasks.registry import task_of_result
 

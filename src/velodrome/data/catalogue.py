@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data.base import (
     ArraySet,
     BadData,
@@ -24,7 +25,6 @@ from velodrome.data.images.cached_set import CachedImageSet
 from velodrome.data.own.functions import FunctionSet, is_function
 from velodrome.data.own.script import ScriptData
 from velodrome.errors import BadRequest, VelodromeError, which_name
-from velodrome.offers.script import LABEL as OF_SCRIPT
 
 if TYPE_CHECKING:
     from velodrome.data.arrays import Arrays

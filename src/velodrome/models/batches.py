@@ -5,8 +5,8 @@ from __future__ import annotations
 from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
 from velodrome.errors import UsersCodeFailed
+from velodrome.job.job import Job
 from velodrome.models.own import reason_of
-from velodrome.spec.job import Job
 
 
 def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str) -> UsersCodeFailed:

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from velodrome import files
+from velodrome.catalog import models
+from velodrome.catalog.models import EXAMPLE_TASKS, is_own
 from velodrome.errors import BadRequest
 from velodrome.events.problems import sentences
-from velodrome.offers import models
-from velodrome.offers.models import EXAMPLE_TASKS, is_own
 from velodrome.printable import shown
 
 #: Numbers of one example of an input or state; names of classes and words.

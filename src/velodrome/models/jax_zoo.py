@@ -18,8 +18,8 @@ from jax import lax
 from jax import numpy as jnp
 from numpy.typing import NDArray
 
+from velodrome.catalog.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 from velodrome.errors import BadRequest
-from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 Shape = tuple[int, int, int]
 #: Weights and buffers by the names that PyTorch's zoo gives them.

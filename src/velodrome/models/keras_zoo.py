@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import layers
 
+from velodrome.catalog.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 from velodrome.errors import BadRequest
-from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 
 def _linear(classes: int) -> list[keras.Layer]:

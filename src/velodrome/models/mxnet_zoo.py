@@ -14,8 +14,8 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
+from velodrome.catalog.models import check_shape, zoo_model
 from velodrome.errors import BadRequest
-from velodrome.offers.models import check_shape, zoo_model
 
 Shape = tuple[int, int, int]
 #: Hidden and cell state of every row, each (layers, rows, units).

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from velodrome.offers.models import zoo_model
-from velodrome.offers.registry import strategy_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import replicas_of
+from velodrome.catalog.models import zoo_model
+from velodrome.catalog.registry import strategy_of
+from velodrome.job.job import Job
+from velodrome.job.resolve import replicas_of
 
 #: Each reason why workers and one process differ, as a run states it.
 BATCH_NORMALISATION = "batch normalisation, which normalises each part of a batch by itself"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
+from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
 from velodrome.models.description import check_description
-from velodrome.offers.models import is_own
 
 README = "README.md"
 DESCRIPTION = "model.json"

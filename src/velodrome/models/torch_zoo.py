@@ -14,10 +14,10 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from velodrome.catalog.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 from velodrome.errors import BadRequest
 from velodrome.models.torch_gpt import Gpt
 from velodrome.models.torch_resnet import resnet20, start_he_normal
-from velodrome.offers.models import ARRAY_MODEL, check_shape, text_models, zoo_model
 
 Shape = tuple[int, int, int]
 #: Hidden and cell state of every row: h and c, each (layers, rows, units).

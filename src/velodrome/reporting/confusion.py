@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
 
-from velodrome.analysis.compare import Row, tasks_of
+from velodrome.judge.compare import Row, tasks_of
 from velodrome.printable import shown
 from velodrome.reporting.figures import INK, Picture, bar_words, drawing, new_figure
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, short_forms, varied, words_of
-from velodrome.analysis.measures import THROUGHPUT, Measure
-from velodrome.analysis.objective import quality_of
-from velodrome.analysis.statistics import Ratio
+from velodrome.job.job import Target
+from velodrome.judge.compare import Row, tasks_of
+from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
+from velodrome.judge.measures import THROUGHPUT, Measure
+from velodrome.judge.objective import quality_of
+from velodrome.judge.statistics import Ratio
 from velodrome.reporting.figures import (
     INK,
     MOST_LINES,
@@ -24,7 +25,6 @@ from velodrome.reporting.figures import (
     styles_of,
     whole_numbers,
 )
-from velodrome.spec.job import Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

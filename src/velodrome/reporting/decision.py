@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from velodrome.analysis.compare import Row
-from velodrome.analysis.progress import Ending, Saving, saving
 from velodrome.errors import VelodromeError
+from velodrome.job.race_names import expand
+from velodrome.judge.compare import Row
+from velodrome.judge.progress import Ending, Saving, saving
+from velodrome.races.folder import RaceFolder
+from velodrome.races.until_sure import UntilSure, criteria_of
 from velodrome.reporting.load import RaceRecord
-from velodrome.run.race import RaceFolder
-from velodrome.run.until_sure import UntilSure, criteria_of
-from velodrome.spec.race_names import expand
 
 
 @dataclass(frozen=True)

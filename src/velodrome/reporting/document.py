@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velodrome.analysis.compare import Row, compare, tasks_of
-from velodrome.analysis.configuration import text_of, varied
-from velodrome.analysis.data_versions import data_note
-from velodrome.analysis.doubts import drift_note
-from velodrome.analysis.hosts import host_lines
-from velodrome.analysis.implementation import implementation_lines
-from velodrome.analysis.margins import Margins
-from velodrome.analysis.objective import OBJECTIVES, ask, target_of
-from velodrome.analysis.recommend import Recommendation, recommend
+from velodrome.job.job import Target
+from velodrome.judge.compare import Row, compare, tasks_of
+from velodrome.judge.configuration import text_of, varied
+from velodrome.judge.data_versions import data_note
+from velodrome.judge.doubts import drift_note
+from velodrome.judge.hosts import host_lines
+from velodrome.judge.implementation import implementation_lines
+from velodrome.judge.margins import Margins
+from velodrome.judge.objective import OBJECTIVES, ask, target_of
+from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.races.calibration import rates
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.decision import decision_of
 from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
 from velodrome.reporting.series import RunSeries, run_series
 from velodrome.reporting.tables import Table
-from velodrome.run.calibration import rates
 from velodrome.run.store import RunFolder
-from velodrome.spec.job import Target
 
 #: Rows of a page's table of processes; the CSV file has all.
 MOST_NODE_ROWS = 150

@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.analysis.compare import Row, tasks_of
-from velodrome.analysis.configuration import distinguishing_fields, short_forms, varied, words_of
-from velodrome.analysis.measures import BY_NAME, THROUGHPUT, Measure
+from velodrome.judge.compare import Row, tasks_of
+from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
+from velodrome.judge.measures import BY_NAME, THROUGHPUT, Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

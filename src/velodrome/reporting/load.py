@@ -12,21 +12,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from velodrome.analysis.affordable import cut_short
-from velodrome.analysis.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
-from velodrome.analysis.configuration import Configuration
-from velodrome.analysis.data_versions import labelled
-from velodrome.analysis.margins import Margins, parse_margins
-from velodrome.analysis.objective import OBJECTIVES, Price, objective_of, target_of
-from velodrome.analysis.recommend import Recommendation, recommend
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.job import Job
+from velodrome.job.race import Race
+from velodrome.job.race_names import expand
+from velodrome.judge.affordable import cut_short
+from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
+from velodrome.judge.configuration import Configuration
+from velodrome.judge.data_versions import labelled
+from velodrome.judge.margins import Margins, parse_margins
+from velodrome.judge.objective import OBJECTIVES, Price, objective_of, target_of
+from velodrome.judge.recommend import Recommendation, recommend
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, race_of, reason_of
 from velodrome.run.trained import examples_trained
 from velodrome.run.yaml_files import parse_yaml
-from velodrome.spec.job import Job
-from velodrome.spec.race import Race
-from velodrome.spec.race_names import expand
 
 
 @dataclass(frozen=True)

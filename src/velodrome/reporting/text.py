@@ -7,8 +7,8 @@ import io
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from velodrome.analysis.compare import Row
-from velodrome.analysis.measures import measures_of
+from velodrome.judge.compare import Row
+from velodrome.judge.measures import measures_of
 from velodrome.printable import printable
 from velodrome.reporting.document import Report
 from velodrome.reporting.series import Extent, name_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from velodrome.analysis.compare import Row
-from velodrome.analysis.measures import BY_NAME, MIB
+from velodrome.judge.compare import Row
+from velodrome.judge.measures import BY_NAME, MIB
 from velodrome.reporting.curves import cut, fastest, rest_of
 from velodrome.reporting.figures import COLOURS, STYLES, Picture, drawing, new_figure
 from velodrome.reporting.series import FaultSpan, RunSeries, merged, name_of

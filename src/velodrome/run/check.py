@@ -20,7 +20,7 @@ from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, Ph
 from velodrome.events.problems import BadResult, sentences
 from velodrome.events.result import RunResult
 from velodrome.models.recipe import DESCRIPTION, read_description
-from velodrome.run.consistency import contradictions
+from velodrome.run.result_checks import contradictions
 from velodrome.run.store import LARGEST_RESULT, RunFolder
 
 #: Nobody reads more lines than this about one kind of mistake.

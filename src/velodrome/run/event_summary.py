@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from velodrome.catalog.script import LABEL
 from velodrome.events.fields import HistoryRow, Network
 from velodrome.events.models import (
     DataEvent,
@@ -24,7 +25,6 @@ from velodrome.events.models import (
     WarningEvent,
 )
 from velodrome.events.result import FaultRecord, Host, Node, Seconds, Shares, Staleness, Throughput
-from velodrome.offers.script import LABEL
 from velodrome.run.host_cpu import CpuSeries, host_cpu
 from velodrome.tasks.base import Task
 

@@ -10,26 +10,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome import files
-from velodrome.cluster import environments, preflight
-from velodrome.cluster.faults import check_faults
-from velodrome.cluster.interrupts import deferred
-from velodrome.cluster.launcher import AllocationEnded, Launcher, Queues
-from velodrome.cluster.plan import Plan, make_plan, plan_from_json
-from velodrome.cluster.registry import open_attached, open_launcher, refuse_living
+from velodrome.clusters import environments, preflight
+from velodrome.clusters.faults import check_faults
+from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.launcher import AllocationEnded, Launcher, Queues
+from velodrome.clusters.plan import Plan, make_plan, plan_from_json
+from velodrome.clusters.registry import open_attached, open_launcher, refuse_living
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import FolderGone, RunFailed, VelodromeError
 from velodrome.events.endings import BEATEN
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
+from velodrome.job.job import Job
+from velodrome.job.names import check_name, default_name
+from velodrome.job.resolve import resolve
 from velodrome.run import trust
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, RunFolder, Status, Store
 from velodrome.run.supervisor import EventKey, Listener, Supervisor, event_key
 from velodrome.run.tensorboard import Scalars, write_session
-from velodrome.spec.job import Job
-from velodrome.spec.names import check_name, default_name
-from velodrome.spec.resolve import resolve
 from velodrome.tasks.registry import task_of
 
 _LARGEST_PLAN = 64 << 20

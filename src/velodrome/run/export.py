@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from velodrome import files
-from velodrome.analysis.measures import TIME_TO_TARGET, Measure, measures_of, time_to_target
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.spec.job import Target
+from velodrome.job.job import Target
+from velodrome.judge.measures import TIME_TO_TARGET, Measure, measures_of, time_to_target
 
 Form = Literal["zip", "tar.gz", "csv"]
 FORMS: tuple[Form, ...] = ("zip", "tar.gz", "csv")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from velodrome.cluster.faults import Breakable
-from velodrome.cluster.launcher import Exit, Group
-from velodrome.cluster.plan import Plan, Process
+from velodrome.clusters.faults import Breakable
+from velodrome.clusters.launcher import Exit, Group
+from velodrome.clusters.plan import Plan, Process
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event, PhaseEvent
-from velodrome.spec.faults import Fault, parse_fault
+from velodrome.job.faults import Fault, parse_fault
 
 
 @dataclass

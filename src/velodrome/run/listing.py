@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.endings import ended_early
-from velodrome.offers.models import is_own
+from velodrome.job.names import check_name
+from velodrome.job.race import combinations
 from velodrome.run.store import RunFolder, Status, read_race
-from velodrome.spec.names import check_name
-from velodrome.spec.race import combinations
 from velodrome.tasks.registry import deciding_metrics, task_of_result
 
 #: Fields of a result at the first level that a list shows.

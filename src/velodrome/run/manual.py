@@ -18,18 +18,18 @@ from pathlib import Path
 import yaml
 
 from velodrome import files
-from velodrome.cluster.launcher import Exit
-from velodrome.cluster.local.foreground import run_in_foreground
-from velodrome.cluster.plan import Plan, Process
+from velodrome.catalog.registry import engine_of
+from velodrome.catalog.world import World
+from velodrome.clusters.launcher import Exit
+from velodrome.clusters.local.foreground import run_in_foreground
+from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import BadRequest
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
-from velodrome.offers.registry import engine_of
-from velodrome.offers.world import World
+from velodrome.job.job import Job
 from velodrome.printable import printable
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Status
-from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD

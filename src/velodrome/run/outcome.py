@@ -9,15 +9,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster.plan import Plan
+from velodrome.catalog.registry import engine_of, strategy_of
+from velodrome.clusters.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.models import EventBase, ResultEvent
 from velodrome.events.result import DataRecord, RunResult
+from velodrome.job.check_optimization import batch_of_step, scale_of_rate
 from velodrome.machine import describe_machine
-from velodrome.offers.registry import engine_of, strategy_of
 from velodrome.run.event_summary import EventSummary, NodeSamples, throughput
 from velodrome.run.script_outcome import of_script, pace_of_all
-from velodrome.spec.check_optimization import batch_of_step, scale_of_rate
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from velodrome.cluster.launcher import Exit
-from velodrome.cluster.plan import Process
+from velodrome.clusters.launcher import Exit
+from velodrome.clusters.plan import Process
 from velodrome.events.models import PHASES, ErrorEvent, Event, HelloEvent, PhaseEvent, ResourcesEvent
 
 #: Without a heartbeat for so long, a process is not running.

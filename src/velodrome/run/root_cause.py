@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from velodrome.cluster.launcher import Diagnosis
-from velodrome.cluster.plan import Process
+from velodrome.clusters.launcher import Diagnosis
+from velodrome.clusters.plan import Process
 from velodrome.run.outcome import Failure
 from velodrome.run.process_state import SILENT_SECONDS, ProcessState
 

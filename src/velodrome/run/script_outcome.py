@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.unreported import PRINTED, untested
 from velodrome.events.models import Pace, ResultEvent, Warmup
 from velodrome.events.result import Throughput
 from velodrome.figures import less_is_better, named
-from velodrome.spec.job import Job
-from velodrome.spec.script_arguments import fields_in
+from velodrome.job.job import Job
+from velodrome.job.script_arguments import fields_in
+from velodrome.judge.unreported import PRINTED, untested
 
 #: Fields of a result that a script decides itself: nothing is known of them.
 UNKNOWN = ("batch_size", "batch_scope", "batch_of_step", "optimizer", "learning_rate")

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from velodrome.cluster import preflight
-from velodrome.cluster.launcher import Group, Launcher
-from velodrome.cluster.plan import Plan, make_plan
+from velodrome.clusters import preflight
+from velodrome.clusters.launcher import Group, Launcher
+from velodrome.clusters.plan import Plan, make_plan
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
+from velodrome.job.job import Job
+from velodrome.run.dry_run import RehearsalFailed
 from velodrome.run.outcome import Failure
-from velodrome.run.rehearse import RehearsalFailed
 from velodrome.run.script_outcome import pattern_for
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Supervisor
-from velodrome.spec.job import Job
 from velodrome.variables import SCRATCH
 
 #: A trial ends after so many steps, so many seconds of training, or so many seconds in all.

@@ -21,12 +21,12 @@ from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.lines import read_events, to_line
 from velodrome.events.models import Event, EventBase
 from velodrome.events.problems import BadResult, parse_result
+from velodrome.job.job import Job
+from velodrome.job.names import check_name
+from velodrome.job.race import Race
+from velodrome.job.read import reason_of as said_of
+from velodrome.job.wording import in_words
 from velodrome.run.yaml_files import LARGEST, parse_yaml
-from velodrome.spec.job import Job
-from velodrome.spec.names import check_name
-from velodrome.spec.race import Race
-from velodrome.spec.read import reason_of as said_of
-from velodrome.spec.wording import in_words
 
 Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from velodrome.cluster.interrupts import Patience, deferred
-from velodrome.cluster.launcher import CountsTraffic, Group, Launcher, Warns
-from velodrome.cluster.plan import Plan, Process
+from velodrome.catalog.registry import strategy_of
+from velodrome.clusters.interrupts import Patience, deferred
+from velodrome.clusters.launcher import CountsTraffic, Group, Launcher, Warns
+from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
 from velodrome.events.models import Event, ResultEvent
-from velodrome.offers.registry import strategy_of
 from velodrome.run.faults import FaultSchedule
 from velodrome.run.outcome import Failure
 from velodrome.run.process_state import SILENT_SECONDS, ProcessState

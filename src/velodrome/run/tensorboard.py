@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.configuration import NOT_CONFIGURED, text_of
 from velodrome.events.fields import Counts
 from velodrome.events.models import EpochEvent, Event, ResourcesEvent, ResultEvent
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
+from velodrome.judge.configuration import NOT_CONFIGURED, text_of
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
 

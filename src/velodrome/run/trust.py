@@ -19,14 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from velodrome import files
-from velodrome.cluster import definitions
-from velodrome.cluster.registry import LAUNCHERS
+from velodrome.catalog.models import is_own
+from velodrome.clusters import definitions
+from velodrome.clusters.registry import LAUNCHERS
 from velodrome.data import catalogue
 from velodrome.data.own.functions import FunctionSet
 from velodrome.data.own.users_function import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.offers.models import is_own
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 OPTION = "--trust-code"
 #: The fields of a job that can name code, or what it is called with.

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.cluster.launcher import Launcher
+from velodrome.catalog.registry import strategy_of
+from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest
 from velodrome.events.models import ResultEvent
+from velodrome.job.job import Job
+from velodrome.job.resolve import batch_of_step, replicas_of, resolve
 from velodrome.models.recipe import DESCRIPTION, read_description
-from velodrome.offers.registry import strategy_of
 from velodrome.run import trust
-from velodrome.run.rehearse import alone, rehearse
+from velodrome.run.dry_run import alone, rehearse
 from velodrome.run.store import RunFolder
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, replicas_of, resolve
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
 

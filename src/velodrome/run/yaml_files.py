@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.cluster.yaml_text import parse_yaml as parse_yaml
+from velodrome.clusters.yaml_text import parse_yaml as parse_yaml
 from velodrome.errors import BadRequest
 
 #: Bytes of a file.

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.cluster.launcher import Launcher
+from velodrome.catalog.registry import engine_of
+from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest, RunFailed
+from velodrome.job.job import Job
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
-from velodrome.offers.registry import engine_of
-from velodrome.run.rehearse import alone, rehearse
+from velodrome.run.dry_run import alone, rehearse
 from velodrome.run.store import RunFolder
 from velodrome.run.verify import finished_result, job_of_saved_model
 from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
-from velodrome.spec.job import Job
 from velodrome.variables import EXPORT
 
 

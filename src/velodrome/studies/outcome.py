@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from velodrome.analysis.compare import Row
-from velodrome.analysis.foreign import is_loaded
-from velodrome.analysis.statistics import Ratio, ratio
+from velodrome.judge.compare import Row
+from velodrome.judge.foreign import is_loaded
+from velodrome.judge.statistics import Ratio, ratio
 from velodrome.studies.load import Claim, Study
 from velodrome.studies.plan import Setting, StudyPlan
 from velodrome.tasks.registry import deciding_metrics

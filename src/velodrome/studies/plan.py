@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from velodrome.cluster import environments, preflight
-from velodrome.cluster.launcher import Launcher
+from velodrome.catalog import registry
+from velodrome.catalog.models import zoo_model
+from velodrome.clusters import environments, preflight
+from velodrome.clusters.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.job import Job
+from velodrome.job.race import Race, parse_race
+from velodrome.job.race_names import several_of, varied_fields
+from velodrome.job.read import make_job
+from velodrome.job.resolve import resolve
 from velodrome.machine import cores
-from velodrome.offers import registry
-from velodrome.offers.models import zoo_model
 from velodrome.printable import bytes_text
-from velodrome.spec.job import Job
-from velodrome.spec.race import Race, parse_race
-from velodrome.spec.race_names import several_of, varied_fields
-from velodrome.spec.read import make_job
-from velodrome.spec.resolve import resolve
 from velodrome.studies.load import ScaleName, Study
 
 #: Workers per core beyond which more of them only take turns.

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from velodrome.catalog.base import Engine, Strategy
+from velodrome.catalog.registry import strategy_of
 from velodrome.errors import BadRequest
-from velodrome.offers.base import Engine, Strategy
-from velodrome.offers.registry import strategy_of
-from velodrome.spec.job import Job, Target
-from velodrome.spec.resolve import batch_of_step
+from velodrome.job.job import Job, Target
+from velodrome.job.resolve import batch_of_step
 
 if TYPE_CHECKING:
     from velodrome.data.base import Description

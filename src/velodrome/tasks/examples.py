@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from velodrome.catalog.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
+from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
-from velodrome.offers.registry import strategy_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, replica_of, replicas_of, sharding_of
+from velodrome.job.job import Job
+from velodrome.job.resolve import batch_of_step, replica_of, replicas_of, sharding_of
 from velodrome.tasks.base import Task
 from velodrome.tasks.targets import as_arrays
 

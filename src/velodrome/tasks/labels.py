@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
 from velodrome.tasks.classification import ACCURACY, fingerprint_of
 from velodrome.tasks.examples import ExampleTask

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from velodrome.catalog.models import is_own, text_models, zoo_model
+from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.models import is_own, text_models, zoo_model
-from velodrome.offers.registry import strategy_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step, replicas_of
+from velodrome.job.job import Job
+from velodrome.job.resolve import batch_of_step, replicas_of
 from velodrome.tasks.base import LOSS, Metric, Task, mean_loss
 
 if TYPE_CHECKING:

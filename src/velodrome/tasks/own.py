@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job, Target
+from velodrome.job.job import Job, Target
 from velodrome.tasks.base import LOSS, Metric
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.targets import as_arrays

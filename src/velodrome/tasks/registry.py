@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from velodrome.catalog.models import is_own, task_of_model
 from velodrome.errors import BadRequest, which_name
-from velodrome.offers.models import is_own, task_of_model
-from velodrome.spec.job import Target
+from velodrome.job.job import Target
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.classification import Classification
 from velodrome.tasks.labels import Binary, MultiLabel

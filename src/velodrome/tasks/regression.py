@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.targets import as_arrays, as_numbers

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from velodrome.catalog.script import LABEL
 from velodrome.errors import VelodromeError
 from velodrome.figures import less_is_better
-from velodrome.offers.script import LABEL
-from velodrome.spec.job import Job, Target
+from velodrome.job.job import Job, Target
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.classification import Classification
 
 if TYPE_CHECKING:
+    from velodrome.catalog.base import Engine
     from velodrome.data.base import Description
-    from velodrome.offers.base import Engine
 
 
 class Script(Task):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 if TYPE_CHECKING:
     import numpy as np

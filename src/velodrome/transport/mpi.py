@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from velodrome.catalog import segments
+from velodrome.catalog.transports import shared_memory_shortage
 from velodrome.errors import PeerLost, RunFailed
-from velodrome.offers import segments
-from velodrome.offers.transports import shared_memory_shortage
 from velodrome.transport import pmi
 from velodrome.transport import shared_memory as shared
 from velodrome.transport.base import Transport

@@ -9,8 +9,8 @@ import sys
 import time
 from dataclasses import dataclass
 
+from velodrome.catalog.world import World
 from velodrome.errors import PeerLost, PortTaken, RunFailed
-from velodrome.offers.world import World
 from velodrome.transport.door import StrangerError, enter, read_line
 from velodrome.transport.rendezvous_server import LATE_SECONDS, PROTOCOL
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from velodrome.offers import segments
+from velodrome.catalog import segments
 from velodrome.transport import pmi
 from velodrome.transport.door import Door
 from velodrome.variables import TOKEN

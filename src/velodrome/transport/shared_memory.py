@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from velodrome.offers import segments
+from velodrome.catalog import segments
 from velodrome.printable import bytes_text
 
 Shape = tuple[int, int]

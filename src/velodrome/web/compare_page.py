@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from velodrome.analysis.configuration import text_of
-from velodrome.analysis.pair import Line
 from velodrome.api.runs import compare_runs
 from velodrome.errors import VelodromeError
+from velodrome.judge.configuration import text_of
+from velodrome.judge.pair import Line
+from velodrome.races.repetitions import some_repeat
 from velodrome.run.listing import Found
-from velodrome.run.repetitions import some_repeat
 from velodrome.run.store import RunFolder
 from velodrome.web.app import page
 from velodrome.web.finding import run_named

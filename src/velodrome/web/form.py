@@ -14,19 +14,19 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from velodrome.analysis.objective import OBJECTIVES
 from velodrome.api.race_plan import default_name, merge
-from velodrome.cluster.registry import target_of
+from velodrome.catalog.models import MODELS, is_own, zoo_model
+from velodrome.catalog.registry import NAMES, engine, engines
+from velodrome.clusters.registry import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.offers.models import MODELS, is_own, zoo_model
-from velodrome.offers.registry import NAMES, engine, engines
+from velodrome.job.job import GROUPS, Job
+from velodrome.job.names import check_name
+from velodrome.job.race import Race, combinations, parse_vary
+from velodrome.job.race_names import expand
+from velodrome.job.read import reason_of
+from velodrome.judge.objective import OBJECTIVES
 from velodrome.run.trust import elsewhere
-from velodrome.spec.job import GROUPS, Job
-from velodrome.spec.names import check_name
-from velodrome.spec.race import Race, combinations, parse_vary
-from velodrome.spec.race_names import expand
-from velodrome.spec.read import reason_of
 from velodrome.tasks.registry import task
 
 #: Fields of a race that the command has an option for.

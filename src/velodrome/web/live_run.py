@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from velodrome import files
-from velodrome.analysis.configuration import label_of
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, parse_stored
 from velodrome.events.models import (
@@ -23,8 +22,9 @@ from velodrome.events.models import (
     ResourcesEvent,
     WarningEvent,
 )
+from velodrome.job.job import Job
+from velodrome.judge.configuration import label_of
 from velodrome.run.store import RunFolder
-from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.web.thinned import Thinned, read_thinned

@@ -8,10 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.configuration import text_of
-from velodrome.analysis.foreign import foreign_note
-from velodrome.analysis.hosts import host_lines
-from velodrome.analysis.implementation import implementation_lines
 from velodrome.events.lines import event_files
 from velodrome.events.models import (
     CheckpointEvent,
@@ -22,6 +18,10 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
+from velodrome.judge.configuration import text_of
+from velodrome.judge.foreign import foreign_note
+from velodrome.judge.hosts import host_lines
+from velodrome.judge.implementation import implementation_lines
 from velodrome.printable import shown
 from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
 from velodrome.run.store import RunFolder

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.analysis.compare import Row, compare
-from velodrome.analysis.doubts import suspects
-from velodrome.analysis.statistics import Ratio
 from velodrome.errors import VelodromeError
+from velodrome.job.job import Target
+from velodrome.judge.compare import Row, compare
+from velodrome.judge.doubts import suspects
+from velodrome.judge.statistics import Ratio
 from velodrome.reporting.load import RaceRecord, load_race
-from velodrome.spec.job import Target
 
 #: Decisions that the next run may change: the page does not emphasise their sentence.
 _UNDECIDED = ("open", "alone", "nothing")

@@ -20,14 +20,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from velodrome.analysis.configuration import label_of
-from velodrome.analysis.estimate import Progress, Remaining, remaining
 from velodrome.errors import VelodromeError
+from velodrome.job.race import Entry
+from velodrome.job.race_names import expand
+from velodrome.judge.configuration import label_of
+from velodrome.judge.estimate import Progress, Remaining, remaining
+from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import runs_of
-from velodrome.run.race import RaceFolder
 from velodrome.run.store import RunFolder, read_race
-from velodrome.spec.race import Entry
-from velodrome.spec.race_names import expand
 from velodrome.web.json_answer import encoded
 from velodrome.web.live_run import LiveRun
 from velodrome.web.standings import standing_of

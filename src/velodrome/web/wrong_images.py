@@ -15,8 +15,8 @@ from velodrome.data import catalogue
 from velodrome.data.own.functions import is_function
 from velodrome.data.splits import Part, Splits
 from velodrome.errors import VelodromeError
+from velodrome.job.job import Job
 from velodrome.serving.model import LoadedModel, is_exported
-from velodrome.spec.job import Job
 from velodrome.tasks.answers import decode, fingerprint
 
 #: Images of a page.

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome.catalog.base import Strategy
+from velodrome.catalog.registry import strategy_of
+from velodrome.catalog.world import World
 from velodrome.errors import FolderGone
+from velodrome.job.job import Job
 from velodrome.models import own
-from velodrome.offers.base import Strategy
-from velodrome.offers.registry import strategy_of
-from velodrome.offers.world import World
-from velodrome.spec.job import Job
 from velodrome.tasks.base import Task
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import task_of

@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
+from velodrome.catalog.registry import engine_of
 from velodrome.errors import BadRequest
 from velodrome.events.fields import SCHEMA_VERSION
+from velodrome.job.job import Job
 from velodrome.machine import cores
-from velodrome.offers.registry import engine_of
-from velodrome.spec.job import Job
 from velodrome.worker.probe import versions_of
 from velodrome.worker.sampler import sampling_interval
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+from velodrome.catalog.world import World
 from velodrome.errors import RunFailed
-from velodrome.offers.world import World
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
 
 

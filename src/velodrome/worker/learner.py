@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import BadRequest
+from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators, of_process
-from velodrome.spec.job import Mesh
 from velodrome.tasks.counts import Counts
 
 State = dict[str, NDArray[np.generic]]

@@ -14,9 +14,9 @@ from typing import Any
 
 from velodrome.errors import RunFailed
 from velodrome.files import write_text
+from velodrome.job.check_optimization import left_out
+from velodrome.job.job import Target
 from velodrome.models.generators import preserved, read_states
-from velodrome.spec.check_optimization import left_out
-from velodrome.spec.job import Target
 from velodrome.tasks import answers
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts

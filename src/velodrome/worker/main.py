@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from velodrome.catalog.registry import engine_of
+from velodrome.catalog.world import World
 from velodrome.data.budget import share_host
 from velodrome.errors import (
     BadRequest,
@@ -24,10 +26,8 @@ from velodrome.errors import (
 )
 from velodrome.events.models import Cause
 from velodrome.files import if_full
+from velodrome.job.job import Job
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
-from velodrome.offers.registry import engine_of
-from velodrome.offers.world import World
-from velodrome.spec.job import Job
 from velodrome.variables import CHECK, INSTEAD, JOB, WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.cpu_time import CpuTime

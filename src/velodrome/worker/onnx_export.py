@@ -16,13 +16,13 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.catalog.registry import engine_of
 from velodrome.data.arrays import Arrays
 from velodrome.data.splits import Splits
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.description import check_data
 from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
-from velodrome.offers.registry import engine_of
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.pace import Pace

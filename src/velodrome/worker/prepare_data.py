@@ -10,7 +10,7 @@ import sys
 
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.variables import JOB
 
 

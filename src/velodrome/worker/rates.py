@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.offers.registry import strategy_of
-from velodrome.spec.check_optimization import scale_of_rate
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import Span, parse_milestones
+from velodrome.catalog.registry import strategy_of
+from velodrome.job.check_optimization import scale_of_rate
+from velodrome.job.job import Job
+from velodrome.job.optimization import Span, parse_milestones
 
 Rates = NDArray[np.float64]
 

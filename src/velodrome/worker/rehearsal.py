@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.job.job import Job, Mesh
 from velodrome.models.generators import preserved
-from velodrome.spec.job import Job, Mesh
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.variables import CHECK, EXPORT

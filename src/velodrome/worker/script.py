@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import figures
+from velodrome.catalog.world import World
 from velodrome.errors import BadRequest, PeerLost, PortTaken, ScriptFailed, headline
+from velodrome.job.script import words_of
 from velodrome.models.own import raised_in_library
-from velodrome.offers.world import World
-from velodrome.spec.script import words_of
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.variables import FOLDER, SCRATCH, SEED
 from velodrome.worker.activity import computing

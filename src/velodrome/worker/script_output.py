@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import figures
-from velodrome.spec.script import COUNTS
+from velodrome.job.script import COUNTS
 from velodrome.worker.emitter import Emitter
 
 _READER = Path(__file__).with_name("reading.py")

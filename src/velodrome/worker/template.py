@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from velodrome.offers.registry import engine_with_key
+from velodrome.catalog.registry import engine_with_key
 from velodrome.variables import TOKEN
 from velodrome.worker.host import die_with_parent, limit_threads
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.cluster import environments
+from velodrome.clusters import environments
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests" / "servers"), str(ROOT / "tests" / "engines")]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.cluster import environments, preflight
-from velodrome.cluster.plan import make_plan
+from velodrome.catalog import registry
+from velodrome.catalog.world import Member, numbered, worlds
+from velodrome.clusters import environments, preflight
+from velodrome.clusters.plan import make_plan
 from velodrome.errors import BadRequest, PortTaken, Unavailable
-from velodrome.offers import registry
-from velodrome.offers.world import Member, numbered, worlds
-from velodrome.spec.job import Job
-from velodrome.spec.race import combinations, parse_race
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.race import combinations, parse_race
+from velodrome.job.resolve import resolve
 from velodrome.transport.horovod_rendezvous import RendezvousServer
 
 #: What the launcher of Horovod 0.28.1 sets for each of its processes, by its `-H` option: recorded with its functions

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.cluster import environments
+from velodrome.clusters import environments
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests" / "servers"), str(ROOT / "tests" / "engines")]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.cluster import environment_record, environments, preflight
-from velodrome.cluster.plan import make_plan
+from velodrome.catalog import registry
+from velodrome.clusters import environment_record, environments, preflight
+from velodrome.clusters.plan import make_plan
 from velodrome.errors import BadRequest, Unavailable
-from velodrome.offers import registry
-from velodrome.spec.job import Job
-from velodrome.spec.race import combinations, parse_race
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.race import combinations, parse_race
+from velodrome.job.resolve import resolve
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from driver import Ran, run, write_data
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 Train = Callable[..., Ran]
 

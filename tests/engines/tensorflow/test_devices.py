@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.offers.world import Member, World, numbered
+from velodrome.catalog.world import Member, World, numbered
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiny import tiny_splits
 
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")

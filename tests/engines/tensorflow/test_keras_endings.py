@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tiny import tiny_splits
 
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")

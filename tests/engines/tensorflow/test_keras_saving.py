@@ -15,8 +15,8 @@ from keras_numbers import numbers
 from tiny import tiny_splits
 
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")

@@ -12,8 +12,8 @@ from test_keras_endings import network as ending
 from tiny import tiny_splits
 
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ import pytest
 from driver import largest_difference, loading_code, run, write_arrays
 from sklearn import metrics as sk
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.integration

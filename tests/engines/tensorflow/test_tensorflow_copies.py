@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from velodrome.data.arrays import ArrayPart, Arrays
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 tf: Any = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.unit

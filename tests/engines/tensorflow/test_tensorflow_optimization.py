@@ -119,7 +119,7 @@ def test_smaller_batches_that_are_added_up_are_the_larger_batch(
 def test_rows_of_a_text_are_added_up_too(tmp_path: Path) -> None:
     from driver import run, write_text
 
-    from velodrome.spec.job import Job
+    from velodrome.job.job import Job
 
     text = write_text(tmp_path / "text.npz")
     asked = {"engine": "tensorflow", "model": "lstm-small", "dtype": "float64", "optimizer": "sgd", "unroll": 5,

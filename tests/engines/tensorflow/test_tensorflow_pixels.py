@@ -11,7 +11,7 @@ import pytest
 from driver import Ran, largest_difference, run, write_data
 from driver_process import read_data
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 SHAPE = (8, 7, 3)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from driver import Started, finish, largest_difference, members_of, start
 
-from velodrome.spec.resolve import resolve
+from velodrome.job.resolve import resolve
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 from driver import largest_difference
 
 from velodrome.errors import BadRequest
-from velodrome.spec.resolve import resolve
+from velodrome.job.resolve import resolve
 
 ROWS = [
     ("single", 1, "adam"), ("mirrored", 2, "momentum"), ("central-storage", 2, "sgd"),

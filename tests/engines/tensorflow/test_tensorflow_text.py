@@ -13,7 +13,7 @@ from driver import largest_difference, loading_code, run, write_text
 from driver_process import read_text
 from keras_numbers import numbers
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 pytestmark = pytest.mark.integration
 

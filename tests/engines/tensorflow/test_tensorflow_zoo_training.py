@@ -14,7 +14,7 @@ from driver import largest_difference, loading_code, run, write_data, write_text
 from driver_process import read_data, read_text
 from keras_numbers import numbers
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.schedule import order_of_epoch
 
 pytestmark = pytest.mark.integration

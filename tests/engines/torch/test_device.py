@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from velodrome.catalog.world import Member, numbered, worlds  # noqa: E402
 from velodrome.engines.torch.worker import choose_device  # noqa: E402
-from velodrome.offers.world import Member, numbered, worlds  # noqa: E402
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, each_once, finish, largest_difference, run, start, write_data, write_text
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, largest_difference, run, write_arrays
 from hugging_face import LENGTH, WORDS
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from velodrome.engines import torch as package  # noqa: E402
 from velodrome.engines.torch import kernels, tuning  # noqa: E402
 from velodrome.engines.torch.optimizer import FusedOptimizer, Optimizer, StockOptimizer  # noqa: E402
-from velodrome.spec.job import Job  # noqa: E402
+from velodrome.job.job import Job  # noqa: E402
 
 pytestmark = pytest.mark.unit
 

@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import write_data
 from driver_process import read_data
 
-from velodrome.offers.world import World
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.catalog.world import World
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.transport.base import Alone
 from velodrome.worker import loop
 from velodrome.worker.context import Context

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, finish, largest_difference, run, start, write_arrays, write_data
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.integration

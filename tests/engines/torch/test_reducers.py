@@ -19,7 +19,7 @@ from velodrome.engines.torch.optimizer import (  # noqa: E402
     squared_norm,
 )
 from velodrome.engines.torch.reducers import AllReduceReducer, FlatLayout, SharedMemoryReducer  # noqa: E402
-from velodrome.spec.job import Job  # noqa: E402
+from velodrome.job.job import Job  # noqa: E402
 
 STEPS = 3
 SHAPES = [(40, 5), (3,), (6, 2, 3, 3), (1,), (70, 7)]

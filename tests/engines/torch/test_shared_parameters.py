@@ -18,12 +18,12 @@ from driver import write_data  # noqa: E402
 from driver_process import read_data  # noqa: E402
 from thread_transport import Group, Threads  # noqa: E402
 
+from velodrome.catalog.world import World  # noqa: E402
 from velodrome.engines.torch.allreduce import AllReduceLearner  # noqa: E402
 from velodrome.engines.torch.reducers import FlatLayout, SharedMemoryReducer  # noqa: E402
 from velodrome.engines.torch.tasks.base import task_class  # noqa: E402
-from velodrome.offers.world import World  # noqa: E402
-from velodrome.spec.job import Job  # noqa: E402
-from velodrome.spec.resolve import resolve  # noqa: E402
+from velodrome.job.job import Job  # noqa: E402
+from velodrome.job.resolve import resolve  # noqa: E402
 from velodrome.worker.context import Context  # noqa: E402
 from velodrome.worker.emitter import LineEmitter  # noqa: E402
 

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import largest_difference, run, write_arrays
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")

@@ -15,7 +15,7 @@ from sklearn import metrics as sk
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import largest_difference, loading_code, run, write_arrays
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 pytest.importorskip("torch")
 pytest.importorskip("mpi4py")

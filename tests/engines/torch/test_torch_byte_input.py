@@ -10,8 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import tiny_splits
 
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit

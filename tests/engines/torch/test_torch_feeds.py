@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import NAMED, largest_difference, run
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration

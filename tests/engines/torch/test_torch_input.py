@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import largest_difference, run, write_data
 from driver_process import read_data
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")

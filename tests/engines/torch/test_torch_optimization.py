@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, largest_difference, run, write_data, write_text
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.schedule import order_of_epoch
 
 torch = pytest.importorskip("torch")

@@ -14,7 +14,7 @@ from driver import largest_difference, run, write_data
 from driver_process import read_data
 
 from velodrome.data.pixels import transform_of
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 

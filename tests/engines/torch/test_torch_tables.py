@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import largest_difference, run
 from driver_process import CATALOGUE
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")

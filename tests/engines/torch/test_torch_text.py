@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import largest_difference, loading_code, run, write_text
 from driver_process import read_text
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import tiny_splits
 
 from velodrome.errors import BadRequest, UsersCodeFailed
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve
 from velodrome.models.own import users_traceback
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import resolve
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import largest_difference, loading_code, run, write_data, write_text
 from driver_process import read_data, read_text
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.schedule import order_of_epoch
 
 torch = pytest.importorskip("torch")

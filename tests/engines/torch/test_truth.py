@@ -11,8 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import each_once, largest_difference, run, write_data
 
-from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
-from velodrome.spec.job import Job
+from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
+from velodrome.job.job import Job
 from velodrome.tasks.answers import decode
 from velodrome.worker import checkpoint
 

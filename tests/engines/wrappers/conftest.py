@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, each_once, write_data
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 TORCH = Path(__file__).parents[1] / "torch"
 

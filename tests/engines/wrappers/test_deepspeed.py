@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from driver import Ran, finish, largest_difference, run, start, write_arrays, write_text
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 pytest.importorskip("deepspeed")
 STAGES = ("zero1", "zero2", "zero3")

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from command import errors_after_hurting, trainer
 from driver import Ran, finish, largest_difference, run, start, write_text
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 pytest.importorskip("torch")
 MODULES = {"accelerate": "accelerate", "fabric": "lightning_fabric"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
-from velodrome.offers.registry import strategy_of
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import batch_of_step
+from velodrome.job.job import Job
+from velodrome.job.resolve import batch_of_step
 from velodrome.tasks.base import LOSS, Metric, Steps, Task, mean_loss
 
 

@@ -2,7 +2,7 @@
 
 from brightness import Brightness
 
-from velodrome.offers import models
+from velodrome.catalog import models
 from velodrome.tasks.registry import register
 
 models.MODELS = (*models.MODELS, models.ZooModel("brightness-linear", "one dense layer", task=Brightness.name))

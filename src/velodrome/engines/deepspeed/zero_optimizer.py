@@ -15,7 +15,7 @@ from deepspeed.utils import (
 from torch.nn.functional import pad
 
 from velodrome.engines.torch.optimizer import STOCK_SLOTS, Gradients, Optimizer
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 
 class ZeroOptimizer(Optimizer):

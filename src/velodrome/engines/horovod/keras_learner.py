@@ -20,11 +20,11 @@ from velodrome.data.splits import Splits
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
 from velodrome.models.given_arrays import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import optax
 
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 
 
 def make_optimizer(job: Job) -> optax.GradientTransformation:

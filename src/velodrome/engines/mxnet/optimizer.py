@@ -6,7 +6,7 @@ from typing import Any
 
 import mxnet as mx
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 MOMENTUM = 0.9
 

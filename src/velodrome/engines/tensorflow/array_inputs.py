@@ -10,7 +10,7 @@ import tensorflow as tf
 from velodrome.data.arrays import ArrayField, Arrays
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.tensorflow.pixels import to_inputs
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.batch import Batch
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome import files
+from velodrome.catalog.models import is_own
 from velodrome.data.arrays import Arrays
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.array_inputs import ArrayInputs
@@ -23,13 +24,12 @@ from velodrome.engines.tensorflow.flat import Array, Batch, StepResult, set_numb
 from velodrome.engines.tensorflow.keras_network import KerasNetwork
 from velodrome.engines.tensorflow.objectives import Computed, objective_of
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
 from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.models.outputs import class_scores
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import COLUMNS
-from velodrome.offers.models import is_own
-from velodrome.spec.job import Job
 from velodrome.tasks.batch import Batch as TaskBatch
 from velodrome.tasks.examples import ExampleTask
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from velodrome.catalog.engines.tensorflow import cluster_of, task_of
+from velodrome.catalog.world import Member, World
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
-from velodrome.offers.engines.tensorflow import cluster_of, task_of
-from velodrome.offers.world import Member, World
 from velodrome.transport.interfaces import is_address, listening_address
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter

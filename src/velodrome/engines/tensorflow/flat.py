@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.catalog.base import Strategy
 from velodrome.engines.tensorflow import given_weights, model_file
 from velodrome.engines.tensorflow.layout import Layout
-from velodrome.offers.base import Strategy
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.counts import Counts
 
 Array = NDArray[Any]

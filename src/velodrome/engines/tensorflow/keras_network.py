@@ -10,14 +10,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from velodrome.catalog.models import is_own
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, FlatModel
 from velodrome.engines.tensorflow.inspection import layers_of
 from velodrome.engines.tensorflow.promises import reasons_of
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
 from velodrome.models import generators
-from velodrome.offers.models import is_own
-from velodrome.spec.job import Job
 
 #: Keeps the random numbers of ranks apart: a prime far from small seeds.
 _SEED_STRIDE = 7919

@@ -14,7 +14,7 @@ import tensorflow as tf
 from velodrome.data.text import Text
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.text_network import StatelessTextNetwork, TextNetwork
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 
 def text_network(job: Job, text: Text, saved: Path | None = None) -> TextNetwork:

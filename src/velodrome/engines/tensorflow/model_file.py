@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome import files
+from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
 from velodrome.models import generators
 from velodrome.models.own import builder_of, split_name
@@ -28,7 +29,6 @@ from velodrome.models.recipe import (
     read_description,
     tuples,
 )
-from velodrome.offers.models import is_own
 
 WHOLE, WEIGHTS, NAMED_WEIGHTS = "model.keras", "model.weights.h5", "model.safetensors"
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from velodrome.catalog.models import is_own
 from velodrome.data.splits import Splits
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
@@ -19,14 +20,13 @@ from velodrome.engines.tensorflow.keras_network import KerasNetwork
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
 from velodrome.engines.tensorflow.softmax import before_activation, class_losses, logarithm
 from velodrome.engines.tensorflow.trial import Findings, Trial
+from velodrome.job.job import Job
 from velodrome.models import keras_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.models.byte_input import byte_input_note
 from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
-from velodrome.offers.models import is_own
-from velodrome.spec.job import Job
 from velodrome.tasks.classification import Classification
 
 _MOST_CONFUSED = 100

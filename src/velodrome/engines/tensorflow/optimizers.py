@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 
 #: The default of `keras.optimizers.Adam`.
 ADAM_EPSILON = 1e-7

@@ -12,7 +12,7 @@ from keras import layers
 
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.worker.context import Context
 
 

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 
 import tensorflow as tf
 
+from velodrome.catalog.engines.tensorflow import cluster_of, task_of
 from velodrome.engines.tensorflow.cluster import PeerMonitor, limited, wait_for, warn_if_exposed
 from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.parameter_server import make_strategy
 from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.offers.engines.tensorflow import cluster_of, task_of
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.flat import Array, FlatModel
 from velodrome.engines.tensorflow.optimizers import optimizer_of
 from velodrome.engines.tensorflow.rates import GraphRates
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 
 class ServerWeights(ABC):

@@ -24,9 +24,9 @@ from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
 from velodrome.engines.tensorflow.totals import over_total
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models.own import builder_of, reason_of
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.worker.learner import State
 
 

@@ -16,9 +16,9 @@ from velodrome import files
 from velodrome.data.text import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
+from velodrome.job.job import Job
 from velodrome.models import keras_zoo
 from velodrome.models.recipe import VOCABULARY
-from velodrome.spec.job import Job
 
 
 class TextNetwork(FlatModel):

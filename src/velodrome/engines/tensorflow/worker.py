@@ -12,6 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
+from velodrome.catalog.world import World
 from velodrome.engines.tensorflow.cluster import (
     cluster_resolver,
     limited,
@@ -22,7 +23,6 @@ from velodrome.engines.tensorflow.cluster import (
 from velodrome.engines.tensorflow.optimizers import is_by_keras
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.offers.world import World
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner

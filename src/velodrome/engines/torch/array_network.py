@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from velodrome.catalog.models import is_own
 from velodrome.data.arrays import Arrays
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.torch import array_trial, trial
@@ -18,11 +19,10 @@ from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, s
 from velodrome.engines.torch.objectives import ObjectiveModule, OwnObjective, objective_of
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
-from velodrome.offers.models import is_own
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import replicas_of
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.examples import ExampleTask
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 
 class WeightAverage:

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from velodrome.engines.torch.process_group import ProcessGroup
-from velodrome.spec.job import Compression
+from velodrome.job.job import Compression
 
 #: Steps with whole gradients before PowerSGD begins: DistributedDataParallel arranges its buckets anew in the second,
 #: and PyTorch's default of 1,000 would be longer than many jobs. A resumed run begins with them again.

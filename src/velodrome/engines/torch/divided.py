@@ -13,7 +13,7 @@ from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer, make_optimizer, squared_norm
 from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
 from velodrome.engines.torch.sharding import distribute, is_divided, local, place, whole
-from velodrome.spec.job import Mesh
+from velodrome.job.job import Mesh
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import Part, State
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from velodrome.catalog.traffic import between_groups
 from velodrome.engines.torch.network import Network, dtype_of
 from velodrome.engines.torch.passages import refuse_what_cannot_pass
 from velodrome.engines.torch.stages import chain_of, cuts_of, given_stages, given_starts, groups_of, owners_of
 from velodrome.engines.torch.tensor import checked_plan, plan_for
 from velodrome.errors import VelodromeError
-from velodrome.offers.traffic import between_groups
-from velodrome.spec.job import Job, Mesh
+from velodrome.job.job import Job, Mesh
 
 Rows = Sequence[Mapping[str, Any]]
 

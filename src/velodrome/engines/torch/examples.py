@@ -17,7 +17,7 @@ from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Part, Splits
 from velodrome.engines.torch.network import dtype_of
 from velodrome.engines.torch.pixels import converter
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.schedule import Indices
 
 #: Bytes of images that are read at a time from data that is not in memory.

@@ -16,7 +16,7 @@ from velodrome.engines.torch.presence import Presence
 from velodrome.engines.torch.process_group import ProcessGroup
 from velodrome.engines.torch.sharding import covers_of, shard, units_of
 from velodrome.engines.torch.together import TogetherLearner
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 
 
 class FsdpLearner(TogetherLearner, DividedLearner):

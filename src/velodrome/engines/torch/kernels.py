@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 
 #: The default of `torch.optim.Adam`.
 ADAM_EPSILON = 1e-8

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
 from velodrome.engines.torch import given_weights
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.generators import generators_of
@@ -21,9 +22,8 @@ from velodrome.engines.torch.inspection import inspect_step
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
+from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
-from velodrome.offers.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
-from velodrome.spec.job import Mesh
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask

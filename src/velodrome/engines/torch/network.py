@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+from velodrome.catalog.models import is_own
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.torch import trial
@@ -22,12 +23,11 @@ from velodrome.engines.torch.layout import put_channels_last
 from velodrome.engines.torch.pixels import converter
 from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.models.byte_input import byte_input_note
-from velodrome.offers.models import is_own
-from velodrome.spec.job import Job
-from velodrome.spec.resolve import replicas_of
 from velodrome.tasks.classification import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.

@@ -14,8 +14,8 @@ import torch
 
 from velodrome.engines.torch.average import WeightAverage, average_of
 from velodrome.engines.torch.kernels import ADAM_EPSILON, Kernels, Tensors, choose_kernels
-from velodrome.spec.job import Job
-from velodrome.spec.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 
 #: What another library puts around an optimizer of `torch.optim`, which offers the same.
 Wrap = Callable[[torch.optim.Optimizer], Any]

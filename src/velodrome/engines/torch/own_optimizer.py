@@ -11,8 +11,8 @@ import torch
 from velodrome.engines.torch.average import average_of
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, Wrap
 from velodrome.errors import BadRequest
+from velodrome.job.job import Job
 from velodrome.models.own import builder_of
-from velodrome.spec.job import Job
 
 
 class OwnOptimizer(Optimizer):

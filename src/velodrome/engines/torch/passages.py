@@ -16,7 +16,7 @@ from velodrome.engines.torch.tasks.arrays import ArrayTask, Tally
 from velodrome.engines.torch.tasks.base import TorchTask
 from velodrome.engines.torch.tasks.classification import ClassificationTask
 from velodrome.errors import BadRequest
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.tasks.batch import Batch
 from velodrome.tasks.counts import Counts
 

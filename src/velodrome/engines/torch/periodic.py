@@ -20,7 +20,7 @@ from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.spec.optimization import OUTER_MOMENTUM, OUTER_RATE
+from velodrome.job.optimization import OUTER_MOMENTUM, OUTER_RATE
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import State

@@ -19,9 +19,9 @@ import torch.distributed as distributed
 from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
+from velodrome.catalog.world import World
 from velodrome.errors import PeerLost, PortTaken, RunFailed
-from velodrome.offers.world import World
-from velodrome.spec.job import Mesh
+from velodrome.job.job import Mesh
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.worker.context import Context

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, make_optimizer, squared_norm
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.transport.base import Transport
 
 #: Parameters, and the slices of processes, begin at multiples of so many numbers: a cache line of 64 bytes.

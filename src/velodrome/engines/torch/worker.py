@@ -8,12 +8,12 @@ from importlib import import_module
 
 import torch
 
+from velodrome.catalog.world import World
 from velodrome.data.arrays import Arrays
 from velodrome.engines.torch import tuning, waiting
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.saved_network import load_network
 from velodrome.engines.torch.tasks.base import task_class
-from velodrome.offers.world import World
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context

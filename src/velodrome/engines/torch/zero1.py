@@ -11,7 +11,7 @@ from velodrome.engines.torch.average import average_of
 from velodrome.engines.torch.ddp import DdpLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.spec.job import Job
+from velodrome.job.job import Job
 from velodrome.worker.context import Context
 
 

@@ -1,0 +1,45 @@
+"""DeepSpeed: what it offers. Imports no framework; the training side is `velodrome/engines/deepspeed`."""
+
+from __future__ import annotations
+
+from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.engines.torch import AUTOGRAD, BATCHES, PROCESS, STOCK_OPTIMIZER
+from velodrome.catalog.engines.torch import ENGINE as TORCH
+from velodrome.catalog.traffic import Exchange
+
+_TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
+
+
+def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str) -> Strategy:
+    parts = (*_TRAINS, f"initialize, backward and step of DeepSpeed, ZeRO stage {number} over gloo or NCCL")
+    return Strategy(
+        f"zero{number}", f"ZeRO stage {number}: synchronous, {words}",
+        synchronous=True, consistency="bsp", listens=("worker",), exchange=exchange, shards=shards,
+        no_own_optimizer="steps flat parts of the weights, which yours was not made for; choose torch/fsdp",
+        not_raced="it divides like torch/zero1 and torch/fsdp, with DeepSpeed's parts: name it to race it",
+        implementation=Implementation(own=(BATCHES, PROCESS), framework=parts, stock=parts, kept=(BATCHES,)),
+    )
+
+
+ENGINE = Engine(
+    name="deepspeed",
+    description="DeepSpeed around PyTorch",
+    strategies=(
+        _stage(1, ("optimizer state",), "all-reduce-and-broadcast",
+               "each process keeps the optimizer's state of a part of the weights only"),
+        _stage(2, ("gradients", "optimizer state"), "all-reduce-and-broadcast",
+               "each process keeps gradients and the optimizer's state of a part of the weights only"),
+        _stage(3, ("weights", "gradients", "optimizer state"), "gather-and-scatter",
+               "weights, gradients and the optimizer's state are divided over the processes, and a layer's weights are "
+               "gathered when it computes"),
+    ),
+    worker="velodrome.engines.deepspeed.worker",
+    memory_bytes=450 * 2**20,
+    needs=(Need("deepspeed", 'pip install "velodrome[deepspeed]"'),),
+    environment=TORCH.environment,
+    packages=("deepspeed", "torch"),
+    tasks_of="torch",
+    without=("ema",),
+    dtypes=("float32", "bfloat16"),  # it steps float32 weights only
+    own_optimizers=False,
+)

@@ -1,0 +1,111 @@
+"""Horovod: what it offers, with each framework. Imports none; the training side is `velodrome/engines/horovod`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy
+from velodrome.catalog.engines.torch import ENGINE as TORCH
+from velodrome.catalog.script import horovod
+from velodrome.catalog.world import World
+
+
+def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
+    return {} if strategy.name == "single" else horovod(world)
+
+
+_GLOO = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO",
+         "HOROVOD_WITHOUT_MXNET": "1"}
+_HOROVOD = "horovod==0.28.1"
+_OPTIONS = {"fusion_threshold_mb": None, "cycle_time_ms": None, "timeline_steps": 20}
+_COUNTS = "counts summed over TCP"
+_SUMS = "synchronous, gradients averaged by Horovod over Gloo while they are computed, several in one all-reduce"
+
+
+def _torch() -> Engine:
+    single = next(strategy for strategy in TORCH.strategies if strategy.name == "single")
+    parts = single.implementation
+    exchange = "hvd.DistributedOptimizer over Gloo"
+    return Engine(
+        name="horovod",
+        framework="torch",
+        description="Horovod 0.28.1, with PyTorch",
+        strategies=(
+            single,
+            Strategy(
+                "allreduce", _SUMS, synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+                options=_OPTIONS,
+                implementation=Implementation(
+                    own=(*parts.own, _COUNTS), framework=(*parts.framework, exchange),
+                    stock=(*parts.stock, exchange), kept=(*parts.kept, _COUNTS),
+                ),
+            ),
+        ),
+        worker="velodrome.engines.horovod.torch_worker",
+        memory_bytes=TORCH.memory_bytes,
+        needs=(Need("horovod.torch", "velodrome engines install horovod --framework torch"),),
+        environment=_environment,
+        packages=("horovod", "torch"),
+        tasks_of="torch",
+        upstream="dormant",
+        own_environment=OwnEnvironment(
+            requirements="horovod-torch.txt", modules=("torch", "horovod.torch"),
+            download_mb=250, disk_mb=1100, minutes=5,
+            builds=(SourceBuild(
+                _HOROVOD, {**_GLOO, "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1"},
+                {"-std=c++14": "-std=c++17"},
+            ),),
+        ),
+        exported_by="torch",
+        forks=False,
+        ipv6=False,
+    )
+
+
+def _tensorflow() -> Engine:
+    batches = "batches gathered from bytes in memory instead of tf.data"
+    framework = ("Keras 2 models, tf.GradientTape and Keras' optimizers",)
+    return Engine(
+        name="horovod",
+        framework="tensorflow",
+        description="Horovod 0.28.1, with TensorFlow 2.15 and Keras 2",
+        strategies=(
+            Strategy(
+                "single", "one process, not distributed: what everything else is measured against",
+                synchronous=True, consistency="none", max_workers=1, exchange="none",
+                implementation=Implementation(own=(batches,), framework=framework),
+            ),
+            Strategy(
+                "allreduce", _SUMS, synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+                options=_OPTIONS,
+                implementation=Implementation(
+                    own=(batches, _COUNTS), framework=(*framework, "hvd.DistributedGradientTape over Gloo"),
+                ),
+            ),
+        ),
+        worker="velodrome.engines.horovod.tensorflow_worker",
+        memory_bytes=540 * 2**20,
+        needs=(Need("horovod.tensorflow", "velodrome engines install horovod --framework tensorflow"),),
+        environment=_environment,
+        packages=("horovod", "tensorflow-cpu", "keras"),
+        tasks=("classification",),
+        models=("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small"),
+        upstream="dormant",
+        own_environment=OwnEnvironment(
+            requirements="horovod-tensorflow.txt", modules=("tensorflow", "horovod.tensorflow"),
+            download_mb=330, disk_mb=1300, minutes=4,
+            builds=(SourceBuild(
+                _HOROVOD, {**_GLOO, "HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_WITHOUT_PYTORCH": "1"},
+            ),),
+        ),
+        without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform"),
+        dtypes=("float32", "float64"),
+        own_optimizers=False,
+        takes=("images",),
+        exported_by="tensorflow",
+        forks=False,
+        ipv6=False,
+    )
+
+
+FORMS = (_torch(), _tensorflow())

@@ -1,0 +1,115 @@
+"""TensorFlow: what it offers. Imports no framework; the training side is `velodrome/engines/tensorflow`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.transports import MPI_NEEDS
+from velodrome.catalog.world import World
+
+#: TensorFlow's names for our roles.
+TASKS = {"worker": "worker", "server": "ps", "chief": "chief"}
+
+
+def cluster_of(world: World) -> dict[str, list[str]]:
+    """The addresses of a job's processes by TensorFlow's task type, in the order of their ranks."""
+    roles = dict.fromkeys(member.role for member in world.members)
+    return {TASKS[role]: [member.address for member in world.of_role(role)] for role in roles}
+
+
+def task_of(world: World) -> tuple[str, int]:
+    """TensorFlow's task type and index of this process."""
+    return TASKS[world.me.role], world.me.rank
+
+
+def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
+    if strategy.name not in ("multi-worker-mirrored", "parameter-server"):
+        return {}
+    task, index = task_of(world)
+    return {"TF_CONFIG": json.dumps({"cluster": cluster_of(world), "task": {"type": task, "index": index}})}
+
+
+# Parts of the strategies, as `velodrome engines` and results name them.
+_AUTODIFF = "Keras layers and automatic differentiation"
+_FLAT = "weights and gradient in one flat buffer, updated by TensorFlow's fused optimizer kernels (tf.raw_ops)"
+_KERAS = "the Keras model's own variables, a Keras optimizer"
+_STEPS = "many steps in one call of a tf.function"
+
+
+def _synchronous(reduction: str, stock: str) -> Implementation:
+    """The parts of a strategy that TensorFlow sums gradients for."""
+    return Implementation(own=(_FLAT,), framework=(_AUTODIFF, reduction, _STEPS),
+                          stock=(_AUTODIFF, _KERAS, stock, _STEPS))
+
+
+ENGINE = Engine(
+    name="tensorflow",
+    description="TensorFlow with Keras 3 models",
+    strategies=(
+        Strategy(
+            "single", "one process, not distributed: what everything else is measured against",
+            synchronous=True, consistency="none", max_workers=1, exchange="none",
+            implementation=Implementation(
+                own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)
+            ),
+        ),
+        Strategy(
+            "mirrored", "MirroredStrategy: synchronous over several devices of one process",
+            synchronous=True, consistency="bsp", one_process=True, exchange="devices",
+            implementation=_synchronous(
+                "MirroredStrategy's all-reduce of the flat gradient",
+                "MirroredStrategy's all-reduce of each weight's gradient, called by the optimizer",
+            ),
+        ),
+        Strategy(
+            "multi-worker-mirrored", "MultiWorkerMirroredStrategy: synchronous over processes, worker 0 is chief",
+            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+            implementation=_synchronous(
+                "MultiWorkerMirroredStrategy's all-reduce of the flat gradient over gRPC",
+                "MultiWorkerMirroredStrategy's all-reduce of each weight's gradient, called by the optimizer",
+            ),
+        ),
+        Strategy(
+            "parameter-server", "ParameterServerStrategy: asynchronous, weights on servers, a chief schedules the work",
+            synchronous=False, consistency="asp", roles=("server", "worker", "chief"),
+            listens=("server", "worker", "chief"), exchange="servers",
+            shards=("weights and optimizer state, over the servers",),
+            implementation=Implementation(
+                own=(f"{_FLAT}, split over the servers", "closures of several steps each, unrolled for small networks",
+                     "workers that read their own data"),
+                framework=(_AUTODIFF, "ParameterServerStrategy and its ClusterCoordinator"),
+                stock=(_AUTODIFF, f"{_KERAS}, on the servers", "ClusterCoordinator with one step per closure",
+                       "a dataset per worker"),
+            ),
+        ),
+        Strategy(
+            "central-storage", "CentralStorageStrategy: synchronous, weights on one device, computed on several",
+            synchronous=True, consistency="bsp", one_process=True, exchange="devices",
+            implementation=_synchronous(
+                "CentralStorageStrategy's reduction of the flat gradient to one device",
+                "CentralStorageStrategy's reduction of each weight's gradient, called by the optimizer",
+            ),
+        ),
+        Strategy(
+            "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
+            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
+            no_own_optimizer="keeps all weights in one flat buffer, which a Keras optimizer does not take; choose "
+            "multi-worker-mirrored",
+            implementation=Implementation(
+                own=(_FLAT, "the gradient summed by MPI in the tensor's own memory"), framework=(_AUTODIFF,),
+            ),
+        ),
+        Strategy(
+            "tpu", "TPUStrategy: synchronous over the cores of a TPU",
+            synchronous=True, consistency="bsp", one_process=True, hardware="a TPU",
+        ),
+    ),
+    worker="velodrome.engines.tensorflow.worker",
+    memory_bytes=540 * 2**20,
+    needs=(Need("tensorflow", 'pip install "velodrome[tensorflow]"'),),
+    environment=_environment,
+    weights_files=(".safetensors", ".keras", ".weights.h5"),
+    packages=("tensorflow", "tensorflow-cpu", "keras"),
+)

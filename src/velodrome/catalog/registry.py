@@ -1,0 +1,113 @@
+"""Finds engines and strategies by name. A new engine is a file in `catalog/engines`, a folder in `engines/`, and a line
+in `NAMES`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Protocol
+
+from velodrome.catalog import script
+from velodrome.catalog.base import Consistency, Engine, Strategy
+from velodrome.errors import BadRequest, similar_names, which_name
+
+NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "deepspeed", "mxnet", "horovod")
+#: The strategy of one process.
+SINGLE = "single"
+#: The engine of a job that names none, where it is installed.
+DEFAULT_ENGINE = "torch"
+#: The command that lists engines and strategies.
+LISTED_BY = "velodrome engines"
+
+
+class Choice(Protocol):
+    """Whatever names an engine and one of its strategies: a job."""
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def strategy(self) -> str: ...
+
+
+@cache
+def forms(name: str) -> tuple[Engine, ...]:
+    """An engine with each of the frameworks that it trains with, the default first; most have one form."""
+    if name not in NAMES:
+        raise BadRequest(f"no engine {name!r}: {which_name(name, NAMES, LISTED_BY)}")
+    module = import_module(f"velodrome.catalog.engines.{name}")
+    found: tuple[Engine, ...] = getattr(module, "FORMS", None) or (module.ENGINE,)
+    return found
+
+
+def engine(name: str, framework: str | None = None) -> Engine:
+    """An engine by its name, with one of its frameworks if it has several."""
+    found = forms(name)
+    if framework is None:
+        return found[0]
+    for one in found:
+        if one.framework == framework:
+            return one
+    known = [one.framework for one in found if one.framework is not None]
+    way_out = f"choose {' or '.join(known)}" if known else "it trains with one framework only; leave --framework out"
+    raise BadRequest(f"--framework {framework!r}: engine {name} has no such framework: {way_out}")
+
+
+def engine_with_key(key: str) -> Engine:
+    """The engine whose `Engine.key` this is."""
+    return next((one for one in all_forms() if one.key == key), None) or engine(key)
+
+
+def engines() -> list[Engine]:
+    """Every engine once, with its default framework."""
+    return [engine(name) for name in NAMES]
+
+
+def all_forms() -> list[Engine]:
+    """Every engine with every framework that it trains with."""
+    return [one for name in NAMES for one in forms(name)]
+
+
+def engine_alone(name: str) -> str | None:
+    """The engine whose `single` trains in one process what this one distributes: itself, or the one that it extends."""
+    found = engine(name)
+    if any(one.name == SINGLE for one in found.strategies):
+        return name
+    return engine_alone(found.tasks_of) if found.tasks_of else None
+
+
+def engine_of(job: Choice) -> Engine:
+    return engine(job.engine, getattr(job, "framework", None))
+
+
+def strategy_of(job: Choice) -> Strategy:
+    found = engine_of(job)
+    if job.strategy == script.STRATEGY.name:
+        return script.STRATEGY
+    for strategy in found.strategies:
+        if strategy.name == job.strategy:
+            return _with_consistency(found, strategy, getattr(job, "consistency", None))
+    elsewhere = [other.name for other in engines() if any(s.name == job.strategy for s in other.strategies)]
+    known = [strategy.name for strategy in found.strategies]
+    hint = which_name(job.strategy, known, LISTED_BY)
+    if elsewhere:
+        hint = f"choose one of {', '.join(known)} ({job.strategy} is of engine {' and '.join(elsewhere)})"
+    elif not similar_names(job.strategy, known) and (other := similar_names(job.strategy, NAMES)):
+        hint = f"did you mean --engine {other[0]}? `{LISTED_BY}` lists all"
+    raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: {hint}")
+
+
+def known_strategy(engine_name: str, name: str) -> Strategy | None:
+    """A strategy by the names of its engine and its own; None where this version knows none."""
+    found = engine(engine_name).strategies if engine_name in NAMES else ()
+    return next((strategy for strategy in found if strategy.name == name), None)
+
+
+def _with_consistency(engine: Engine, strategy: Strategy, chosen: Consistency | None) -> Strategy:
+    """A strategy under the consistency model that a job asks for, or `BadRequest` if it has no such one."""
+    if chosen is None or chosen == strategy.consistency:
+        return strategy
+    if chosen not in strategy.consistencies:
+        has = " or ".join(strategy.consistencies) or f"{strategy.consistency} only"
+        raise BadRequest(f"--consistency {chosen}: strategy {engine.name}/{strategy.name} has {has}")
+    return strategy.with_consistency(chosen)

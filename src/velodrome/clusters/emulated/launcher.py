@@ -1,0 +1,273 @@
+"""A cluster of several hosts on this machine: processes run in namespaces with addresses of their own.
+
+Links have the bandwidth that was asked for, nodes their share of CPU and memory. Processes are children of the
+controller, as with `local`; only what they see of the network and of the machine differs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from velodrome.clusters import preflight
+from velodrome.clusters.emulated.ability import lacking
+from velodrome.clusters.emulated.gateway import check_storage, storage_of
+from velodrome.clusters.emulated.leftovers import clean
+from velodrome.clusters.emulated.limits import Limits
+from velodrome.clusters.emulated.measure import measure
+from velodrome.clusters.emulated.nodes import Network, missing_tools
+from velodrome.clusters.emulated.options import EmulatedOptions
+from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.launcher import Allocation, Diagnosis, Exit
+from velodrome.clusters.local.cold import ColdProcess, start_cold
+from velodrome.clusters.local.group import LocalGroup
+from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.clusters.local.ports import PORTS
+from velodrome.clusters.local.warm import Inside, WarmProcess, start_warm
+from velodrome.clusters.placement import place
+from velodrome.clusters.plan import Plan, Process
+from velodrome.errors import BadRequest, Unavailable
+from velodrome.job.faults import ACTIONS, Fault, parse_fault
+from velodrome.job.job import Job
+from velodrome.job.resolve import roles_of
+from velodrome.machine import cores
+
+
+@dataclass
+class EmulatedGroup(LocalGroup):
+    """Processes on emulated nodes: one that the kernel ended because its node was out of memory is reported so."""
+
+    limits: Limits | None = None
+    network: Network | None = None
+    #: Cores that the processes of each node use together.
+    cores: Mapping[str, float] = field(default_factory=dict)
+    _cut: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._before = self._counters()
+        #: The nodes outlive a run, and so do their counts.
+        self._kills_before = self._kills()
+
+    def _counters(self) -> dict[str, dict[str, int]]:
+        nodes = self.network.nodes if self.network is not None else []
+        return {node.name: node.traffic() for node in nodes}
+
+    def _kills(self) -> dict[str, int]:
+        if self.network is None or self.limits is None:
+            return {}
+        return {node.name: self.limits.memory_kills(node.name) for node in self.network.nodes}
+
+    def _ran_out_of_memory(self, host: str) -> bool:
+        """Whether the kernel ended a process of a node because of its memory limit since the processes were started."""
+        return self.limits is not None and self.limits.memory_kills(host) > self._kills_before.get(host, 0)
+
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """What each node exchanged since the processes were started, by its own counters."""
+        return {
+            node: {name: value - self._before[node][name] for name, value in counters.items()}
+            for node, counters in self._counters().items()
+        }
+
+    def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        host = processes[0].host if processes else fault.target
+        if fault.action == "partition" and self.network is not None:
+            self.network.cut(host)
+            self._cut.add(host)
+        elif fault.action == "slow" and self.limits is not None:
+            self.limits.slow(host, fault.factor or 1.0, self.cores.get(host, 1.0))
+        else:
+            super().begin_fault(fault, processes)
+
+    def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        host = processes[0].host if processes else fault.target
+        if fault.action == "partition" and self.network is not None:
+            self.network.mend(host)
+            self._cut.discard(host)
+        elif fault.action == "slow" and self.limits is not None:
+            self.limits.restore(host)
+        else:
+            super().end_fault(fault, processes)
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        return replace(super().diagnose(process, brief=brief), cut_off=process.host in self._cut)
+
+    def stop(self) -> None:
+        super().stop()
+        # The next job of a race finds the nodes whole.
+        if self.network is not None:
+            for host in self._cut:
+                self.network.mend(host)
+        if self.limits is not None:
+            for host in self.cores:
+                self.limits.restore(host)
+
+    def exit_of(self, process: Process) -> Exit | None:
+        found = super().exit_of(process)
+        if found is None or found.signal != "SIGKILL" or not self._ran_out_of_memory(process.host):
+            return found
+        return replace(found, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
+
+
+class EmulatedLauncher:
+    """Starts processes on emulated nodes, which exist from the first job until the launcher is closed."""
+
+    name = "emulated"
+    #: What can be done to processes and nodes on purpose.
+    faults = ACTIONS
+
+    def __init__(self, options: EmulatedOptions | None = None, pins: Mapping[str, str] | None = None) -> None:
+        options = options or EmulatedOptions.model_validate({})
+        self._cluster = options.request()
+        self._placement = options.placed(pins or {})
+        self._network: Network | None = None
+        self._limits: Limits | None = None
+        self._facts: dict[str, object] = {}
+        #: Whether this machine was found able to emulate it without, or with, nodes that are slowed down.
+        self._able: set[bool] = set()
+        self._warm = LocalLauncher()
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        return tuple(f"node{number}" for number in range(1, self._cluster.nodes + 1))
+
+    def check(self, job: Job) -> None:
+        """Refuse what this machine cannot emulate or run."""
+        if sys.platform != "linux" or os.geteuid() != 0:
+            raise Unavailable("--on emulated needs Linux and root, to create network namespaces", ["root"])
+        if missing := missing_tools():
+            message = f"--on emulated needs {', '.join(missing)}: install iproute2 and util-linux"
+            raise Unavailable(message, [message])
+        placed = Counter(place(roles_of(job), self.host_names, self._placement, self._capacity()))
+        preflight.check_here(job)
+        if storage := storage_of(job.dataset):
+            check_storage(storage)
+        memory, processes = self._cluster.memory, len(roles_of(job))
+        per_node = max(placed.values())
+        needed = preflight.needed_memory(job) // processes * per_node
+        if memory is not None and needed > memory:
+            raise BadRequest(
+                f"--on emulated: memory={memory // 2**20}m is less than the {needed // 2**20} MiB that {per_node} "
+                f"process(es) of this job need on a node; give more memory or more nodes"
+            )
+        slows = any(parse_fault(fault).action == "slow" for fault in job.faults)
+        if self._network is None and slows not in self._able:
+            if lacks := lacking(self._cluster, slows=slows):
+                raise Unavailable("; ".join(lacks), lacks)
+            self._able.add(slows)
+
+    def prepare(self, engines: Sequence[str]) -> None:
+        """Import the engines once: processes are forked from that and then move onto their nodes.
+
+        Not if memory is limited: what they share with the process that they were forked from would not count.
+        """
+        if self._cluster.memory is None:
+            self._warm.prepare(engines)
+
+    def allocate(self, job: Job) -> Allocation:
+        network = self._created()
+        if storage_of(job.dataset):
+            with deferred():
+                network.open_gateway()
+        ports = iter(secrets.SystemRandom().sample(PORTS, 2000))
+        hosts = tuple(node.name for node in network.nodes)
+        return Allocation(
+            hosts, lambda host: next(ports), placement=self._placement, capacity=self._capacity(), facts=self._facts
+        )
+
+    def measured(self) -> Mapping[str, object]:
+        """What was asked for, and what two nodes measure (`emulated/measure.py`)."""
+        self._created()
+        return self._facts
+
+    def _capacity(self) -> dict[str, int]:
+        """How many processes `pack` puts on a node: one per core that it may use."""
+        return dict.fromkeys(self.host_names, max(1, int(self._cluster.cpu or cores())))
+
+    def _created(self) -> Network:
+        if self._network is None:
+            clean()
+            with deferred():
+                self._network = Network(self._cluster)
+                self._limits = Limits(self._cluster, [node.name for node in self._network.nodes])
+            self._facts = measure(self._cluster, self._network, self._limits.limited_by)
+        return self._network
+
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> EmulatedGroup:
+        limits = self._limits
+        assert limits is not None, "hosts were allocated"
+        # A relative path would lead through the mounts of this machine, and a file cannot move from those to a node's.
+        folder = folder.absolute()
+        places = _places(plan.processes)
+        fetches = storage_of(plan.job.dataset) is not None
+        for fault in map(parse_fault, plan.job.faults):
+            if fault.action == "slow":
+                for host in _hosts_of(fault, plan.processes):
+                    limits.prepare_slowing(host)
+        group = EmulatedGroup(
+            secrets.token_hex(12), limits=limits, network=self._network, cores=_cores(plan.job, places.values())
+        )
+        try:
+            for process, here in places.items():
+                started = self._start_one(plan, here, folder, group.token, resume=resume, fetches=fetches)
+                started.process = process  # the supervisor asks for it by the plan's own
+                group.add(started)
+        except BaseException:
+            with deferred():
+                group.stop()
+            raise
+        return group
+
+    def _start_one(
+        self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool, fetches: bool
+    ) -> ColdProcess | WarmProcess:
+        """Start a process on its node, within its limits; one that fetches data does so into a cache of its own."""
+        network, limits, host = self._network, self._limits, process.host
+        assert network is not None, "hosts were allocated"
+        assert limits is not None, "hosts were allocated"
+        own = {"VELODROME_CACHE": str(network.cache_of(host))} if fetches else {}
+        if (template := self._warm.template_for(plan)) is not None:
+            inside = Inside(network[host].pid, limits.groups_of(host), own)
+            return start_warm(template, plan, process, folder, token, resume=resume, inside=inside)
+        words = ["env", *(f"{name}={value}" for name, value in own.items())] if own else []
+        return start_cold(
+            plan, process, folder, token, resume=resume,
+            wrap=lambda command: network[host].enter(limits.enter(host, [*words, *command])),
+        )
+
+    def close(self) -> None:
+        with deferred():
+            self._warm.close()
+            if self._network is not None:
+                self._network.close()
+            if self._limits is not None:
+                self._limits.close()
+            self._network = self._limits = None
+
+
+def _hosts_of(fault: Fault, processes: Sequence[Process]) -> set[str]:
+    meant = fault.processes([(process.role, process.rank, process.host) for process in processes])
+    return {process.host for process in processes if (process.role, process.rank) in meant}
+
+
+def _cores(job: Job, processes: Iterable[Process]) -> dict[str, float]:
+    """Cores that the processes of each node use: threads of workers, one for each of the others."""
+    found: dict[str, float] = {}
+    for process in processes:
+        used = job.threads or (max(1, cores() // process.slots) if process.slots else 1)
+        found[process.host] = min(float(cores()), found.get(process.host, 0.0) + used)
+    return found
+
+
+def _places(processes: Sequence[Process]) -> dict[Process, Process]:
+    """Each process with its place among all workers: the nodes share the cores of one machine."""
+    workers = [process for process in processes if process.slots]
+    return {
+        process: replace(process, slot=workers.index(process), slots=len(workers)) if process.slots else process
+        for process in processes
+    }

@@ -1,0 +1,142 @@
+"""CPU and memory limits of emulated nodes: a control group for each, of the generation that this kernel has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from velodrome.clusters.emulated.leftovers import GROUPS, group_name, remove_group
+from velodrome.clusters.emulated.request import EmulatedCluster
+from velodrome.errors import BadRequest
+
+_PERIOD = 100_000
+#: The kernel grants no less than this in a period.
+_LEAST_QUOTA = 1000
+
+
+class Limits:
+    """The control groups of the nodes of one controller."""
+
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[str], root: Path = GROUPS) -> None:
+        self._cluster, self._root = cluster, root
+        self._folders: dict[str, list[Path]] = {node: [] for node in nodes}
+        controllers = [name for name, limit in (("cpu", cluster.cpu), ("memory", cluster.memory)) if limit is not None]
+        try:
+            for node in nodes if controllers else ():
+                self._folders[node] = _create(root, group_name(node), controllers, cluster)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def limited_by(self) -> str | None:
+        """What limits the nodes; None if nothing does."""
+        if self._cluster.cpu is None and self._cluster.memory is None:
+            return None
+        return "cgroup v2" if _is_v2(self._root) else "cgroup v1"
+
+    def prepare_slowing(self, node: str) -> None:
+        """Give a node a control group by which it can be slowed down; processes that start later belong to it."""
+        if self._cpu_folder(node) is None:
+            self._folders[node] += _create(self._root, group_name(node), ["cpu"], self._cluster)
+
+    def slow(self, node: str, factor: float, cores: float) -> None:
+        """Give a node a fraction of the time of the cores that it has: its own limit, or those that it uses."""
+        folder = self._cpu_folder(node)
+        assert folder is not None, "prepare_slowing was called"
+        _set_quota(folder, (self._cluster.cpu or cores) / factor)
+
+    def restore(self, node: str) -> None:
+        """Give a node the time of its cores that it had at first."""
+        folder = self._cpu_folder(node)
+        if folder is not None:
+            _set_quota(folder, self._cluster.cpu)
+
+    def _cpu_folder(self, node: str) -> Path | None:
+        files = ("cpu.max", "cpu.cfs_quota_us")
+        return next((folder for folder in self._folders[node] if any((folder / file).exists() for file in files)), None)
+
+    def groups_of(self, node: str) -> tuple[str, ...]:
+        """The files into which a process of a node writes its number."""
+        return tuple(str(folder / "cgroup.procs") for folder in self._folders[node])
+
+    def enter(self, node: str, words: Sequence[str]) -> list[str]:
+        """A command that runs within a node's limits, as the process that starts it."""
+        groups = self.groups_of(node)
+        if not groups:
+            return list(words)
+        script = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+        return ["sh", "-c", script, "sh", *groups, "--", *words]
+
+    def memory_kills(self, node: str) -> int:
+        """How many processes of a node the kernel has ended because of its memory limit, in all runs so far."""
+        found = 0
+        for folder in self._folders[node]:
+            for file in ("memory.oom_control", "memory.events"):
+                with suppress(OSError, ValueError):
+                    fields = dict(line.split() for line in (folder / file).read_text().splitlines())
+                    found = max(found, int(fields.get("oom_kill", 0)))
+        return found
+
+    def close(self) -> None:
+        for folder in (folder for folders in self._folders.values() for folder in folders):
+            remove_group(folder)
+        self._folders = {node: [] for node in self._folders}
+
+
+def _create(root: Path, name: str, controllers: Sequence[str], cluster: EmulatedCluster) -> list[Path]:
+    folders = []
+    try:
+        for folder in _places(root, name, controllers):
+            folder.mkdir(exist_ok=True)
+            folders.append(folder)
+        for controller in controllers:
+            _limit(next(folder for folder in folders if _has(folder, controller)), controller, cluster)
+    except OSError as error:
+        for folder in folders:
+            remove_group(folder)
+        raise BadRequest(
+            f"--on emulated: cpu and memory limits need control groups that can be written ({error}); leave them out"
+        ) from error
+    return folders
+
+
+def _places(root: Path, name: str, controllers: Sequence[str]) -> list[Path]:
+    """One folder for both controllers in version 2, one each in version 1."""
+    if _is_v2(root):
+        available = (root / "cgroup.controllers").read_text().split()
+        if missing := [controller for controller in controllers if controller not in available]:
+            raise BadRequest(f"--on emulated: this kernel cannot limit {' and '.join(missing)}; leave it out")
+        with suppress(OSError):
+            (root / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
+        return [root / name]
+    if missing := [controller for controller in controllers if not (root / controller).is_dir()]:
+        raise BadRequest(f"--on emulated: this kernel cannot limit {' and '.join(missing)}; leave it out")
+    return [root / controller / name for controller in controllers]
+
+
+def _is_v2(root: Path) -> bool:
+    return (root / "cgroup.controllers").exists()
+
+
+def _has(folder: Path, controller: str) -> bool:
+    return any(folder.glob(f"{controller}.*"))
+
+
+def _limit(folder: Path, controller: str, cluster: EmulatedCluster) -> None:
+    if controller == "cpu":
+        _set_quota(folder, cluster.cpu)
+    else:
+        file = folder / "memory.max"
+        (file if file.exists() else folder / "memory.limit_in_bytes").write_text(str(cluster.memory))
+
+
+def _set_quota(folder: Path, cpu: float | None) -> None:
+    """Limit a group to the time of so many cores; None for no limit."""
+    quota = None if cpu is None else max(_LEAST_QUOTA, int(cpu * _PERIOD))
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (folder / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))

@@ -1,0 +1,209 @@
+"""What connects emulated nodes: a bridge of the kernel, or a switch in user space where packets must be delayed and the
+kernel cannot do it (no `netem`). Either can cut a node off from the others."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from velodrome.clusters.emulated import switch
+from velodrome.clusters.emulated.node import Node
+from velodrome.clusters.emulated.request import EmulatedCluster
+from velodrome.errors import BadRequest, VelodromeError
+
+_SECONDS = 10.0
+_TUN = Path("/dev/net/tun")
+
+
+class Links(Protocol):
+    """The network between nodes."""
+
+    @property
+    def delayed_by(self) -> str | None:
+        """What delays packets: `netem` or `user space`; None if nothing does."""
+
+    def lead(self, seconds: float) -> None:
+        """Let packets leave earlier by the time that the emulation itself takes."""
+
+    def add(self, node: Node) -> None:
+        """Connect one more host to the nodes."""
+
+    def cut(self, number: int) -> None:
+        """Drop everything that the node with this number, counted from 1, sends or would receive."""
+
+    def mend(self, number: int) -> None:
+        """Connect it again."""
+
+    def close(self) -> None: ...
+
+
+def connect(cluster: EmulatedCluster, nodes: Sequence[Node]) -> Links:
+    """Connect nodes as a cluster asks for it."""
+    return UserSpace(cluster, nodes) if delayed_by(cluster, nodes[0]) == "user space" else Bridge(cluster, nodes)
+
+
+def delayed_by(cluster: EmulatedCluster, node: Node) -> str | None:
+    """What can delay packets of a cluster, tried on one of its nodes; `BadRequest` if nothing can."""
+    if cluster.latency is None:
+        return None
+    if has_netem(node):
+        return "netem"
+    try:
+        os.close(os.open(_TUN, os.O_RDWR))
+    except OSError as error:
+        raise BadRequest(f"--on emulated: latency needs netem, which this kernel lacks, or {_TUN} "
+                         f"({error.strerror}); leave latency out") from None
+    return "user space"
+
+
+def has_netem(node: Node) -> bool:
+    """Whether this kernel can delay packets; tried on a device of a node."""
+    try:
+        node.run("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+        node.run("tc", "qdisc", "del", "dev", "lo", "root")
+    except VelodromeError:
+        return False
+    return True
+
+
+class Bridge:
+    """A bridge in a namespace of its own, with a pair of devices to each node."""
+
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
+        self.delayed_by = "netem" if cluster.latency is not None else None
+        self._cluster, self._ports = cluster, len(nodes)
+        self.switch = Node("switch", "", None)
+        try:
+            self.switch.wait_until_ready()
+            self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
+            self.switch.run("ip", "link", "set", "bridge", "up")
+            for number, node in enumerate(nodes, 1):
+                self._plug(cluster, f"port{number}", node)
+        except BaseException:
+            self.close()
+            raise
+
+    def _plug(self, cluster: EmulatedCluster, port: str, node: Node) -> None:
+        self.switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
+        self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
+        _set_up(node)
+        for words in queues(cluster, "eth0", latency=None):
+            node.run(*words)
+        for words in queues(cluster, port, latency=cluster.latency):
+            self.switch.run(*words)
+
+    def add(self, node: Node) -> None:
+        self._ports += 1
+        self._plug(self._cluster, f"port{self._ports}", node)
+
+    def lead(self, seconds: float) -> None:
+        """Nothing: the kernel is not late."""
+
+    def cut(self, number: int) -> None:
+        self.switch.run("ip", "link", "set", f"port{number}", "down")
+
+    def mend(self, number: int) -> None:
+        self.switch.run("ip", "link", "set", f"port{number}", "up")
+
+    def close(self) -> None:
+        self.switch.close()
+
+
+class UserSpace:
+    """A process that passes packets on between the nodes, each after the latency."""
+
+    delayed_by = "user space"
+
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
+        self._cluster, self._ports = cluster, len(nodes)
+        words = [str(cluster.latency or 0.0), str(cluster.bandwidth or 0.0), *(str(node.pid) for node in nodes)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", switch.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+        )
+        try:
+            self._expect("ready")
+            for number, node in enumerate(nodes, 1):
+                self._set_up(number, node)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, number: int, node: Node) -> None:
+        node.run("ip", "link", "set", "eth0", "address", switch.hardware_address(number))
+        _set_up(node)
+        for queue in queues(self._cluster, "eth0", latency=None):
+            node.run(*queue)
+
+    def add(self, node: Node) -> None:
+        self._command(f"add {node.pid}")
+        self._ports += 1
+        self._set_up(self._ports, node)
+
+    def _expect(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], _SECONDS)
+        if not readable or self._process.stdout.readline().decode().strip() != word:
+            self._process.kill()
+            reason = self._process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise VelodromeError(f"--on emulated: latency cannot be emulated: {reason or 'the switch does not answer'}")
+
+    def _command(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        except OSError as error:
+            raise VelodromeError("--on emulated: the switch between the nodes is gone") from error
+        self._expect("done")
+
+    def lead(self, seconds: float) -> None:
+        self._command(f"lead {seconds:.6f}")
+
+    def cut(self, number: int) -> None:
+        self._command(f"cut {number}")
+
+    def mend(self, number: int) -> None:
+        self._command(f"mend {number}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _set_up(node: Node) -> None:
+    node.run("ip", "link", "set", "lo", "up")
+    node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
+    node.run("ip", "link", "set", "eth0", "up")
+
+
+def queues(cluster: EmulatedCluster, device: str, latency: float | None) -> list[list[str]]:
+    """The commands that delay what leaves a device and limit its rate: a token bucket that holds 5 ms of traffic and a
+    queue of 50 ms."""
+    found, parent = [], ["root"]
+    add = ["tc", "qdisc", "add", "dev", device]
+    if latency is not None:
+        # As many packets as a fast link has on its way at once.
+        found.append([*add, "root", "handle", "1:", "netem", "delay", f"{latency * 1e6:.0f}us", "limit", "100000"])
+        parent = ["parent", "1:1"]
+    if cluster.bandwidth is not None:
+        burst = max(16_000, int(cluster.bandwidth / 8 * switch.BURST))
+        found.append([*add, *parent, "handle", "10:", "tbf", "rate", f"{cluster.bandwidth:.0f}bit", "burst", str(burst),
+                      "latency", f"{switch.QUEUE * 1e3:.0f}ms"])
+    return found

@@ -1,0 +1,183 @@
+"""A job placed on hosts: every role and rank with its host, port, place on that host, arguments and environment.
+
+The only owner of what processes know about each other (`VELODROME_WORLD`, `TF_CONFIG`, `MASTER_ADDR`, …).
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from velodrome.catalog import script
+from velodrome.catalog.base import Engine
+from velodrome.catalog.registry import engine_of, strategy_of
+from velodrome.catalog.world import Member, World, numbered
+from velodrome.clusters.placement import Placement, place
+from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.resolve import roles_of
+from velodrome.variables import JOB, RANK, ROLE, SECRET, WORLD
+
+LOOPBACK = "127.0.0.1"
+#: First port of a plan for hosts whose free ports are not known.
+FIRST_PORT = 29400
+_TURNS = Placement()
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a plan."""
+
+    member: Member
+    #: Its place among the processes that compute on its host, and how many there are: cores are divided by it.
+    slot: int
+    slots: int
+    environment: dict[str, str] = field(hash=False)
+    #: The name of its host for people, where the others reach it at another address: `member.host`.
+    host_name: str = ""
+
+    @property
+    def role(self) -> str:
+        return self.member.role
+
+    @property
+    def rank(self) -> int:
+        return self.member.rank
+
+    @property
+    def host(self) -> str:
+        """Its host, as the user and the launcher call it."""
+        return self.host_name or self.member.host
+
+    @property
+    def name(self) -> str:
+        """`worker 1`, as messages call it."""
+        return f"{self.role} {self.rank}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.role}-{self.rank}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a job, in the order in which they are started."""
+
+    run: str
+    job: Job
+    processes: tuple[Process, ...]
+    #: In the order in which they were allocated or named.
+    hosts: tuple[str, ...] = (LOOPBACK,)
+    #: What the launcher knows about the hosts.
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    #: By what its processes know one another; stored nowhere.
+    secret: str = field(default_factory=lambda: secrets.token_hex(24), repr=False, compare=False)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(process.member for process in self.processes)
+
+    @property
+    def chief(self) -> Process:
+        role = strategy_of(self.job).chief
+        return next(process for process in self.processes if process.role == role and process.rank == 0)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"run": self.run, "processes": [asdict(process) for process in self.processes]}
+
+
+def plan_from_json(job: Job, fields: Mapping[str, Any], facts: Mapping[str, Any]) -> Plan:
+    """The plan of a job that was stored as `Plan.as_json`."""
+    processes = tuple(
+        Process(Member(**one["member"]), one["slot"], one["slots"], one["environment"], one.get("host_name", ""))
+        for one in fields["processes"]
+    )
+    hosts = tuple(dict.fromkeys(process.host for process in processes))
+    return Plan(fields["run"], job, processes, hosts, facts)
+
+
+def consecutive_ports(first: int = FIRST_PORT) -> Callable[[str], int]:
+    """Ports that count up, for hosts whose free ports are not known."""
+    ports = itertools.count(first)
+    return lambda host: next(ports)
+
+
+def _unused(port: Callable[[str], int], host: str, taken: Sequence[int]) -> int:
+    """A port that no other process of the plan has: what is free now is free for each of them."""
+    found = port(host)
+    for _ in range(100):
+        if found not in taken:
+            break
+        found = port(host)
+    return found
+
+
+def make_plan(
+    run: str, job: Job, hosts: Sequence[str] = (LOOPBACK,), port: Callable[[str], int] | None = None, *,
+    placement: Placement = _TURNS, addresses: Mapping[str, str] | None = None,
+    capacity: Mapping[str, int] | None = None, facts: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Place the processes of a resolved job on hosts; `port` finds a free one on a host. By default each role begins
+    at the first host. The others reach a host at its address, which is its name by default."""
+    port, addresses = port or consecutive_ports(), addresses or {}
+    strategy, engine = strategy_of(job), engine_of(job)
+    roles = roles_of(job)
+    chosen = place(roles, hosts, placement, capacity)
+    placed: list[Member] = []
+    for (role, rank), host in zip(roles, chosen, strict=True):
+        taken = [member.port for member in placed]
+        found = _unused(port, host, taken) if role in strategy.listens else 0
+        placed.append(Member(role, rank, addresses.get(host, host), found))
+    members = numbered(placed)
+    if strategy.listens and not engine.ipv6:
+        _refuse_ipv6(engine, members)
+    computing = Counter(member.host for member in members if member.role == "worker")
+    processes = []
+    for me, host in zip(members, chosen, strict=True):
+        slot, slots = (me.local_rank, computing[me.host]) if me.role == "worker" else (0, 0)
+        world = World(members, me)
+        variables = engine.environment(strategy, world) if job.script is None else script.environment(world)
+        name = host if host != me.host else ""
+        processes.append(Process(me, slot, slots, dict(variables), name))
+    return Plan(run, job, tuple(processes), tuple(hosts), facts or {})
+
+
+def _refuse_ipv6(engine: Engine, members: Sequence[Member]) -> None:
+    for member in members:
+        if ":" in member.host:
+            raise BadRequest(f"{engine.title}: its processes reach each other by IPv4 only, and {member.host} is an "
+                             "IPv6 address; give the host's name, or an IPv4 address of it")
+
+
+def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """The options of a training process, on its command line, where people and tools look for them."""
+    words = ["--run", plan.run, "--role", process.role, "--rank", str(process.rank), "--folder", str(folder)]
+    if process.slots:
+        words += ["--slot", f"{process.slot}/{process.slots}"]
+    return words + (["--resume"] if resume else [])
+
+
+def environment(plan: Plan, process: Process) -> dict[str, str]:
+    """The environment of a training process, on top of what it inherits."""
+    return {
+        JOB: plan.job.model_dump_json(exclude_defaults=True),
+        WORLD: World(plan.members, process.member).to_json(),
+        ROLE: process.role,
+        RANK: str(process.rank),
+        SECRET: plan.secret,
+        **process.environment,
+    }
+
+
+def manual_command(plan: Plan, process: Process, runs: Path, python: str = "python") -> str:
+    """A line for a shell on the process's host that starts it without a launcher."""
+    words = ["env", *(f"{key}={value}" for key, value in environment(plan, process).items() if key != SECRET)]
+    # Set by the shell, so that no list of processes shows it.
+    line = shlex.join([*words, python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
+    return f"{SECRET}={plan.secret} {line}"

@@ -1,0 +1,167 @@
+"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and the way out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from velodrome.catalog.base import Engine
+from velodrome.catalog.models import is_own, zoo_model
+from velodrome.catalog.registry import engine_of, engines, strategy_of
+from velodrome.catalog.transports import shared_memory_shortage, uses_mpi
+from velodrome.clusters import environments
+from velodrome.data import catalogue
+from velodrome.data.base import Description
+from velodrome.data.own.standard_library import refuse_standard
+from velodrome.errors import BadRequest, Unavailable
+from velodrome.job.job import Job, Target
+from velodrome.job.resolve import roles_of
+from velodrome.machine import available_memory as available_memory
+from velodrome.machine import cores
+from velodrome.models import given_weights
+from velodrome.models.own import split_name
+from velodrome.printable import bytes_text
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of
+
+
+def check_here(job: Job) -> None:
+    """Refuse a resolved job that this machine cannot run: for launchers that use it."""
+    engine, strategy = engine_of(job), strategy_of(job)
+    if missing := environments.missing(engine, strategy):
+        raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
+    if uses_mpi(strategy) and (shortage := shared_memory_shortage(job.workers)):
+        raise Unavailable(shortage, [shortage])
+    if job.script is None:
+        _check_own_modules(job)
+    else:
+        _check_script(job.script)
+    if job.weights is not None:
+        given_weights.check_readable(job.weights)
+    _check_memory(job)
+
+
+def check_job(job: Job) -> None:
+    """Refuse a resolved job that no machine can run."""
+    if job.script is not None:
+        return
+    if is_own(job.model):
+        split_name(job.model)
+    else:
+        if job.model_args:
+            raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
+        zoo_model(job.model)
+    _check_data(job)
+    _check_model(job)
+    if job.task and is_own(job.task):
+        split_name(job.task, "--task")
+    if job.transform is not None:
+        split_name(job.transform, "--transform")
+    task = task_of(job)
+    task.check_engine(engine_of(job))
+    task.check_strategy(strategy_of(job))
+    if job.target:
+        task.check_target(Target.parse(job.target))
+    _check_optimization(job, task)
+    task.check(job, _about(job))
+
+
+def _check_data(job: Job) -> None:
+    """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
+    engine = engine_of(job)
+    if "arrays" not in engine.takes and _about(job).kind == "arrays":
+        having = [one.name for one in engines() if "arrays" in one.takes]
+        raise BadRequest(f"--dataset {job.dataset!r} is arrays of numbers, and {engine.title} trains on "
+                         f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
+
+
+def _check_model(job: Job) -> None:
+    """Refuse a model that the engine does not have, with the names of those that do."""
+    engine = engine_of(job)
+    if engine.models is None or job.model in engine.models:
+        return
+    having = [one.name for one in engines() if one.models is None or job.model in one.models]
+    raise BadRequest(f"--model {job.model!r}: {engine.title} has {', '.join(engine.models)}; choose one of them, or "
+                     f"--engine {' or '.join(having)}")
+
+
+def _check_optimization(job: Job, task: Task) -> None:
+    """Refuse what a task has no use for, or its engine cannot do."""
+    if job.label_smoothing and task.name != "classification":
+        raise BadRequest(
+            f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task.name}, and labels are smoothed in "
+            "classification only; leave it out"
+        )
+    if job.dtype == "bfloat16" and job.engine == "tensorflow" and task.name == "language-model":
+        raise BadRequest(
+            f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one "
+            "of them, or --engine torch"
+        )
+
+
+def _about(job: Job) -> Description:
+    return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
+
+
+def _check_own_modules(job: Job) -> None:
+    named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
+    for option, name in ((f"--{option}", name or "") for option, name in named):
+        if is_own(name):
+            _find_module(engine_of(job), option, name)
+
+
+def _find_module(engine: Engine, option: str, name: str) -> None:
+    """Refuse `module:name` whose module is not there. Not imported: the controller never loads a framework."""
+    top = split_name(name, option)[0].partition(".")[0]
+    refuse_standard(option, name, top)
+    here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
+    found = here or environments.has_module(environments.interpreter_of(engine.key), top)
+    if not found:
+        raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else f"is not a file in {Path.cwd()}"
+        raise BadRequest(f"--script {script!r} {what}: give the path of a Python script")
+    if not os.access(path, os.R_OK):
+        raise BadRequest(f"--script {script!r} cannot be read: permission denied")
+
+
+def needed_memory(job: Job) -> int:
+    """Bytes that the processes of a job take together, roughly."""
+    engine = engine_of(job)
+    about = _about(job)
+    examples = sum(part or 0 for part in (about.train, about.validation, about.test))
+    # Bytes as they were read and as the framework's own tensor.
+    data = 2 * examples * about.example_bytes
+    if about.files:  # what does not fit stays on disk
+        data = min(data, available_memory() // (2 * len(roles_of(job))))
+    return len(roles_of(job)) * (engine.memory_bytes + data)
+
+
+def crowded(jobs: Iterable[Job]) -> str | None:
+    """A warning if jobs have more workers than this machine has cores."""
+    available = cores()
+    counts = sorted({job.workers for job in jobs if job.workers > available})
+    if not counts:
+        return None
+    has = "1 core" if available == 1 else f"{available} cores"
+    return (
+        f"--workers {', '.join(map(str, counts))}: this machine has {has}, so the workers take turns, and their "
+        "throughput is not that of as many machines"
+    )
+
+
+def _check_memory(job: Job) -> None:
+    needed, available = needed_memory(job), available_memory()
+    if needed > available:
+        message = (
+            f"--workers {job.workers}: {len(roles_of(job))} {job.engine} processes need about {bytes_text(needed)} "
+            f"of memory, and {bytes_text(available)} are free here; use fewer workers or servers"
+        )
+        raise Unavailable(message, [message])

@@ -1,0 +1,177 @@
+"""The controller's end of the driver: requests, and a stream of bytes to each agent."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from velodrome.clusters.remote.agent.frames import Decoder, Header, encode
+from velodrome.clusters.remote.link import HostError, HostLost
+from velodrome.errors import VelodromeError
+
+#: Starting Ray takes seconds on an idle machine.
+START_SECONDS = 120.0
+_END_SECONDS = 30.0
+#: For an answer, beyond the time that the driver itself allows.
+_MORE_SECONDS = 30.0
+#: For a driver that still waits for a cluster of others: it has nothing there to give back.
+_ABANDON_SECONDS = 1.0
+#: Ray gives up after 30 s by itself, which a busy machine may need; and it must not report to anybody.
+_SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "0"}
+#: A cluster of our own is on loopback. Ray has no other option for it: it replaces a loopback address that it is given
+#: by that of the network, except where it has no clusters of several machines.
+_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+class RayDriver:
+    """The process that has imported Ray."""
+
+    def __init__(self, address: str | None) -> None:
+        """Start it, for the cluster at an address or one of its own on this machine."""
+        settings = _SETTINGS if address else _SETTINGS | _ON_LOOPBACK
+        # Not in our process group: Ctrl-C ends the run first, and with it the driver.
+        self._popen = subprocess.Popen(
+            [sys.executable, "-P", "-m", "velodrome.clusters.ray.driver"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, env={**settings, **os.environ},
+        )
+        self._writing = threading.Lock()
+        self._numbers = itertools.count()
+        #: Where the answer to a request goes, by its number; None when there will be no more answers.
+        self._answers: dict[int, queue.Queue[Header | None]] = {}
+        self._ended = False
+        self._end_seconds = _END_SECONDS
+        self._streams: dict[str, queue.Queue[bytes]] = {}
+        self.reasons: dict[str, str] = {}
+        self._errors: list[str] = []
+        for work in (self._read, self._listen):
+            threading.Thread(target=work, daemon=True).start()
+
+    def ask(self, do: str, seconds: float, **fields: Any) -> Header:
+        """The answer to a request; `VelodromeError` if there is none, or it is an error."""
+        number, answers = next(self._numbers), queue.Queue[Header | None]()
+        self._answers[number] = answers
+        try:
+            self._write(encode({"do": do, "n": number, **fields}))
+            answer = None if self._ended else answers.get(timeout=seconds)
+        except queue.Empty:
+            raise VelodromeError(f"Ray did not answer within {seconds:g} s ({do})") from None
+        finally:
+            del self._answers[number]
+        if answer is None:
+            raise VelodromeError(f"Ray ended: {self._last_error()}")
+        if answer.get("error"):
+            raise VelodromeError(f"Ray: {answer['error']}")
+        return answer
+
+    def connect(self, address: str | None) -> dict[str, dict[str, Any]]:
+        """Join the cluster at an address, or start one on this machine; its nodes by name."""
+        self._end_seconds = _ABANDON_SECONDS if address else _END_SECONDS
+        nodes: dict[str, dict[str, Any]] = self.ask("connect", START_SECONDS, address=address)["nodes"]
+        self._end_seconds = _END_SECONDS
+        return nodes
+
+    def open(self, place: str, words: list[str], runtime_env: Mapping[str, Any], limit: float) -> RayChannel:
+        """Start an agent at a place that was reserved, within so many seconds; the stream to it."""
+        name = f"{place} {next(self._numbers)}"  # an earlier stream to the same place may report its end late
+        self._streams[name] = queue.Queue()
+        answer = self.ask("open", limit + _MORE_SECONDS, stream=name, place=place, words=words,
+                          runtime_env=dict(runtime_env), limit=limit)
+        if answer.get("failed"):
+            raise HostError(answer["failed"])
+        return RayChannel(self, name)
+
+    def read(self, stream: str) -> bytes:
+        """Bytes of an agent; none at its end."""
+        return self._streams[stream].get()
+
+    def send(self, stream: str, data: bytes) -> None:
+        self._write(encode({"do": "write", "stream": stream}, data))
+
+    def close_agent(self, stream: str) -> None:
+        with suppress(VelodromeError, OSError):
+            self.ask("close", _END_SECONDS, stream=stream)
+
+    def close(self) -> None:
+        """Leave Ray, and end it if it was started here."""
+        assert self._popen.stdin is not None
+        with suppress(OSError):
+            self._popen.stdin.close()
+        try:
+            self._popen.wait(self._end_seconds)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+    def _write(self, data: bytes) -> None:
+        assert self._popen.stdin is not None
+        view = memoryview(data)
+        with self._writing:
+            try:
+                while view:
+                    view = view[os.write(self._popen.stdin.fileno(), view) :]
+            except (OSError, ValueError) as error:
+                raise HostLost(f"Ray ended: {self._last_error()}") from error
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        decoder = Decoder()
+        with suppress(OSError, ValueError):
+            while data := os.read(self._popen.stdout.fileno(), 1 << 16):
+                for header, body in decoder.feed(data):
+                    self._dispatch(header, body)
+        self._ended = True
+        for answers in [*self._answers.values()]:
+            answers.put(None)
+        for name, stream in self._streams.items():
+            self.reasons.setdefault(name, "cannot be reached: the connection to Ray ended")
+            stream.put(b"")
+
+    def _dispatch(self, header: Header, body: bytes) -> None:
+        if header["is"] == "answer":
+            if (answers := self._answers.get(header["n"])) is not None:
+                answers.put(header)
+        elif header["is"] == "data":
+            self._streams[header["stream"]].put(body)
+        else:
+            self.reasons[header["stream"]] = header["reason"]
+            self._streams[header["stream"]].put(b"")
+
+    def _listen(self) -> None:
+        assert self._popen.stderr is not None
+        with suppress(OSError, ValueError):
+            for line in self._popen.stderr:
+                text = line.decode(errors="replace").strip()
+                self._errors = [*self._errors, text][-20:] if text else self._errors
+
+    def _last_error(self) -> str:
+        return self._errors[-1] if self._errors else "it gave no reason"
+
+
+class RayChannel:
+    """The stream to an agent."""
+
+    def __init__(self, driver: RayDriver, stream: str) -> None:
+        self._driver, self._stream = driver, stream
+
+    def read(self) -> bytes:
+        return self._driver.read(self._stream)
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._driver.send(self._stream, data)
+        except VelodromeError as error:
+            raise BrokenPipeError(str(error)) from error
+
+    def end_reason(self) -> str:
+        return self._driver.reasons.get(self._stream, "ended its agent")
+
+    def close(self) -> None:
+        self._driver.close_agent(self._stream)

@@ -1,0 +1,295 @@
+"""The launcher of Slurm clusters: one `sbatch` for each job, whose nodes are served through the shared folder."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from velodrome.catalog.registry import engine_of
+from velodrome.clusters import preflight
+from velodrome.clusters.findings import Finding, refuse
+from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.launcher import Allocation, Launcher, Notice
+from velodrome.clusters.placement import place
+from velodrome.clusters.plan import Plan
+from velodrome.clusters.remote import checks, starting
+from velodrome.clusters.remote.code import code_of
+from velodrome.clusters.remote.group import HostRun, in_parallel
+from velodrome.clusters.remote.launcher import RemoteLauncher
+from velodrome.clusters.remote.link import Channel, HostError, Link
+from velodrome.clusters.slurm import commands
+from velodrome.clusters.slurm.allocation import SlurmJob, StillQueued, submit
+from velodrome.clusters.slurm.group import SlurmGroup
+from velodrome.clusters.slurm.mail import FileChannel
+from velodrome.clusters.slurm.options import SlurmOptions
+from velodrome.clusters.slurm.record import HostRecord, read_record
+from velodrome.clusters.slurm.script import Step, nodes_of, sbatch_options, steps_of
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
+from velodrome.job.job import Job
+from velodrome.job.resolve import roles_of
+
+_READY_SECONDS = 120.0
+#: The job in which nodes are examined: its time limit, and how long it may wait in the queue.
+_EXAMINE_MINUTES, _EXAMINE_QUEUE_SECONDS = 15, 120.0
+
+
+class SlurmLauncher(RemoteLauncher):
+    """Submits a job for each run and starts processes through the agents of its nodes."""
+
+    name = "slurm"
+    options: SlurmOptions
+
+    def __init__(self, options: SlurmOptions | None = None, pins: Mapping[str, str] | None = None) -> None:
+        super().__init__(options or SlurmOptions.model_validate({}), pins)
+        self._job: SlurmJob | None = None
+
+    def hosts(self) -> list[str]:
+        return [] if self._job is None else list(self._job.nodes)
+
+    def part(self, hosts: Sequence[str]) -> SlurmLauncher:
+        return SlurmLauncher(self.options, self._placement.pins)
+
+    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
+        """As many submissions at the same time as the idle nodes of the partition have room for."""
+        need = max(nodes_of(job, self.options) for job in jobs)
+        count = commands.idle_nodes(self.options.partition) // need
+        return [self.part(()) for _ in range(count)] if count > 1 else [self]
+
+    def check(self, job: Job) -> None:
+        """Refuse what Slurm would refuse; what the nodes lack is known when there are some."""
+        commands.require_tools()
+        code_of(job, self.options.code, self.options.code_limit)
+        nodes = nodes_of(job, self.options)
+        steps_of(job, nodes, self._placement)
+        commands.check_submission(sbatch_options(self.options, nodes, "velodrome", Path("/dev/null")))
+
+    def prepare(self, engines: Sequence[str]) -> None:
+        """Nothing: every job has nodes of its own."""
+
+    def lasting_hosts(self) -> list[str]:
+        raise BadRequest(
+            "--on slurm: every job may get other nodes, so none can be prepared; install velodrome and its engines in "
+            "an environment on the shared file system, and set python to its interpreter in clusters.yaml"
+        )
+
+    def examine(
+        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
+    ) -> tuple[list[Finding], list[dict[str, Any]]]:
+        """What Slurm would refuse, and what is wrong with nodes that a short job gets for the examination."""
+        try:
+            self.check(job)
+        except Unavailable as error:
+            return [Finding("error", "tools", None, str(error))], []
+        except VelodromeError as error:
+            return [Finding("error", "job", None, str(error))], []
+        try:
+            self._allocate_to_examine(job, notice)
+            return super().examine(job, measure=measure)
+        except StillQueued:
+            assert self._job is not None
+            state = self._job.state
+            return [Finding(
+                "warning", "reachable", None, f"the nodes were not checked: Slurm gave none within "
+                f"{self._examine_queue_seconds:g} s ({state.name}, {state.reason})", "try again when nodes are idle"
+            )], []
+        except VelodromeError as error:
+            return [Finding("error", "reachable", None, str(error))], []
+        finally:
+            self._release()
+
+    @property
+    def _examine_queue_seconds(self) -> float:
+        return min(_EXAMINE_QUEUE_SECONDS, self.options.queue_timeout)
+
+    def _allocate_to_examine(self, job: Job, notice: Notice) -> None:
+        """Nodes as a job gets them, all with agents, for a few minutes."""
+        nodes, limit = nodes_of(job, self.options), self.options.time
+        if limit is None or not limit.isdecimal() or int(limit) > _EXAMINE_MINUTES:
+            limit = str(_EXAMINE_MINUTES)
+        short = self.options.model_copy(update={"time": limit})
+        with deferred():
+            self._job = submit(short, nodes, [Step("doctor", 0, nodes)], "velodrome-doctor")
+        self._job.wait_until_running(self._examine_queue_seconds, notice)
+        self.connect(self.hosts())
+
+    def open_channel(self, host: str, session: str) -> Channel:
+        assert self._job is not None, "a job was submitted"
+        return FileChannel(self._job.mail / host, self._job.end)
+
+    def connect(self, hosts: Sequence[str]) -> dict[str, Link]:
+        """The links to nodes whose agents have been started."""
+        missing = [host for host in hosts if host not in self.links]
+        first = secrets.randbits(40)  # an agent may have answered another controller before
+
+        def open_one(host: str) -> Link:
+            link = Link(host, self.open_channel(host, ""), self.options.silence, first=first)
+            try:
+                link.wait_until_ready(_READY_SECONDS)
+                link.read_clock()
+            except BaseException:
+                link.close()
+                raise
+            return link
+
+        with ThreadPoolExecutor(max(1, len(missing))) as pool:
+            futures = {host: pool.submit(open_one, host) for host in missing}
+        errors = [error for future in futures.values() if (error := future.exception()) is not None]
+        self.links |= {host: future.result() for host, future in futures.items() if future.exception() is None}
+        if errors:
+            assert self._job is not None
+            self._job.raise_if_interrupted(now=True)
+            raise HostError("; ".join(map(str, errors)) + _noted(self._job.mail / "job.log"))
+        return {host: self.links[host] for host in hosts}
+
+    def allocate(self, job: Job) -> Allocation:
+        """Submit a job, wait for its nodes, and for their agents."""
+        self._submit(job)
+        return self._nodes_for(job, lambda text: None)
+
+    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
+        self._submit(job, folder)
+        return self._nodes_for(job, notice)
+
+    def _submit(self, job: Job, folder: Path | None = None) -> None:
+        self._release()
+        nodes = nodes_of(job, self.options)
+        steps = steps_of(job, nodes, self._placement)
+        with deferred():
+            self._job = submit(self.options, nodes, steps, f"velodrome-{job.engine}-{job.strategy}")
+            if folder is not None:  # at once: whoever kills this command leaves a job that `attach` finds
+                self._job.record.write(folder)
+
+    def _nodes_for(self, job: Job, notice: Notice) -> Allocation:
+        """The nodes of the job that was submitted, when it has them."""
+        assert self._job is not None
+        self._job.wait_until_running(self.options.queue_timeout, notice)
+        used = self.used_hosts(job)
+        links = self.connect(used)
+        placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
+        each = preflight.needed_memory(job) // len(roles_of(job))
+        refuse(checks.cheap([*links.values()], job, self.interpreter, placed, each))
+        found = super().allocate(job)
+        return replace(found, facts={**found.facts, "job": self._job.number, "nodes": list(self._job.nodes)})
+
+    def address(self, link: Link) -> str:
+        """As configured, else what the other nodes of the allocation resolve its name to, else what Slurm uses."""
+        if (chosen := self.options.addresses.get(link.host)) is not None:
+            return chosen
+        others = [other for other in self.links.values() if other is not link] or [link]
+        answer, _ = others[0].ask("resolve", names=[link.host])
+        usable = [address for address in answer["addresses"][link.host] if _reaches_others(address)]
+        return usable[0] if usable else commands.node_address(link.host)
+
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> SlurmGroup:
+        assert self._job is not None, "nodes were allocated"
+        token = secrets.token_hex(12)
+        links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
+        code = code_of(plan.job, self.options.code, self.options.code_limit)
+        pythons = self.pythons(links, engine_of(plan.job))
+        request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
+        hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
+        group = SlurmGroup(token, folder, hosts, shared=True, job=self._job)
+        try:
+            for process in plan.processes:
+                group.add(process)
+            about = {host: HostRecord(code=run.code, python=run.python) for host, run in hosts.items()}
+            begun = {"token": token, "started": time.time(), "hosts": about, "facts": dict(plan.facts)}
+            self._job.record.model_copy(update=begun).write(folder)
+            starting.start_all(request, group)
+        except BaseException:
+            with deferred():
+                group.stop()
+            raise
+        return group
+
+    def _release(self) -> None:
+        with deferred():
+            super().close()
+            if self._job is not None:
+                self._job.release()
+                self._job = None
+
+    def close(self) -> None:
+        self._release()
+
+
+class AttachedLauncher(SlurmLauncher):
+    """A launcher whose job was submitted by a controller that is gone. The job is not touched before it is used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.record = record = read_record(folder)
+        super().__init__(record.options)
+        if record.state() is None:
+            raise BadRequest(
+                f"run {folder.name!r}: Slurm job {record.job} is not running any more; "
+                f"`velodrome resume {folder.name} --on slurm` submits it again"
+            )
+        self._job = SlurmJob(record.job, Path(record.mail), record.session, record.options, record.nodes)
+        #: Whether the job has not been taken over yet.
+        self._untouched = True
+
+    @property
+    def started(self) -> float | None:
+        """When the processes were started; None if the controller was gone before."""
+        return self.record.started
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the earlier controller knew about the hosts."""
+        return self.record.facts
+
+    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
+        """The nodes of the job that is there, and those of a new one when it has been used."""
+        if not self._untouched:
+            return super().allocate_for(job, folder, notice)
+        self._untouched = False
+        return self._nodes_for(job, notice)
+
+    def close(self) -> None:
+        """End the job if it was taken over; otherwise it goes on."""
+        if self._untouched and self._job is not None:
+            self._job.abandon()
+            self._job = None
+        super().close()
+
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> SlurmGroup:
+        """The group of the processes as they are, or as they are started now if there are none yet."""
+        if self.record.token is None:
+            return super().start(plan, folder, resume=resume)
+        self._untouched = False
+        names = list(dict.fromkeys(process.host for process in plan.processes))
+        # Its reports begin with the first one: whoever takes them must be there before they come.
+        group = SlurmGroup(self.record.token, folder, {}, shared=True, job=self._job)
+        links = {name: Link(name, self.open_channel(name, ""), self.options.silence, first=secrets.randbits(40),
+                            take=group.take_over) for name in names}
+        self.links |= links
+        about = self.record.hosts
+        group.hosts = {name: HostRun(link, str(folder.resolve()), about[name].code, about[name].python)
+                       for name, link in links.items()}
+        for process in plan.processes:
+            group.add(process)
+        return group
+
+
+def _reaches_others(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return not (found.is_loopback or found.is_unspecified or found.is_link_local) and found.version == 4
+
+
+def _noted(log: Path) -> str:
+    """The last line of a job's log, which says why a step did not start."""
+    try:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return f" (its log ends with {lines[-1][:200]!r})" if lines else ""

@@ -1,0 +1,189 @@
+"""Completes a job: fills in the defaults that depend on engine and strategy, refuses what is impossible."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from velodrome.catalog.base import Strategy
+from velodrome.catalog.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
+from velodrome.catalog.registry import DEFAULT_ENGINE, engine_of, engines, strategy_of
+from velodrome.errors import BadRequest
+from velodrome.job.check_optimization import batch_of_step as batch_of_step
+from velodrome.job.check_optimization import check_optimization, without_conflicts
+from velodrome.job.job import Job, Mesh
+from velodrome.job.script import refuse_without_script, resolve_script
+
+
+def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
+    """The same job with every default filled in, or `BadRequest`; `engine` is that of a job that names none."""
+    if job.script is not None:
+        return resolve_script(job, engine)
+    refuse_without_script(job)
+    job = _with_task(_with_engine(job, engine))
+    strategy = strategy_of(job)
+    named = f"{engine_of(job).name}/{strategy.name}"
+    recipe = without_conflicts(recipe_of(job.model), job, strategy)
+    if strategy.optimizer is not None:
+        recipe["optimizer"] = strategy.optimizer
+    own = {name: value for name, value in recipe.items() if name not in job.model_fields_set}
+    job = _with_options(job.model_copy(update=own), strategy, named)
+    if job.implementation == "stock" and not strategy.implementation.stock:
+        raise BadRequest(f"--implementation stock: strategy {named} has no stock form; {_stock_forms()}")
+    models = engine_of(job).models
+    # A model that the engine lacks is refused for that, and not for an option of its recipe.
+    taken = own if models is not None and job.model not in models else {}
+    for name in engine_of(job).without:
+        if name not in taken and getattr(job, name) != Job.model_fields[name].default:
+            raise BadRequest(f"--{name.replace('_', '-')}: engine {job.engine} cannot do that; leave it out, or choose "
+                             "another engine")
+    if job.servers and not strategy.has_servers:
+        raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
+    if strategy.max_workers is not None and job.workers > strategy.max_workers:
+        raise BadRequest(
+            f"--workers {job.workers}: strategy {named} is one process; choose another strategy to use more workers"
+        )
+    scope = job.batch_scope or ("global" if strategy.synchronous else "per-worker")
+    if scope == "per-worker" and not strategy.divides_batch:
+        raise BadRequest(f"--batch-scope per-worker: the workers of {named} compute the same batch; leave it out")
+    if scope == "global" and job.batch_size < replicas_of(job):
+        raise BadRequest(
+            f"--batch-size {job.batch_size}: a global batch must hold at least one example for each of the "
+            f"{job.workers} workers"
+        )
+    if job.target and job.validation == 0:
+        raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
+    if "micro_batches" in strategy.options:
+        job = _with_micro_batches(job)
+    if job.mesh is not None:
+        _check_mesh(job)
+    check_optimization(job, strategy)
+    if job.keep_going and strategy.synchronous:
+        raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
+    return job.model_copy(
+        update={
+            "batch_scope": scope,
+            "framework": engine_of(job).framework,
+            "learning_rate": None if job.has_own_optimizer else job.rate,
+            "servers": job.servers or (1 if strategy.has_servers else 0),
+        }
+    )
+
+
+@cache
+def strategy_fields() -> dict[str, list[str]]:
+    """The fields of a job that only some strategies use, with the names of those."""
+    found: dict[str, list[str]] = {}
+    for engine in engines():
+        for strategy in engine.strategies:
+            for name in strategy.options:
+                found.setdefault(name, []).append(f"{engine.name}/{strategy.name}")
+    return found
+
+
+def _with_options(job: Job, strategy: Strategy, named: str) -> Job:
+    """The job with the defaults of its strategy's own fields, or `BadRequest` if it has those of another one."""
+    for name, users in strategy_fields().items():
+        value = getattr(job, name)
+        if value is not None and name not in strategy.options:
+            raise BadRequest(f"--{name.replace('_', '-')} {value}: strategy {named} has no use for it, only "
+                             f"{' and '.join(users)} {'has' if len(users) == 1 else 'have'}; leave it out")
+    missing = {name: value for name, value in strategy.options.items() if getattr(job, name) is None}
+    return job.model_copy(update=missing)
+
+
+def _with_micro_batches(job: Job) -> Job:
+    """A job of a pipeline with its number of micro-batches, by default two for each worker; or `BadRequest`."""
+    count = job.micro_batches or min(job.batch_size, max(4, 2 * job.workers))
+    if count > job.batch_size:
+        raise BadRequest(f"--micro-batches {count}: a batch of {job.batch_size} has fewer examples; choose fewer")
+    if job.pipeline_schedule == "1f1b" and count < job.workers:
+        raise BadRequest(f"--micro-batches {count}: --pipeline-schedule 1f1b needs one for each of the {job.workers} "
+                         "workers at least; choose more, or --pipeline-schedule gpipe")
+    return job.model_copy(update={"micro_batches": count})
+
+
+def _check_mesh(job: Job) -> None:
+    mesh = Mesh.parse(job.mesh or "")
+    if mesh.strategy != job.strategy:
+        right = f"data={mesh.groups},{job.strategy}={mesh.members}"
+        raise BadRequest(f"--mesh {job.mesh!r}: the strategy is {job.strategy}; write {right}")
+    if mesh.groups * mesh.members != job.workers:
+        raise BadRequest(f"--mesh {job.mesh!r} has {mesh.groups * mesh.members} workers; use --workers "
+                         f"{mesh.groups * mesh.members}, and not {job.workers}")
+
+
+def _with_task(job: Job) -> Job:
+    """The job with the task that its data is for, if it names none and that is another one than its model's; for
+    arrays, with a model that takes them, if it names none."""
+    from velodrome.data import catalogue
+
+    default = task_of_model(job.model)
+    if default not in EXAMPLE_TASKS:
+        return job
+    implied = catalogue.implied_task(job.dataset, bad_data=job.bad_data)
+    if implied is not None and "model" not in job.model_fields_set:
+        job = job.model_copy(update={"model": ARRAY_MODEL})
+    if job.task is not None:
+        return job
+    return job if implied in (None, default) else job.model_copy(update={"task": implied})
+
+
+def _stock_forms() -> str:
+    """The strategies that have a stock form, as the end of a sentence."""
+    found = [
+        f"{engine.name}/{one.name}" for engine in engines() for one in engine.strategies if one.implementation.stock
+    ]
+    return f"these have: {', '.join(found)}" if found else "none has"
+
+
+def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
+    """The job with as many workers as its strategy can have."""
+    if job.script is not None:
+        return job
+    most = strategy_of(_with_engine(job, engine)).max_workers
+    return job if most is None or job.workers <= most else job.model_copy(update={"workers": most})
+
+
+def _with_engine(job: Job, default: str) -> Job:
+    """The job with an engine, if none was given: the default, or the first that has its strategy if that has not."""
+    if "engine" in job.model_fields_set:
+        return job
+    having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
+    return job.model_copy(update={"engine": having[0] if having and default not in having else default})
+
+
+def roles_of(job: Job) -> list[tuple[str, int]]:
+    """Role and rank of every process of a resolved job, in start order."""
+    return strategy_of(job).processes(job.workers, job.servers)
+
+
+def replicas_of(job: Job) -> int:
+    """Among how many workers, or groups of them, the examples of a job are divided."""
+    if strategy_of(job).divides_batch:
+        return job.workers
+    return Mesh.parse(job.mesh).groups if job.mesh else 1
+
+
+def replica_of(job: Job, rank: int) -> int:
+    """The place of a worker among those: workers of one group train on the same examples."""
+    if strategy_of(job).divides_batch:
+        return rank
+    return rank // Mesh.parse(job.mesh).members if job.mesh else 0
+
+
+def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
+    """What `auto` selects for a job: whole files if every worker of a synchronous strategy gets one, else examples.
+
+    `files` is 0 for data that is not stored in files.
+    """
+    workers = replicas_of(job)
+    if job.sharding == "file" and files < workers:
+        has = f"has {files}" if files else "is not stored in files"
+        raise BadRequest(
+            f"--sharding file: {workers} workers need at least {workers} files, and {job.dataset} {has}; "
+            f"`velodrome data shard` makes more, or use --sharding data"
+        )
+    if job.sharding != "auto":
+        return job.sharding
+    return "file" if synchronous and workers > 1 and files >= workers else "data"
+

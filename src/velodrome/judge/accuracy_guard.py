@@ -1,0 +1,158 @@
+"""Which configurations are accurate enough to win by speed or cost, and for which of them that is not settled.
+
+A configuration is set aside only if it is proven worse than the best by more than a margin, or learned nothing. The
+chance that any is set aside wrongly is at most 5 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from velodrome.judge.accuracy import Difference, Score, difference, scores_of
+from velodrome.judge.compare import Row
+from velodrome.judge.statistics import CONFIDENCE
+from velodrome.tasks.base import Metric
+
+#: Standard errors by which an accuracy must exceed that of guessing: a chance of 5 % for one that guesses.
+_ABOVE_CHANCE = 1.645
+#: A range of accuracies that reaches further than this says nothing.
+_NOTHING = 0.5
+#: A configuration that seems worse by this many margins is not recommended, although that may be chance.
+_FAR = 3.0
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Rows that may win, and, by name, why others may not and which accuracies are not settled."""
+
+    eligible: tuple[Row, ...]
+    total: int
+    aside: Mapping[str, str] = field(default_factory=dict)
+    unsettled: Mapping[str, str] = field(default_factory=dict)
+    #: Those of `unsettled` that seem worse than the best by several margins: `test accuracy 0.523 against 0.918`.
+    seen_worse: Mapping[str, str] = field(default_factory=dict)
+    #: What the worst of those that are set aside measured, against the best; empty if none measured anything.
+    lost: str = ""
+    #: What the rows are judged by.
+    metric: str = "accuracy"
+    #: Whether no configuration at all is better than chance.
+    nothing_learned: bool = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Everything of this as short sentences; of several configurations the worst is named."""
+        found = []
+        if self.aside:
+            found.append(f"{len(self.aside)} of {self.total} configurations set aside: {_first_of(self.aside)}")
+        if self.unsettled:
+            name, reason = next(iter(self.unsettled.items()))
+            others = len(self.unsettled) - 1
+            more = f", and so may {others} other{'' if others == 1 else 's'}" if others else ""
+            found.append(f"{self.metric} not settled: {name} may be {reason}{more}")
+        if self.nothing_learned:
+            found.append(f"no configuration is better than chance in {self.metric}, so they are compared without it")
+        return tuple(found)
+
+
+def _first_of(reasons: Mapping[str, str]) -> str:
+    name, reason = next(iter(reasons.items()))
+    more = len(reasons) - 1
+    return f"{name}, {reason}{f', and {more} more' if more else ''}"
+
+
+def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENCE) -> Guarded:
+    """Set aside rows that are no better than chance, or proven worse than the best by more than the metric's margin.
+
+    All runs of a row count. Every pair has its share of the error rate (Bonferroni), because the best is not known
+    beforehand; intervals in sentences have the same confidence. A race that is judged after each of several
+    repetitions passes the share of this one.
+    """
+    scores = {row.name: scores_of(row.results, metric.name, metric.fraction) for row in rows}
+    if not any(scores.values()):
+        return Guarded(tuple(rows), len(rows), metric=metric.name)
+    aside: dict[str, str] = {
+        row.name: f"which has no test {metric.name}" for row in rows if not scores[row.name]
+    }
+    left = [row for row in rows if scores[row.name]]
+    guessing = {row.name: text for row in left if (text := _no_better_than_chance(row, scores[row.name], metric))}
+    if len(guessing) == len(left):
+        return Guarded(tuple(left), len(rows), aside, metric=metric.name, nothing_learned=True)
+    left = [row for row in left if row.name not in guessing]
+    means = {row.name: fmean(score.value for score in scores[row.name]) for row in left}
+    best = (max if metric.better == "more" else min)(means, key=lambda name: means[name])
+    allowed = abs(metric.limit(means[best]) - means[best])
+    confidence = 1 - 2 * error_rate / max(2, len(left) * (len(left) - 1))
+    deficits: dict[str, tuple[float, str]] = {}
+    lost = {name: (math.inf, f"{name} was {reason}") for name, reason in guessing.items()}
+    open_ones: dict[str, tuple[float, str]] = {}
+    seen_worse: dict[str, str] = {}
+    for name in means:
+        if name == best:
+            continue
+        pair = (scores[best], scores[name]) if metric.better == "more" else (scores[name], scores[best])
+        found = difference(*pair)
+        low, high = found.interval(confidence)
+        if found.seeds_known and low > allowed:
+            span = f"{_amount(low, metric)}–{_amount(high, metric)}"
+            deficits[name] = found.estimate, f"{metric.name} {_worse(found, metric)} than {best} ({span})"
+            lost[name] = found.estimate, (
+                f"test {metric.name} {metric.text(means[name])} of {name} against {metric.text(means[best])}: "
+                f"{_worse(found, metric)} ({span.replace('–', ' to ')})")
+        elif high > allowed:
+            open_ones[name] = found.estimate, _at_worst(found, high, metric, best)
+            if found.estimate > _FAR * allowed:
+                mine, most = metric.text(means[name]), metric.text(means[best])
+                seen_worse[name] = f"its test {metric.name} was {mine} against {most}"
+    aside = guessing | _worst_first(deficits) | aside
+    return Guarded(tuple(row for row in left if row.name not in deficits), len(rows), aside, _worst_first(open_ones),
+                   seen_worse, next(iter(_worst_first(lost).values()), ""), metric.name)
+
+
+def _worst_first(found: Mapping[str, tuple[float, str]]) -> dict[str, str]:
+    return {name: text for name, (_, text) in sorted(found.items(), key=lambda item: -item[1][0])}
+
+
+def _no_better_than_chance(row: Row, scores: Sequence[Score], metric: Metric) -> str | None:
+    """Why the accuracy of a row may be that of guessing; None if it is not, or if the classes are not known."""
+    guesses = [max(map(sum, table)) / sum(map(sum, table)) for result in row.results
+               if (table := result.get("confusion")) and any(map(sum, table))]
+    if not guesses or not metric.fraction:
+        return None
+    chance, mean, total = fmean(guesses), fmean(score.value for score in scores), min(score.total for score in scores)
+    if not total or mean > chance + _ABOVE_CHANCE * math.sqrt(chance * (1 - chance) / total):
+        return None
+    return f"no better than chance ({metric.text(mean)}; guessing the most common class gives {metric.text(chance)})"
+
+
+def _amount(value: float, metric: Metric) -> str:
+    return f"{100 * value:.1f}" if metric.fraction else metric.text(value)
+
+
+def _worse(found: Difference, metric: Metric) -> str:
+    """`1.2 points lower`."""
+    words = ("lower", "higher") if metric.better == "more" else ("higher", "lower")
+    amount = _amount(abs(found.estimate), metric)
+    unit = (" point" if amount == "1.0" else " points") if metric.fraction else ""
+    return f"{amount}{unit} {words[found.estimate < 0]}"
+
+
+def _at_worst(found: Difference, high: float, metric: Metric, best: str) -> str:
+    """`up to 1.2 points lower than torch/single`: how much worse it may be, to follow "may be"."""
+    unit = " points" if metric.fraction else ""
+    worse = "lower" if metric.better == "more" else "higher"
+    if not math.isfinite(high) or (metric.fraction and high > _NOTHING):
+        return f"{worse} than {best}, which {'one run' if not found.seeds_known else 'so few runs'} cannot tell"
+    seen = _amount(found.estimate, metric)
+    notes = [f"{seen} so far"] if found.estimate > 0 and float(seen) > 0 else []
+    notes += [] if found.seeds_known else ["other seeds not tried"]
+    aside = f" ({'; '.join(notes)})" if notes else ""
+    most = _amount(_up(high) if metric.fraction else high, metric)
+    return f"up to {most}{unit} {worse} than {best}{aside}"
+
+
+def _up(share: float) -> float:
+    """Rounded up to tenths of a point: what may exceed a margin must not read as if it did not."""
+    return math.ceil(1000 * share - 1e-9) / 1000

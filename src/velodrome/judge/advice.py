@@ -1,0 +1,113 @@
+"""What to try next: more workers, more work for them, or a baseline. Never what a race has tried already.
+
+Pure functions from candidates to sentences.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from velodrome.judge.compare import Row
+from velodrome.judge.hosts import cores_of
+from velodrome.judge.objective import Candidate, Question
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands on a race, as they would be typed; of one that is not stored, the same in words."""
+
+    race: Path | None = None
+
+    def _on(self, name: str, options: str = "") -> str:
+        if self.race is None:
+            return f"velodrome {name} RACE{options and f' {options}'}"
+        runs = "" if self.race.parent == Path("runs") else f" --runs {shlex.quote(str(self.race.parent))}"
+        return f"velodrome {name} {shlex.quote(self.race.name)}{runs}{options and f' {options}'}"
+
+    def recommend(self, options: str) -> str:
+        return self._on("recommend", options)
+
+    def again(self, repetitions: int) -> str:
+        """Run the same race with more repetitions: the name of a stored race stands for all of it."""
+        return f"`{self._on('race --name', f'--until-sure --max-repeat {repetitions}')}`"
+
+    def after(self, advice: str) -> str:
+        """Advice, and where all figures are."""
+        return f"{advice.removesuffix('.')}; all figures: `{self._on('report')}`."
+
+    @property
+    def idle(self) -> str:
+        """Run again what other programs disturbed."""
+        return f"close other programs, then add repetitions: `{self._on('race --name', '--until-sure')}`."
+
+    def more(self, repetitions: int, *, idle: bool = False) -> str:
+        """Add repetitions to a race that has its answer: one that runs until it is sure would end at once."""
+        first = "close other programs, then " if idle else ""
+        return f"{first}add repetitions: `{self._on('race --name', f'--repeat {repetitions}')}`."
+
+
+#: From this share of the ideal on, more workers are worth a try.
+GOOD_EFFICIENCY = 0.7
+MORE_WORK = ("race again with a larger model, data set or batch before you pay for more workers: each message then "
+              "carries more work.")
+_ONE_CORE = "there is one core here, so only more machines can show whether distributing pays"
+
+
+def against_what(row: Row) -> str:
+    """What to race a configuration against that ran alone."""
+    others = [] if row.single else ["its engine's single run"]
+    if cores_of(row.results) != 1:
+        others.append("another number of workers")
+    return f"race it against {' and '.join(others) or 'another engine, batch size or model'}."
+
+
+def one_is_enough(question: Question, chosen: Candidate) -> str:
+    """What to try next where one worker is enough: its engine's `single` if that did not run, else more work."""
+    engine = chosen.row.configuration.fields["engine"]
+    baseline = any(other.row.single and other.row.configuration.fields["engine"] == engine
+                   for other in question.candidates)
+    if baseline or chosen.row.is_script:
+        return MORE_WORK
+    return "add its engine's single run to the race: one worker needs no strategy, so that is most likely as good."
+
+
+def more_workers(question: Question, leader: Candidate) -> str:
+    """What to try next with the one that is recommended; never what this race has tried."""
+    row = leader.row
+    others = [other.row for other in question.candidates if other.row is not row]
+    sizes = sorted({other.workers for other in others if other.label == row.label})
+    more = [size for size in sizes if size > row.workers]
+    place = row.efficiency or (row.scaling and row.scaling.divided_by(row.workers))
+    if place is None:
+        return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
+    if more:
+        return f"{row.label} with {more[0]} workers did no better here, so {MORE_WORK}"
+    cores = cores_of(row.results)
+    sizes_to_add = "2" if cores == 2 else "2 and more"
+    if row.workers == 1 and any(other.workers > 1 for other in others):
+        if row.single or cores == 1:
+            return MORE_WORK
+        return f"add runs of {row.label} with {sizes_to_add} workers: so far only others ran with them."
+    if row.workers == 1:
+        if cores == 1:
+            return f"{_ONE_CORE}."
+        if leader.distributed:
+            return f"add runs of {row.label} with {sizes_to_add} workers: so far it ran with one."
+        return f"add runs with {sizes_to_add} workers: this race does not show whether distributing pays."
+    if place.estimate >= GOOD_EFFICIENCY:
+        return _larger(row.workers, place.estimate, cores)
+    alone = any(name.startswith(f"{row.label} with 1 worker") for name in question.twins)
+    fewer = "" if alone or any(size < row.workers for size in sizes) else " or fewer workers"
+    return (f"try a larger batch{fewer}: {row.workers} workers reach {100 * place.estimate:.0f} % of the ideal, so "
+            "much of what they cost is waiting and messages.")
+
+
+def _larger(workers: int, efficiency: float, cores: int | None) -> str:
+    """The next number of workers, never more than there are cores."""
+    reached = f"{workers} still reach {100 * efficiency:.0f} % of the ideal"
+    if cores is None or cores > workers:
+        return f"try {2 * workers if cores is None else min(2 * workers, cores)} workers: {reached}."
+    where = "one core" if cores == 1 else f"{cores} cores"
+    return f"this is as many workers as {where} can carry ({reached}): more need more machines."

@@ -1,0 +1,212 @@
+"""The measures of a run: name, unit, which direction is better, and how each is read from a result.
+
+`docs/reference/numbers.md` has the same definitions in prose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeGuard
+
+from velodrome.catalog.models import is_own
+from velodrome.job.job import Target
+from velodrome.tasks.base import Better, Metric
+from velodrome.tasks.registry import deciding_metrics, task_of_result
+from velodrome.tasks.script import Script
+
+Result = Mapping[str, Any]
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of numbers."""
+
+    name: str
+    heading: str
+    unit: str
+    form: str
+    read: Callable[[Result], float | None]
+    better: Better | None = None
+    #: The value is divided by this for display.
+    scale: float = 1.0
+    #: The metric of a task that this measures on the test set.
+    metric: Metric | None = None
+
+    @property
+    def geometric(self) -> bool:
+        """Whether its mean over runs is geometric: of rates and times, whose ratios are of interest."""
+        return self.unit in ("s", "1/s", "examples/s")
+
+    def resolution(self, result: Result) -> float:
+        """The smallest difference that two values can have; 0 for a continuous quantity."""
+        total = (result.get("test") or {}).get("total") if self.metric and self.metric.fraction else None
+        return 1 / total if total else 0.0
+
+    def text(self, value: float) -> str:
+        return format(value / self.scale, self.form)
+
+
+#: Metrics beyond this are not measured: a loss that diverged may be finite, and no statistic can count with it.
+_LARGEST = 1e100
+
+
+def usable(value: Any) -> TypeGuard[float]:
+    """Whether a metric is a number that statistics can count with."""
+    return isinstance(value, int | float) and abs(value) <= _LARGEST
+
+
+def _at(*path: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        value: Any = result
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value if usable(value) else None
+
+    return read
+
+
+def _node_sum(measure: str) -> Callable[[Result], float | None]:
+    def read(result: Result) -> float | None:
+        means = [mean for node in result.get("nodes", ()) if (mean := _at(measure, "mean")(node)) is not None]
+        return sum(means) if means else None
+
+    return read
+
+
+def _host_sum(*directions: str) -> Callable[[Result], float | None]:
+    """Bytes of every host once: the processes of one host all see the same counters."""
+
+    def read(result: Result) -> float | None:
+        hosts: dict[str, float] = {}
+        for node in result.get("nodes", ()):
+            counted = node.get("network_bytes")
+            if counted:
+                amount = sum(counted.get(direction, 0) for direction in directions)
+                hosts[node.get("host", "")] = max(amount, hosts.get(node.get("host", ""), 0.0))
+        return sum(hosts.values()) if hosts else None
+
+    return read
+
+
+def largest_process(result: Result) -> float | None:
+    """The most memory that one process had at any time: what a host for it needs."""
+    found = [most for node in result.get("nodes", ()) if (most := _at("memory_bytes", "max")(node)) is not None]
+    return max(found, default=None)
+
+
+def step_bytes(result: Result) -> float | None:
+    """Bytes that all hosts sent, over the network and within themselves, for each training step."""
+    sent, steps = _host_sum("out", "loopback")(result), result.get("steps")
+    return sent / steps if sent is not None and steps else None
+
+
+def foreign_cores(result: Result) -> float | None:
+    """Cores that other programs used during the run, over all hosts; None if it was not measured."""
+    used = [value for host in result.get("hosts") or () if (value := _at("cpu", "foreign")(host)) is not None]
+    return sum(used) if used else None
+
+
+def thesis_rate(result: Result) -> float | None:
+    """Mean batches per second of all training, warm-up included: examples × epochs × workers / (batch × seconds).
+
+    Theses on this subject compute them so. Examples × epochs × workers is what all workers trained on together when
+    each sees all data; where data is divided among them it is the examples they shared. Both are the counted examples,
+    so one formula serves.
+    """
+    examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
+    if not examples or not seconds or not result.get("batch_size"):
+        return None
+    examples_per_row = task_of_result(result).examples_per_row(result.get("job") or {})
+    return float(examples / (result["batch_size"] * examples_per_row * seconds))
+
+
+def reached_epoch(result: Result, target: Target) -> int | None:
+    """How many epochs it took to reach the target on validation; None if it did not."""
+    for number, entry in enumerate(result.get("history", ()), start=1):
+        if target.reached({target.metric: entry.get(f"validation_{target.metric}")}):
+            return number
+    return None
+
+
+def time_to_target(result: Result, target: Target) -> float | None:
+    """Training seconds until the end of the epoch that reached the target: nothing is interpolated."""
+    epochs = reached_epoch(result, target)
+    return None if epochs is None else float(sum(entry["seconds"] for entry in result["history"][:epochs]))
+
+
+def instances(result: Result, per: Literal["process", "host"] = "process") -> int:
+    """The number of instances to pay for: processes, or hosts."""
+    nodes = result.get("nodes", ())
+    return max(1, len({node.get("host") for node in nodes} if per == "host" else nodes))
+
+
+def instance_hours(result: Result, target: Target | None, per: Literal["process", "host"]) -> float | None:
+    """Instances × hours of the whole run; with a target, until the end of the epoch that reached it."""
+    seconds = result["seconds"].get("total")
+    if target is not None:
+        epochs = reached_epoch(result, target)
+        if epochs is None:
+            return None
+        seconds = result["seconds"]["startup"] + sum(
+            entry["seconds"] + entry.get("evaluate_seconds", 0.0) for entry in result["history"][:epochs]
+        )
+    return None if not seconds else instances(result, per) * float(seconds) / 3600
+
+
+
+def _of_metric(metric: Metric) -> Measure:
+    return Measure(
+        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric
+    )
+
+
+#: How good a model is: for each task, the metric that decides.
+QUALITIES: tuple[Measure, ...] = tuple(map(_of_metric, deciding_metrics()))
+THROUGHPUT = Measure(
+    "examples_per_second", "throughput", "examples/s", ",.0f", _at("throughput", "examples_per_second"), "more"
+)
+#: Read with a target, so `compare` does it.
+TIME_TO_TARGET = Measure("time_to_target", "time to target", "s", ",.2f", lambda result: None, "less")
+
+MEASURES: tuple[Measure, ...] = (
+    *QUALITIES,
+    Measure("train_seconds", "training", "s", ",.2f", _at("seconds", "train"), "less"),
+    TIME_TO_TARGET,
+    THROUGHPUT,
+    Measure("startup_seconds", "start-up", "s", ",.2f", _at("seconds", "startup"), "less"),
+    Measure("evaluate_seconds", "evaluation", "s", ",.2f", _at("seconds", "evaluate"), "less"),
+    Measure("total_seconds", "total", "s", ",.2f", _at("seconds", "total"), "less"),
+    Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more"),
+    Measure("thesis_batches_per_second", "batches over all training time", "1/s", ",.1f", thesis_rate, "more"),
+    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
+    Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less"),
+    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),
+    Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB),
+    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB),
+    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB),
+    Measure("step_bytes", "sent per step", "MiB", ",.3f", step_bytes, None, MIB),
+    Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less"),
+    Measure("staleness_max", "max staleness", "updates", ",.0f", _at("staleness", "max"), "less"),
+    Measure("share_compute", "computing", "%", ".1f", _at("shares", "compute"), None, 0.01),
+    Measure("share_wait", "waiting", "%", ".1f", _at("shares", "wait"), None, 0.01),
+    Measure("share_communicate", "communicating", "%", ".1f", _at("shares", "communicate"), None, 0.01),
+)
+BY_NAME = {measure.name: measure for measure in MEASURES}
+
+
+def own_qualities(results: Iterable[Result]) -> tuple[Measure, ...]:
+    """How good the models of users' own tasks and scripts are: the metric that decides in each."""
+    found = {}
+    for result in results:
+        own = is_own(str(result.get("task") or "")) or result.get("task") == Script.name
+        metric = task_of_result(result).metric if own else None
+        if metric is not None and metric.name not in BY_NAME:
+            found[metric.name] = metric
+    return tuple(map(_of_metric, found.values()))
+
+
+def measures_of(results: Sequence[Result]) -> tuple[Measure, ...]:
+    """All measures that results may have, those of users' own tasks included."""
+    return (*own_qualities(results), *MEASURES)

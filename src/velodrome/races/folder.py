@@ -1,0 +1,209 @@
+"""A race on disk: its description, its runs, and in which order they run. `races/runs.py` runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from velodrome import files
+from velodrome.catalog.registry import DEFAULT_ENGINE
+from velodrome.clusters import environments
+from velodrome.clusters.registry import refuse_living
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
+from velodrome.job import published
+from velodrome.job.names import check_name
+from velodrome.job.race import LIMITS, Entry, Race
+from velodrome.job.race_names import expand, varied_fields
+from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store, read_race
+from velodrome.run.yaml_files import LARGEST
+
+#: Which jobs a race has announced and what they are expected to take.
+EXPECTED = "expected.json"
+
+
+class RaceFolder:
+    """A race on disk: its description, and a store of its runs."""
+
+    def __init__(self, runs: Path, name: str) -> None:
+        self.path = runs / check_name(name)
+        self.store = Store(self.path)
+        self._place: files.HeldFolder | None = None
+
+    def stamped(self, race: Race) -> Race:
+        """The race with everything that its names need, as it was when it first began, so that it can be continued."""
+        written = self.written()
+        if written is not None:
+            limits = {name: getattr(written, name) for name in LIMITS - race.model_fields_set}
+            kept: dict[str, Any] = {"engine": race.engine or written.engine, "named_by": written.named_by}
+            if race.baseline is None or not (race.baseline or written.baseline):
+                kept["baseline"] = written.baseline
+            race = race.model_copy(update={**limits, **kept})
+        else:
+            race = race.model_copy(update={"engine": race.engine or _engine_of(race)})
+            race = race.model_copy(update={"named_by": race.named_by or _named_by(race)})
+        return published.stamped(race, written)
+
+    def written(self) -> Race | None:
+        """The race that the folder holds, if it holds a readable one."""
+        with suppress(VelodromeError):
+            return read_race(self.path)
+        return None
+
+    def refuse_other(self, race: Race, *, grown: bool = False) -> bool:
+        """Refuse another race under the same name; whether the folder holds this one, with all its repetitions.
+
+        The same race may have more repetitions than before, or fewer, which discards none, and another end. With
+        `grown` it may have more jobs of any kind.
+        """
+        if os.path.lexists(self.path / "race.yaml"):
+            written = self.written()
+            if written is not None and _with_repetitions_of(race, written) == written:
+                return True
+            same = written is not None and _with_limits_of(written, race) == race and _keeps_names(race, written)
+            if not same and not (grown and written is not None and _contains(race, written)):
+                raise BadRequest(f"--name {self.path.name!r}: {self.path} holds another race; choose another name")
+        if (self.path / "job.yaml").exists():
+            raise BadRequest(f"--name {self.path.name!r}: {self.path} is a run; choose another name")
+        return False
+
+    def begin(self, race: Race, *, grown: bool = False) -> None:
+        """Write race.yaml, unless the folder holds it already; `refuse_other` says what may be there."""
+        if self.refuse_other(race, grown=grown):
+            return
+        if (written := self.written()) is not None:
+            race = _with_repetitions_of(race, written)
+        text = yaml.safe_dump(race.model_dump(exclude_defaults=True), sort_keys=False)
+        file = self.path / "race.yaml"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            files.write_text(file, text)
+        except OSError as error:
+            raise BadRequest(f"--runs {str(self.path.parent)!r}: cannot write there: {error.strerror}") from None
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        """Write down how long jobs are expected to take, those that ended included, for pages that follow the race."""
+        with suppress(OSError):  # a full disk is reported elsewhere
+            files.write_text(self.path / EXPECTED, json.dumps(dict(seconds), indent=1) + "\n")
+
+    def expected(self) -> dict[str, float]:
+        """Seconds by the names of the jobs that this session of the race has announced so far; empty if unknown."""
+        try:
+            found = files.read_json(self.path / EXPECTED, LARGEST, inside=self.path)
+        except (OSError, ValueError):
+            return {}
+        return {name: float(value) for name, value in found.items()
+                if isinstance(value, int | float) and value >= 0} if isinstance(found, dict) else {}
+
+    def refuse_running(self) -> None:
+        """Refuse if another process is running this race."""
+        if RunFolder(self.path).is_locked():
+            raise BadRequest(self._running())
+
+    def refuse_resumed(self, entries: Sequence[Entry]) -> None:
+        """Refuse if another process resumes a single run of this race: what is being written cannot be archived."""
+        for entry in entries:
+            if RunFolder(self.path / entry.name).is_locked():
+                raise BadRequest(f"--name {self.path.name!r}: run {entry.name!r} is running; wait for it to finish")
+            refuse_living(self.path / entry.name)
+
+    def _running(self) -> str:
+        return (f"--name {self.path.name!r}: this race is running in {self.path}; wait for it to finish, or "
+                "choose another name")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lock the race while it runs, and see that its folder stays where it is.
+
+        The lock ends with the process, however that ends.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = files.FileLock(self.path / LOCK)
+        if not lock.acquire(LOCK_SECONDS):
+            raise BadRequest(self._running())
+        lock.path.write_text(f"{os.getpid()}\n", encoding="utf-8")
+        self._place = place = files.HeldFolder(self.path)
+        try:
+            yield
+            self.check_place()
+        finally:
+            self._place = None
+            place.remove(LOCK)
+            lock.release()
+            place.close()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the folder is still where it was when it was locked."""
+        return self._place is None or self._place.is_in_place()
+
+    def check_place(self) -> None:
+        """Raise `FolderGone` if the folder was removed, renamed or replaced since it was locked."""
+        if not self.is_in_place:
+            raise FolderGone(f"race {self.path.name!r}", self.path)
+
+    def finished(self) -> dict[str, dict[str, Any]]:
+        """Results of the finished runs, by name; a result that lacks its numbers is run again."""
+        results = {run.name: run.result() for run in self.store.runs()}
+        return {name: found for name, found in results.items() if found is not None and found["status"] == "finished"}
+
+
+def _engine_of(race: Race) -> str | None:
+    """The engine of jobs that name none, if there are any and it is not the usual one."""
+    entries = race.vary.get("entry", ())
+    if "engine" in race.job or "engine" in race.vary or (entries and all("engine" in entry for entry in entries)):
+        return None
+    engine = environments.default_engine()
+    return None if engine == DEFAULT_ENGINE else engine
+
+
+def _named_by(race: Race) -> list[str] | None:
+    return (varied_fields(race) or None) if race.naming == "plain" else None
+
+
+def _with_limits_of(race: Race, other: Race) -> Race:
+    return race.model_copy(update={name: getattr(other, name) for name in LIMITS})
+
+
+def _with_repetitions_of(race: Race, written: Race) -> Race:
+    """The race with at least as many repetitions as it had: fewer discard none."""
+    return race.model_copy(update={"repeat": max(race.repeat, written.repeat)})
+
+
+def _keeps_names(race: Race, written: Race) -> bool:
+    """Whether more repetitions leave the names of the first ones as they were: published names count them."""
+    def whole(one: Race) -> Race:
+        return one.model_copy(update={"repeat": one.most})
+
+    larger, smaller = sorted((whole(race), whole(written)), key=lambda one: one.repeat)[::-1]
+    return race.naming == "plain" or larger.repeat == smaller.repeat or _contains(larger, smaller)
+
+
+def _contains(race: Race, other: Race) -> bool:
+    """Whether every job of the other race is one of this race, under the same name."""
+    try:
+        mine = {entry.name: entry.job for entry in expand(race)}
+        return all(mine.get(entry.name) == entry.job for entry in expand(other))
+    except BadRequest:
+        return False
+
+
+def shuffled(entries: Sequence[Entry]) -> list[Entry]:
+    """The jobs of a race in the order they will run: repetition by repetition, each in a new random order.
+
+    A repetition is a block: every configuration runs once in it, so that a machine that slows down affects all of them
+    alike, and another repetition can be added at any time.
+    """
+    found = []
+    for repetition in sorted({entry.repetition for entry in entries}):
+        block = sorted((entry for entry in entries if entry.repetition == repetition), key=lambda entry: entry.name)
+        # The order follows from what runs, however the race was written down.
+        random.Random(" ".join(f"{entry.name} {entry.job.seed}" for entry in block)).shuffle(block)
+        found += block
+    return found

@@ -1,0 +1,120 @@
+"""Finds runs that resemble others: the repetitions of a run, which differ from it in their seed only, and the finished
+runs of the models that a race is about to train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.job import Job
+from velodrome.judge.configuration import Configuration
+from velodrome.machine import describe_machine
+from velodrome.run.listing import ASIDE, Found, locate, runs_of, scan
+from velodrome.run.store import RunFolder
+from velodrome.run.trained import examples_trained
+
+#: Runs of a folder that are looked at for similar ones, the newest first, and how many of those are read.
+_MOST_LOOKED_AT, _MOST_READ = 3000, 60
+_ALIKE = ("dataset", "model", "engine", "strategy", "workers", "servers", "batch_size")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A run's result with its job and the examples it trained on; `VelodromeError` if either of the first is not whole.
+
+    Its message continues a sentence that starts with the run's name.
+    """
+    folder = RunFolder(path)
+    result, problem = folder.read()
+    if result is None:
+        raise VelodromeError(problem or "it has no result yet")
+    try:
+        job = folder.job().model_dump()
+    except VelodromeError:
+        raise VelodromeError("its job.yaml cannot be read") from None
+    return {**result, "run": path.name, "job": job, "examples_trained": examples_trained(path)}
+
+
+def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> list[dict[str, Any]]:
+    """The run itself first, then the others of its configuration in the same folder.
+
+    `skipped` is called with name and reason of runs that cannot be read.
+    """
+    found = locate(runs, name)
+    if found.kind == "race":
+        raise BadRequest(f"{name!r} is a race: name one of its runs, which `velodrome runs show {name}` lists")
+    try:
+        mine = read(found.path)
+        if mine["status"] != "finished":
+            raise VelodromeError(f"it is {mine['status']}")
+    except VelodromeError as error:
+        raise BadRequest(
+            f"run {name!r} cannot be compared: {error}; `velodrome runs check {name}` shows details"
+        ) from None
+    key = Configuration.of(mine).key
+    others = []
+    for beside in scan(found.path.parent):
+        if beside.kind != "run" or beside.path == found.path or ASIDE in beside.name:
+            continue
+        summary, problem = RunFolder(beside.path).read()
+        if problem is not None:
+            skipped(beside.name, problem)
+        # Comparing a few fields first avoids reading the jobs and events of thousands of other runs.
+        if summary is None or summary["status"] != "finished" or any(summary.get(f) != mine.get(f) for f in _ALIKE):
+            continue
+        try:
+            result = read(beside.path)
+        except VelodromeError as error:
+            skipped(beside.name, str(error))
+            continue
+        if Configuration.of(result).key == key:
+            others.append(result)
+    return [mine, *others]
+
+
+def some_repeat(runs: Path, names: Sequence[str]) -> bool:
+    """Whether one of these runs is a repetition of another; those that cannot be read are not."""
+    seen = set()
+    for name in names:
+        path = locate(runs, name).path
+        with suppress(VelodromeError):
+            key = path.parent, Configuration.of(read(path)).key
+            if key in seen:
+                return True
+            seen.add(key)
+    return False
+
+
+def similar(runs: Path, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, dict[str, Any]]]:
+    """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first.
+
+    Of a folder with very many runs only the newest are found; those that cannot be read are skipped.
+    """
+    wanted = {(job.engine, job.model, job.dataset) for job in jobs}
+    machine, found = describe_machine(), list[tuple[Job, dict[str, Any]]]()
+    for looked, path in enumerate(_newest(runs)):
+        if looked >= _MOST_LOOKED_AT or len(found) >= _MOST_READ:
+            break
+        folder = RunFolder(path)
+        result = folder.result()
+        if result is None or result["status"] != "finished" or result.get("launcher", "local") != launcher:
+            continue
+        if tuple(result.get(name) for name in ("engine", "model", "dataset")) not in wanted:
+            continue
+        here = result.get("machine") or {}
+        if any(here.get(name) != machine.get(name) for name in ("processor", "cores")):
+            continue
+        with suppress(VelodromeError):
+            found.append((folder.job(), result))
+    return found
+
+
+def _newest(runs: Path) -> Iterator[Path]:
+    """The runs of a folder and of its races, the newest first."""
+    def inside(found: Found) -> Sequence[Found]:
+        return runs_of(found.path) if found.kind == "race" else (found,)
+
+    for one in reversed(scan(runs)):
+        yield from (run.path for run in reversed(inside(one)))

@@ -1,0 +1,309 @@
+"""Runs the jobs of a race block by block: skips what is finished, continues after one that fails, and repeats what
+other programs disturbed at the end of its block. Attempts that do not count are archived beside the run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from velodrome.catalog.registry import engine_of
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.plan import Plan
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
+from velodrome.events.endings import ended_early
+from velodrome.events.models import DataEvent, Event
+from velodrome.job.race import Entry
+from velodrome.judge.data_versions import change_note
+from velodrome.judge.foreign import foreign_load, is_loaded
+from velodrome.races.budget import Budget
+from velodrome.races.calibration import Calibration
+from velodrome.races.folder import RaceFolder
+from velodrome.races.parallel_jobs import Lanes
+from velodrome.run.execute import JobFailed, execute, silent
+from velodrome.run.listing import ASIDE
+from velodrome.run.outcome import Failure, make_result
+from velodrome.run.store import RunFolder, Store
+from velodrome.run.supervisor import Listener
+
+Result = dict[str, Any]
+Show = Callable[[Entry], dict[str, Any]]
+Ended = Callable[[Entry, Result, JobFailed | None], None]
+#: The listener of a run, from the one that shows it: it may end the run.
+Watch = Callable[[Entry, Listener], Listener]
+#: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
+_VAIN_REPEATS = 2
+
+
+class RaceRuns:
+    """Runs jobs of a race and keeps their results; whoever makes one holds the race's folder."""
+
+    def __init__(
+        self, folder: RaceFolder, show: Show, ended: Ended, launcher: Launcher | None = None,
+        calibration: Calibration | None = None, note: Callable[[str], None] = lambda text: None,
+        others: Callable[[str], Launcher] | None = None, lanes: Lanes | None = None,
+    ) -> None:
+        """Jobs run with `launcher`, but those that name their own, with one of `others`; several at a time in lanes."""
+        self._lanes = lanes if lanes is not None and len(lanes.launchers) > 1 else None
+        self._telling = threading.RLock()
+        self._others = others
+        self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
+        self._calibration, self._note = calibration, note
+        self._watch: Watch = lambda entry, listener: listener
+        self._vain, self._spared = 0, False
+        #: Changes of the data that were mentioned.
+        self._changes: set[str] = set()
+        #: Results by the name of the job; failed ones of this session too.
+        _bring_back_finished(folder)
+        self.results: dict[str, Result] = folder.finished()
+        #: Seconds that each attempt of this session took, by the name of the job.
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs run at the same time."""
+        return 1 if self._lanes is None else len(self._lanes.launchers)
+
+    def is_finished(self, entry: Entry) -> bool:
+        result = self.results.get(entry.name)
+        return result is not None and result["status"] == "finished"
+
+    def run_block(
+        self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True,
+        watch: Watch = lambda entry, listener: listener, repeats: Callable[[Entry], bool] = lambda entry: True,
+    ) -> None:
+        """Run what is missing of a block; with `retry` what failed once more at its end.
+
+        Only what `fits` starts, and what `watch` listens to it may end. What other programs disturbed is repeated at
+        the end, if `repeats` allows it.
+        """
+        self._watch = watch
+        missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
+        ran = self._start_all(missing, fits)
+        for entry in ran if retry else ():
+            if not self.is_finished(entry) and not ended_early(self.results[entry.name]):
+                self._start(entry, fits)
+        for entry in ran:
+            if self.is_finished(entry) and is_loaded(self.results[entry.name]):
+                self._repeat(entry, repeats)
+
+    def _start_all(self, entries: Sequence[Entry], fits: Callable[[Entry], bool]) -> list[Entry]:
+        """Start jobs, several at a time if there are lanes; those that were started."""
+        if self._lanes is None:
+            return [entry for place, entry in enumerate(entries) if self._start(entry, fits, first=place == 0)]
+        started: set[str] = set()
+
+        def attempt(entry: Entry, launcher: Launcher) -> None:
+            if fits(entry):
+                started.add(entry.name)
+                self._attempt(entry, launcher)
+
+        self._lanes.run([entry for entry in entries if entry.job.on is None], attempt)
+        for entry in entries:
+            if entry.job.on is not None and self._start(entry, fits):
+                started.add(entry.name)
+        return [entry for entry in entries if entry.name in started]
+
+    def _start(self, entry: Entry, fits: Callable[[Entry], bool], *, first: bool = False) -> bool:
+        if not fits(entry):
+            return False
+        if self._calibration is not None:
+            if first:
+                self._calibration.before_block()
+            self._calibration.before_run()
+        self._attempt(entry)
+        return True
+
+    def _attempt(self, entry: Entry, lane: Launcher | None = None) -> None:
+        """Run a job in a new run; an earlier attempt is archived."""
+        folder, on = self._folder, entry.job.on
+        folder.check_place()
+        launcher = lane or (self._others(on) if on is not None and self._others is not None else self._launcher)
+        archive(RunFolder(folder.path / entry.name))
+        failure: JobFailed | None = None
+        began = time.monotonic()
+        with self._telling:
+            shown = self._show(entry)
+        listener = self._noticing(entry, self._watch(entry, shown.get("listener", silent)))
+        shown["listener"] = self._told(listener, lane)
+        try:
+            result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
+        except JobFailed as error:
+            failure, result = error, error.result
+        except FolderGone:
+            raise  # whatever is written now lies where nobody looks for it
+        except VelodromeError as error:
+            folder.check_place()
+            failure = _recorded(folder.store, entry, error, time.monotonic() - began, launcher)
+            result = failure.result
+        with self._telling:
+            self.seconds[entry.name] = time.monotonic() - began
+            self.results[entry.name] = result
+            self._ended(entry, result, failure)
+            if ended_early(result):
+                self._note(f"{entry.name} was {result['error']['message']}")
+
+    def _noticing(self, entry: Entry, listener: Listener) -> Listener:
+        """A listener that says at once if the data are not those of earlier runs."""
+
+        def listen(event: Event) -> None:
+            if isinstance(event, DataEvent):
+                mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
+                changed = change_note(self.results.values(), mine)
+                if changed and changed not in self._changes:
+                    self._changes.add(changed)
+                    self._note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
+                               "runs on different data are not compared with each other")
+            listener(event)
+
+        return listen
+
+    def _told(self, listener: Listener, lane: Launcher | None) -> Listener:
+        """A listener for a job in a lane: one at a time, and it ends with the race."""
+        if lane is None or self._lanes is None:
+            return listener
+
+        def tell(event: Event) -> None:
+            with self._telling:
+                listener(event)
+
+        return self._lanes.listening(tell)
+
+    def _repeat(self, entry: Entry, repeats: Callable[[Entry], bool]) -> None:
+        """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""
+        if self._vain >= _VAIN_REPEATS:
+            return
+        if not repeats(entry):
+            if not self._spared:
+                self._note(f"{entry.name} was disturbed by other programs, and is not repeated: the budget is needed "
+                           "for the repetitions")
+            self._spared = True
+            return
+        before = self.results[entry.name]
+        self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} meanwhile")
+        try:
+            self._attempt(entry)
+        except BaseException:
+            if self._folder.is_in_place:
+                _bring_back_finished(self._folder)
+            raise
+        after = self.results[entry.name]
+        if after["status"] == "finished" and not is_loaded(after):
+            self._vain = 0
+            return
+        self._vain += 1
+        if after["status"] != "finished" or _share(after) >= _share(before):
+            _swap(self._folder.path / entry.name)
+            self.results[entry.name] = before
+        if self._vain == _VAIN_REPEATS:
+            self._note("other programs keep this machine busy: disturbed runs are no longer repeated")
+
+
+def run_race(
+    folder: RaceFolder, entries: Sequence[Entry], show: Show, ended: Ended, launcher: Launcher | None = None
+) -> list[Result]:
+    """Hold a race and run what is missing; every result, also of earlier attempts, in the order of the entries."""
+    with folder.held():
+        folder.refuse_resumed(entries)
+        runs = RaceRuns(folder, show, ended, launcher)
+        run_blocks(runs, entries)
+        return [runs.results[entry.name] for entry in entries]
+
+
+def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None = None) -> None:
+    """Run what is missing, block by block, as far as the budget goes; disturbed runs are repeated if all else fits."""
+    if budget is not None:
+        budget.begin()
+        budget.announce(entries)
+
+    def fits(entry: Entry) -> bool:
+        return budget is None or budget.fits(entry, runs.results)
+
+    def repeats(entry: Entry) -> bool:
+        ahead = [other for other in entries if other.name not in runs.results]
+        return budget is None or budget.may_repeat(entry, runs.results, ahead)
+
+    for _, block in groupby(entries, key=lambda entry: entry.repetition):
+        runs.run_block(list(block), fits=fits, repeats=repeats)
+
+
+def _share(result: Result) -> float:
+    load = foreign_load(result)
+    return load.share if load is not None else 0.0
+
+
+def _recorded(
+    store: Store, entry: Entry, error: VelodromeError, seconds: float, launcher: Launcher | None
+) -> JobFailed:
+    """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
+
+    If that cannot be written, nothing else can: the race ends with that error.
+    """
+    cause = "request" if isinstance(error, BadRequest) else "start"
+    failure = Failure(str(error), cause=cause)
+    folder = RunFolder(store.path / entry.name)
+    if (recorded := folder.result()) is not None:
+        return JobFailed(failure, recorded)
+    run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
+    ended = run.now()
+    try:
+        result = make_result(
+            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=ended - seconds,
+            ended=ended, failure=failure, launcher=launcher.name if launcher else "local",
+        )
+        run.finish(result)
+    finally:
+        run.close()
+    return JobFailed(failure, result)
+
+
+def archive(run: RunFolder) -> None:
+    """Rename an attempt that does not count; it stays readable."""
+    if run.path.exists():
+        run.path.rename(_free(run.path))
+
+
+def _free(path: Path) -> Path:
+    number = 1
+    while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
+        number += 1
+    return archived
+
+
+def _swap(path: Path) -> None:
+    """Bring back the attempt that was archived last; the run that takes its place, if there is one, is archived."""
+    before, free = attempts_of(path)[-1].path, _free(path)
+    if path.exists():
+        path.rename(free)
+    before.rename(path)
+    if free.exists():
+        free.rename(before)
+
+
+def _bring_back_finished(folder: RaceFolder) -> None:
+    """Let finished attempts count again whose repetition was interrupted, by Ctrl-C or with its controller."""
+    finished = folder.finished()
+    for name in {path.name.partition(ASIDE)[0] for path in folder.path.glob(f"*{ASIDE}*")} - finished.keys():
+        path = folder.path / name
+        last = attempts_of(path)[-1:]
+        result = last[0].result() if last else None
+        if result is not None and result["status"] == "finished":
+            _swap(path)
+
+
+def attempts_of(path: Path) -> list[RunFolder]:
+    """The archived attempts of a run, the first first."""
+    found = []
+    number = 1
+    while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
+        found.append(RunFolder(archived))
+        number += 1
+    return found
+
+
+def warm_engines(entries: Iterable[Entry]) -> list[str]:
+    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
+    return list(dict.fromkeys(engine_of(entry.job).key for entry in entries if entry.job.script is None))

@@ -1,0 +1,321 @@
+"""Runs the repetitions of a race until it is decided: after each one, configurations that are out run no more.
+
+What happens next follows from the stored runs alone, so an interrupted race continues as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from velodrome.events.endings import ended_early
+from velodrome.job.race import Entry, Race
+from velodrome.judge.affordable import Affordable, afford, as_option, contenders, cut_short
+from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.configuration import Configuration, names_of
+from velodrome.judge.data_versions import newest
+from velodrome.judge.early_end import Limit
+from velodrome.judge.lead import in_list
+from velodrome.judge.margins import parse_margins
+from velodrome.judge.progress import (
+    MOST_FAILURES,
+    Criteria,
+    Dropped,
+    Ending,
+    Stopped,
+    TaskStanding,
+    limits_of,
+    promises,
+    standings,
+)
+from velodrome.races.budget import Budget
+from velodrome.races.early_end import watched
+from velodrome.races.folder import RaceFolder
+from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.runs import RaceRuns, attempts_of, warm_engines
+from velodrome.run.store import RunFolder
+from velodrome.run.supervisor import Listener
+
+
+def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:
+    """What a race is judged by; its target counts if all jobs have the same."""
+    found = set(targets)
+    return Criteria(
+        race.objective, found.pop() if len(found) == 1 else None, parse_margins(race.tolerance, race.accuracy_margin),
+        race.grace,
+    )
+
+
+class UntilSure:
+    """The repetitions of one race. `expected` are seconds and `promise` how fast it may be, both by the name of a job,
+    for those that never ran."""
+
+    def __init__(
+        self, folder: RaceFolder, race: Race, entries: Sequence[Entry], expected: Mapping[str, float],
+        criteria: Criteria, promise: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._folder, self._race, self._criteria, self._promise = folder, race, criteria, promise
+        self._budget = Budget(folder, race.budget, entries, expected)
+        self._blocks: dict[int, list[Entry]] = {}
+        self._of: dict[str, list[Entry]] = {}
+        for entry in entries:
+            self._blocks.setdefault(entry.repetition, []).append(entry)
+            self._of.setdefault(entry.configuration, []).append(entry)
+        jobs = {key: Configuration.of({"job": held[0].job.model_dump()}) for key, held in self._of.items()}
+        names = names_of(list(jobs.values()))
+        self._names = {key: names[job.key] for key, job in jobs.items()}
+        self._tasks = {key: job.task for key, job in jobs.items()}
+        #: Configurations that do not run because the others need the budget.
+        self._left_out: frozenset[str] = frozenset()
+        #: When runs of this repetition are ended early.
+        self._limits: Sequence[Limit] = ()
+        self._told: set[str] = set()
+        #: In which order configurations run where the budget settles nothing: the most promising first.
+        self._order: Sequence[str] = ()
+
+    def run(self, runs: RaceRuns, observer: RaceObserver) -> Ending:
+        """Run until it is decided, or until the budget or the number of repetitions ends."""
+        self._budget.begin()
+        stopped: Stopped = "max-repeat"
+        repetitions = 0
+        newest = self._newest()
+        self._keep(runs, newest, observer, told=runs.at_once > 1)
+        for number in sorted(self._blocks):
+            if newest < number <= FIRST_LOOK:
+                self._keep(runs, number, observer, told=True)
+            tasks, failing = self._look(runs, number, observer) if number >= newest else ([], {})
+            ahead = self._ahead(number, newest, runs.results, tasks, failing)
+            if ahead is None:
+                stopped = "hopeless" if any(task.hopeless for task in tasks) or not tasks else "sure"
+                break
+            repetitions = number
+            if ahead:
+                observer.block(number, ahead)
+                self._budget.announce(ahead)
+                self._limits = limits_of(self._counted(runs.results, number), self._criteria)
+                runs.run_block(
+                    ahead, retry=True, fits=lambda entry: self._budget.fits(entry, runs.results), watch=self._watched,
+                    repeats=lambda entry: self._budget.may_repeat(entry, runs.results, self._reserved(runs.results)),
+                )
+            if self._budget.exceeded:
+                stopped = "budget"
+                break
+        tasks, failing = self._look(runs, repetitions + 1, observer)
+        if stopped in ("max-repeat", "budget") and self._is_sure(tasks, failing, runs.results):
+            stopped = "sure"
+        ending = self._ending(stopped, repetitions, tasks, failing, runs.results)
+        observer.decided(ending)
+        return ending
+
+    def engines_ahead(self) -> list[str]:
+        """The engines of the next repetition with something to run; empty if the race is over."""
+        finished, newest = self._folder.finished(), self._newest()
+        self._left_out = frozenset(self._afford(finished).left_out)
+        for number in sorted(self._blocks):
+            tasks, failing = self._stand(finished, number) if number >= newest else ([], {})
+            ahead = self._ahead(number, newest, finished, tasks, failing)
+            if ahead is None:
+                break
+            if ahead:
+                return warm_engines(ahead)
+        return []
+
+    def as_stored(self) -> Ending:
+        """How the race stands by its stored runs, without running anything."""
+        finished = self._folder.finished()
+        if self._race.budget is not None:
+            self._left_out = frozenset(self._gaps(finished))
+        tasks, failing = self._stand(finished, max(self._blocks, default=0) + 1)
+        repetitions = max((entry.repetition for block in self._blocks.values() for entry in block
+                           if entry.name in finished), default=0)
+        sure = self._is_sure(tasks, failing, finished)
+        hopeless = any(task.hopeless for task in tasks)
+        most = repetitions >= self._race.most
+        stopped: Stopped = "sure" if sure else "hopeless" if hopeless else "max-repeat" if most else "budget"
+        return self._ending(stopped, repetitions, tasks, failing, finished)
+
+    def _ending(
+        self, stopped: Stopped, repetitions: int, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped],
+        results: Mapping[str, Result],
+    ) -> Ending:
+        not_run = self._not_run(results, failing)
+        left_out = tuple(name for key, name in self._names.items() if key in self._left_out and name not in not_run)
+        enough = None
+        if stopped == "budget" and repetitions <= FIRST_LOOK and (found := self._afford(results)).least > 0:
+            enough = self._budget.spent + found.least
+        return Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing), not_run, left_out, enough)
+
+    def _keep(self, runs: RaceRuns, number: int, observer: RaceObserver, *, told: bool = False) -> None:
+        """Leave out what the budget has no room for, so that the others reach the first look; with `told`, say so."""
+        before, found = self._left_out, self._afford(runs.results, runs.at_once)
+        self._left_out = frozenset(found.left_out)
+        new = [self._names[key] for key in found.left_out if key not in before]
+        warned, self._order = bool(self._order), () if found.settles else found.kept
+        if told and new:
+            observer.note(f"left out by the budget after {number - 1} of {FIRST_LOOK} repetitions: {in_list(new)}; "
+                          f"--budget {as_option(self._budget.spent + found.whole)} includes all")
+        elif told and self._order and not warned:
+            observer.note(f"the budget ends before repetition {FIRST_LOOK}, and nothing is claimed before that: "
+                          f"--budget {as_option(self._budget.spent + found.least)} would do for two configurations")
+
+    def _afford(self, results: Mapping[str, Result], at_once: int = 1) -> Affordable:
+        """What fits into the budget, as the race stands; configurations that always fail cost nothing more."""
+        failing, seen = self._failing(results), self._seen(results)
+        able = {key: held for key, held in self._of.items() if key not in failing}
+        return afford(contenders(
+            {key: held[0].job for key, held in able.items()},
+            {key: self._budget.expected(held[0], results) for key, held in able.items()},
+            seen or {key: self._promise.get(held[0].name, 0.0) for key, held in able.items()},
+            {key: sum(_finished(results, one) or bool(self._ended(one)) for one in held)
+             for key, held in able.items()},
+        ), self._budget.left * at_once, min(FIRST_LOOK, self._race.most))
+
+    def _seen(self, results: Mapping[str, Result]) -> dict[str, float]:
+        """How good configurations are by their runs in this race; empty unless all have some that can have any."""
+        values = promises(self._results(results, max(self._blocks) + 1), self._criteria)
+        found = {key: values[name] for key, held in self._of.items() for one in held if (name := one.name) in values}
+        return found if found.keys() | self._failing(results).keys() == self._of.keys() else {}
+
+    def _reserved(self, results: Mapping[str, Result]) -> list[Entry]:
+        """Jobs of the first repetitions that are still to run, for which the budget is reserved."""
+        failing = self._failing(results)
+        return [entry for number, block in self._blocks.items() if number <= FIRST_LOOK for entry in block
+                if entry.configuration not in self._left_out and entry.configuration not in failing
+                and not _finished(results, entry) and not self._ended(entry)]
+
+    def _gaps(self, results: Mapping[str, Result]) -> set[str]:
+        """Configurations that the budget left out after they had run, by the gaps in their repetitions."""
+        return cut_short({
+            key: [entry.repetition for entry in held if self._has_begun(entry)]
+            for key, held in self._of.items() if any(_finished(results, entry) for entry in held)
+        })
+
+    def _not_run(self, results: Mapping[str, Result], failing: Mapping[str, Dropped]) -> tuple[str, ...]:
+        """Names of configurations without any result that are not out."""
+        return tuple(self._names[key] for key, entries in self._of.items()
+                     if key not in failing and not any(_finished(results, entry) for entry in entries))
+
+    def _is_sure(
+        self, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped], results: Mapping[str, Result]
+    ) -> bool:
+        """Whether every task is decided, with all configurations that can run or that the budget did not leave out."""
+        whole = self._race.budget is not None or not self._not_run(results, failing)
+        return bool(tasks) and whole and all(task.outcome != "open" for task in tasks)
+
+    def _stand(self, results: Mapping[str, Result], before: int) -> tuple[list[TaskStanding], dict[str, Dropped]]:
+        """How the race stands before a repetition: its tasks, and configurations that always fail."""
+        return standings(self._counted(results, before), self._criteria), self._failing(results)
+
+    def _counted(self, results: Mapping[str, Result], before: int) -> list[Mapping[str, Any]]:
+        """What the repetitions before one gave to those that take part, on the newest data if those changed."""
+        return newest(self._results(results, before, self._left_out))
+
+    def _results(
+        self, results: Mapping[str, Result], before: int, without: Collection[str] = ()
+    ) -> list[Result]:
+        return [
+            {**result, "run": entry.name, "job": entry.job.model_dump()}
+            for number, block in sorted(self._blocks.items()) if number < before
+            for entry in block if entry.configuration not in without for result in self._attempts(entry, results)
+        ]
+
+    def _watched(self, entry: Entry, listener: Listener) -> Listener:
+        """A listener that ends a run when it cannot win any more."""
+        mine = {other.name for other in self._of[entry.configuration]}
+        limit = next((limit for limit in self._limits if limit.runs & mine), None)
+        return listener if limit is None else watched(listener, entry.job, limit, self._criteria.grace or 1)
+
+    def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
+        """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
+        found = [results[entry.name]] if _finished(results, entry) else self._ended(entry)
+        # An error in the user's own code is what one mends before running again.
+        return [*found, *(one for one in self._failed(entry) if (one.get("error") or {}).get("cause") != "user")]
+
+    def _look(
+        self, runs: RaceRuns, before: int, observer: RaceObserver
+    ) -> tuple[list[TaskStanding], dict[str, Dropped]]:
+        """As `_stand`, and every new drop is reported."""
+        tasks, failing = self._stand(runs.results, before)
+        for drop in _drops(tasks, failing):
+            if drop.name + drop.task not in self._told:
+                self._told.add(drop.name + drop.task)
+                observer.dropped(drop)
+        return tasks, failing
+
+    def _newest(self) -> int:
+        """The newest repetition that has begun: all before it were judged with the runs that they have."""
+        return max((n for n, block in self._blocks.items() if any(map(self._has_begun, block))), default=1)
+
+    def _ahead(
+        self, number: int, newest: int, results: Mapping[str, Result], tasks: Sequence[TaskStanding],
+        failing: Mapping[str, Dropped],
+    ) -> list[Entry] | None:
+        """What a repetition has still to run, as the race stands before it; None if nobody takes part any more."""
+        block = [entry for entry in self._blocks[number] if entry.configuration not in self._left_out]
+        if number < newest:
+            # Which every configuration must have: those that an earlier budget left out as well.
+            least = number <= max(self._race.repeat, FIRST_LOOK if self._race.budget is not None else 1)
+            return [entry for entry in block if least and not self._has_begun(entry)]
+        members = [entry for entry in block if self._takes_part(entry, results, tasks, failing)]
+        if not members:
+            return None
+        ahead = [
+            entry for entry in members if not _finished(results, entry) and self._failures(entry) < MOST_FAILURES
+            and not self._ended(entry)
+        ]
+        return sorted(ahead, key=lambda entry: self._order.index(entry.configuration)) if self._order else ahead
+
+    def _takes_part(
+        self, entry: Entry, results: Mapping[str, Result], tasks: Sequence[TaskStanding],
+        failing: Mapping[str, Dropped],
+    ) -> bool:
+        """Whether a configuration runs in another repetition."""
+        if entry.configuration in failing:
+            return False
+        if entry.repetition <= self._race.repeat:
+            return True
+        mine = {other.name for other in self._of[entry.configuration] if _finished(results, other)}
+        task = next((task for task in tasks if task.key == self._tasks[entry.configuration]), None)
+        if not mine or task is None:
+            return True
+        return not task.decided and not mine & task.twins and not any(mine & drop.runs for drop in task.dropped)
+
+    def _failing(self, results: Mapping[str, Result]) -> dict[str, Dropped]:
+        """Configurations of which no run finished and that were tried often enough."""
+        found = {}
+        for key, entries in self._of.items():
+            if any(_finished(results, entry) for entry in entries):
+                continue
+            counts = {entry.repetition: self._failures(entry) for entry in entries if self._has_begun(entry)}
+            if (total := sum(counts.values())) >= MOST_FAILURES:
+                why = f"did not finish in {total} of {total} runs"
+                found[key] = Dropped(self._names[key], max(counts), why)
+        return found
+
+    def _failures(self, entry: Entry) -> int:
+        """How often a job failed by itself; what somebody interrupted does not count."""
+        return len(self._failed(entry))
+
+    def _failed(self, entry: Entry) -> list[Result]:
+        path = self._folder.path / entry.name
+        results = [run.result() for run in (*attempts_of(path), RunFolder(path))]
+        return [result for result in results if result is not None and result["status"] == "failed"]
+
+    def _ended(self, entry: Entry) -> list[Result]:
+        """The result of a run that was ended because it could not win any more, if it was."""
+        result = RunFolder(self._folder.path / entry.name).result()
+        return [result] if result is not None and ended_early(result) else []
+
+    def _has_begun(self, entry: Entry) -> bool:
+        return (self._folder.path / entry.name).exists()
+
+
+def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
+    return entry.name in results and results[entry.name]["status"] == "finished"
+
+
+def _drops(tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
+    """All configurations that are out, in the order in which they were dropped."""
+    found = [*failing.values(), *(drop for task in tasks for drop in task.dropped)]
+    return tuple(sorted(found, key=lambda drop: drop.after))

@@ -1,0 +1,134 @@
+"""Jobs that are tried and stored nowhere, supervised as any run is: one process that does something else than training,
+or a second of training that shows how long the job will take."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from velodrome.catalog.registry import SINGLE, engine_alone
+from velodrome.clusters import preflight
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.plan import Plan, make_plan
+from velodrome.data import catalogue
+from velodrome.data.base import Progress
+from velodrome.errors import RunFailed, VelodromeError
+from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent
+from velodrome.job.job import Job
+from velodrome.job.resolve import resolve, strategy_fields
+from velodrome.judge.estimate import Timing
+from velodrome.run.outcome import Failure
+from velodrome.run.store import OpenRun, Store
+from velodrome.run.supervisor import Supervisor
+from velodrome.variables import INSTEAD
+
+
+class RehearsalFailed(RunFailed):
+    """The process ended early."""
+
+    def __init__(self, failure: Failure) -> None:
+        # There is one process: where it ran and which rank it had says nothing.
+        super().__init__(failure.message.partition(f" {failure.rank} on {failure.host}: ")[2] or failure.message)
+        self.failure = failure
+        self.exit_code = 2 if failure.cause == "request" else 1
+
+
+def alone(job: Job) -> Job:
+    """The same model, data and batch in one process: what trains, without anything about distribution."""
+    return resolve(job.model_copy(update={
+        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "consistency": None, "workers": 1,
+        "servers": 0, "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto",
+        "target": None, "faults": [],
+        **dict.fromkeys(strategy_fields()),
+    }))
+
+
+def rehearse(job: Job, instead: str, launcher: Launcher, progress: Progress | None = None) -> list[Event]:
+    """Let one process do this (`variables.INSTEAD`) with a job that `alone` returned; its events, or
+    `RehearsalFailed`."""
+    preflight.check_job(job)
+    launcher.check(job)
+    catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
+    with _planned(job, launcher) as (run, plan):
+        processes = tuple(replace(one, environment={**one.environment, INSTEAD: instead}) for one in plan.processes)
+        failure = Supervisor(run, replace(plan, processes=processes), launcher, lambda event: None).watch()
+        if failure is not None:
+            raise RehearsalFailed(failure)
+        return list(run.events())
+
+
+@contextmanager
+def _planned(job: Job, launcher: Launcher) -> Iterator[tuple[OpenRun, Plan]]:
+    """A run in a folder that is removed afterwards, and its plan."""
+    with tempfile.TemporaryDirectory(prefix="velodrome-") as folder:
+        run = Store(Path(folder)).create("rehearsal", job)
+        try:
+            allocation = launcher.allocate(job)
+            yield run, make_plan(run.name, job, allocation.hosts, allocation.port)
+        finally:
+            run.close()
+
+
+class _EnoughError(Exception):
+    """Ends a run that has trained for long enough, or takes too long to begin."""
+
+
+@dataclass
+class _Clock:
+    """Listens to a run until it has trained for some time, and knows how fast it was."""
+
+    seconds: float
+    deadline: float
+    began: float = field(default_factory=time.time)
+    startup: float | None = None
+    #: Examples and seconds of all calls but the first, which is slower.
+    examples: int = 0
+    trained: float = 0.0
+    first: tuple[int, float] | None = None
+    evaluate: float | None = None
+    _epoch: int = 0
+    _before: tuple[int, float] = (0, 0.0)
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, PhaseEvent) and event.phase == "train" and self.startup is None:
+            self.startup = max(0.0, event.time - self.began)
+        elif isinstance(event, EpochEvent):
+            self.evaluate = event.evaluate_seconds
+        elif isinstance(event, ProgressEvent) and event.rank == 0:
+            self._count(event)
+        if self.trained >= self.seconds or time.monotonic() > self.deadline:
+            raise _EnoughError
+
+    def _count(self, event: ProgressEvent) -> None:
+        if event.epoch != self._epoch:
+            self._epoch, self._before = event.epoch, (0, 0.0)
+        if self.first is None:
+            self.first = event.examples, event.seconds
+        else:
+            self.examples += event.examples - self._before[0]
+            self.trained += event.seconds - self._before[1]
+        self._before = event.examples, event.seconds
+
+
+def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float = 60.0) -> Timing | None:
+    """Train a job for about a second, and end it; None if it cannot run, or not within the limit.
+
+    Why it cannot is the business of whoever really runs it.
+    """
+    clock = _Clock(seconds, time.monotonic() + limit)
+    with suppress(VelodromeError):
+        preflight.check_job(job)
+        launcher.check(job)
+        with _planned(job, launcher) as (run, plan):
+            try:
+                failure = Supervisor(run, plan, launcher, clock.listen).watch()
+            except _EnoughError:
+                failure = None
+        if failure is None and clock.startup is not None and clock.examples and clock.trained > 0:
+            rate, (examples, took) = clock.examples / clock.trained, clock.first or (0, 0.0)
+            return Timing(clock.startup, rate, max(0.0, took - examples / rate), clock.evaluate, clock.trained)
+    return None

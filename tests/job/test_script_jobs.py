@@ -1,0 +1,151 @@
+"""Jobs with a script: labels in place of what the script decides, and refusals of what it would ignore."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from velodrome.errors import BadRequest
+from velodrome.job.job import Job
+from velodrome.job.race import Race, parse_vary
+from velodrome.job.race_names import expand
+from velodrome.job.resolve import resolve
+from velodrome.job.script import words_of
+from velodrome.job.script_arguments import batch_note, differences
+
+
+def test_what_a_script_decides_itself_is_a_label() -> None:
+    job = resolve(Job(script="nets/train.py", workers=2), "torch")
+    assert (job.engine, job.strategy, job.dataset, job.model) == ("torch", "script", "script", "nets/train.py")
+    assert resolve(job) == job, "a stored job resolves to itself"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        pytest.param({"epochs": 3}, "--epochs: a script decides that itself", id="epochs"),
+        pytest.param({"batch_size": 8}, "--batch-size: a script decides that itself", id="batch"),
+        pytest.param({"dataset": "mnist"}, "--dataset: a script decides that itself", id="dataset"),
+        pytest.param({"strategy": "ddp"}, "--strategy 'ddp': a script brings its own distribution", id="strategy"),
+        pytest.param({"script_args": "--name 'x"}, "cannot be split into words: No closing quotation", id="quote"),
+        pytest.param({"read": ["loss ("]}, "--read 'loss (' is not a regular expression", id="pattern"),
+        pytest.param({"read": ["loss (.*)"]}, r"has no named group: write one such as 'loss: (?P<loss>", id="group"),
+        pytest.param({"read": ["(?P<a>b)" * 500]}, "a pattern has at most 1,000 characters", id="long"),
+    ],
+)
+def test_a_script_refuses_what_it_would_ignore(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        resolve(Job(script="train.py", **fields))
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("fields", [{"script_args": "--lr 1"}, {"read": ["(?P<loss>x)"]}, {"strategy": "script"}])
+def test_what_is_for_scripts_is_refused_without_one(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="is for a script of your own: name it with --script"):
+        resolve(Job(**fields))
+
+
+def test_arguments_are_split_as_in_a_shell_and_know_seed_and_workers() -> None:
+    job = Job(script="a.py", script_args="--seed {seed} --name 'two words' -n{workers}", seed=7, workers=3)
+    assert words_of(job) == ["--seed", "7", "--name", "two words", "-n3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param("--batch {64/workers}", "--batch 32", id="divided"),
+        pytest.param("-b{batch_size/workers} -s {seed + 100*workers}", "-b64 -s 207", id="fields"),
+        pytest.param("{(batch_size - 28)/(workers*5)}", "10", id="parentheses"),
+        pytest.param("--save w-{rank}.npy -j '{\"a\": 1}' x{2} {epoch}-{val_loss}", 'THE SAME', id="of-the-script"),
+    ],
+)
+def test_placeholders_compute_with_the_fields_of_the_job_and_leave_others_alone(arguments: str, words: str) -> None:
+    job = resolve(Job(script="a.py", script_args=arguments, seed=7, workers=2, batch_size=128), "torch")
+    expected = arguments.replace("'", "") if words == "THE SAME" else words
+    assert " ".join(words_of(job)) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param("-b {64/workers}", "'{64/workers}' is 64/3, which is no whole number", id="not-exact"),
+        pytest.param("-b {64/(workers-3)}", "is 64/0, which is no whole number", id="zero"),
+        pytest.param("-b {64/wrkers}", "names 'wrkers', which is no field; choose from workers, seed", id="unknown"),
+        pytest.param("-b {64//workers}", "can have whole numbers, names of fields, + - * / and", id="floor"),
+        pytest.param("-b {workers**9}", "can have whole numbers, names of fields, + - * / and", id="power"),
+        pytest.param("-b {workers(1)}", "can have whole numbers, names of fields, + - * / and", id="call"),
+        pytest.param("-b {64/workers +}", "cannot be read: write it as {64/workers}", id="syntax"),
+        pytest.param("-t {threads}", "needs threads, which has no value: give --threads", id="no-value"),
+    ],
+)
+def test_a_placeholder_that_cannot_be_computed_is_refused_in_a_sentence(arguments: str, sentence: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        resolve(Job(script="a.py", script_args=arguments, workers=3))
+    assert sentence in str(refused.value)
+    assert f"--script-args {arguments!r}" in str(refused.value)
+
+
+def test_a_field_that_arguments_pass_on_varies_in_a_race_and_is_part_of_names() -> None:
+    job = {"script": "a.py", "script_args": "-b {batch_size/workers}"}
+    entries = expand(Race(job=job, vary={"batch_size": [64, 128], "workers": [2]}))
+    assert [entry.name for entry in entries] == ["torch-script-2w-64b-1", "torch-script-2w-128b-1"]
+    with pytest.raises(BadRequest, match=r"pass it in --script-args as {batch_size} if it has such an argument"):
+        resolve(Job(script="a.py", batch_size=64))
+
+
+SOURCE = 'parser.add_argument("-b", "--batch-size", type=int, default=48)'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "offered"),
+    [
+        pytest.param("--batch-size 64 --lr 1", "", "--batch-size {64/workers}", id="argument"),
+        pytest.param("--lr 1 --per_device_train_batch_size=8", "", "--per_device_train_batch_size={8/workers}", id="="),
+        pytest.param("-b 16", SOURCE, "-b {16/workers}", id="short"),
+        pytest.param("--lr 1", SOURCE, "--batch-size {48/workers} in --script-args", id="default"),
+        pytest.param("--lr 1", "not python (", '--script-args "--batch-size {64/workers}"', id="unknown"),
+    ],
+)
+def test_where_workers_vary_an_argument_that_keeps_the_global_batch_is_offered(
+    arguments: str, source: str, offered: str
+) -> None:
+    jobs = [Job(script="a.py", script_args=arguments, workers=count) for count in (1, 2)]
+    note = batch_note(jobs, source)
+    assert offered in note
+    assert "another training" in note
+    assert batch_note(jobs[:1], source) == ""
+    kept = [job.model_copy(update={"script_args": "-n {64/workers}"}) for job in jobs]
+    assert batch_note(kept, source) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "short"),
+    [
+        pytest.param(["--epochs 9 --lr 0.1 --data /long/path", "--epochs 9 --lr 0.01 --data /long/path"],
+                     ["--lr 0.1", "--lr 0.01"], id="option"),
+        pytest.param(["--lr=1 --fast", "--lr=1"], ["--fast", "--lr=1"], id="flag"),
+        pytest.param(["--lr -0.5 a", "--lr -0.25 a"], ["--lr -0.5 a", "--lr -0.25 a"], id="negative"),
+        pytest.param(["train a.yaml", "train b.yaml"], ["a.yaml", "b.yaml"], id="words"),
+        pytest.param(["", "--fast"], ["", "--fast"], id="none"),
+        pytest.param(["--x 'open", "--y"], ["--x 'open", "--y"], id="open-quote"),
+    ],
+)
+def test_arguments_are_told_apart_by_what_differs(arguments: list[str], short: list[str]) -> None:
+    assert [*differences(arguments).values()] == short
+
+
+def test_a_race_varies_arguments_workers_and_engine_and_has_no_baseline_of_another_model() -> None:
+    vary = parse_vary(["script_args=--lr 0.1,--lr 0.01", "workers=1,2", "engine=torch"])
+    race = Race(job={"script": "train.py"}, vary=vary, baseline=True, named_by=["script_args"], repeat=2)
+    entries = expand(race)
+    assert [entry.name for entry in entries if entry.repetition == 2] == [
+        "torch-script-1w-lr-0.1-2", "torch-script-2w-lr-0.1-2", "torch-script-1w-lr-0.01-2",
+        "torch-script-2w-lr-0.01-2"]
+    assert {(entry.job.seed, entry.repetition) for entry in entries} == {(1, 1), (2, 2)}
+
+
+def test_quotes_hold_a_value_with_commas_together() -> None:
+    assert parse_vary(['script_args="--sizes 1,2","--sizes 3"'])["script_args"] == ["--sizes 1,2", "--sizes 3"]
+    with pytest.raises(BadRequest, match="a double quote has no end"):
+        parse_vary(['script_args="--sizes 1,2'])

@@ -1,0 +1,31 @@
+"""A result's hosts in words."""
+
+import pytest
+
+from velodrome.judge.hosts import host_lines
+
+pytestmark = pytest.mark.unit
+
+HOST = {
+    "hostname": "node1", "interpreter": "/usr/bin/python3", "python": "3.11.7", "versions": {}, "cores": 8,
+    "memory_bytes": 16 << 30, "gpus": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("result", "lines"),
+    [
+        ({"hosts": [HOST]}, ["node1: 8 cores, 16 GiB memory, Python 3.11.7 in /usr/bin/python3"]),
+        (
+            {"hosts": [{**HOST, "gpus": ["Tesla T4", "Tesla T4"]}, {**HOST, "hostname": "node2"}]},
+            [
+                "node1: 8 cores, 16 GiB memory, 2 × Tesla T4, Python 3.11.7 in /usr/bin/python3",
+                "node2: 8 cores, 16 GiB memory, Python 3.11.7 in /usr/bin/python3",
+            ],
+        ),
+        ({}, []),
+        ({"hosts": None}, []),
+    ],
+)
+def test_each_host_is_one_line(result, lines):
+    assert host_lines(result) == lines

@@ -1,0 +1,116 @@
+"""Jobs of a race at the same time: each on hosts of its own, one at a time on one machine, and all end together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.clusters.options import validated
+from velodrome.clusters.slurm import commands
+from velodrome.clusters.slurm.launcher import SlurmLauncher
+from velodrome.clusters.ssh.launcher import SshLauncher
+from velodrome.clusters.ssh.options import SshOptions
+from velodrome.errors import BadRequest
+from velodrome.events.lines import to_event
+from velodrome.job.job import Job
+from velodrome.job.race import Entry, parse_race
+from velodrome.job.race_names import expand
+from velodrome.job.resolve import resolve
+from velodrome.races.parallel_jobs import Interrupted, Lanes, lanes_of
+
+pytestmark = pytest.mark.unit
+
+
+def job(workers: int) -> Job:
+    return resolve(Job.model_validate({"engine": "torch", "strategy": "ddp", "workers": workers}))
+
+
+def entries(count: int) -> list[Entry]:
+    race = parse_race({"job": {"engine": "torch"}, "vary": {"batch_size": [8 * (n + 1) for n in range(count)]}})
+    return expand(race)
+
+
+def ssh(*hosts: str, pins: dict[str, str] | None = None, **more: Any) -> SshLauncher:
+    return SshLauncher(validated(SshOptions, {"hosts": [*hosts], **more}, "lab"), pins or {})
+
+
+def hosts_of(lanes: list[Launcher]) -> list[list[str]]:
+    return [lane.hosts() for lane in lanes if isinstance(lane, SshLauncher)]
+
+
+def test_a_cluster_is_divided_by_what_its_largest_job_needs() -> None:
+    cluster = ssh("a", "b", "c", "d", "e")
+    assert hosts_of(lanes_of(cluster, [job(2), job(1)], None)) == [["a", "b"], ["c", "d"]]
+    assert hosts_of(lanes_of(cluster, [job(1)] * 9, None)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert hosts_of(lanes_of(cluster, [job(1)] * 9, 2)) == [["a"], ["b"]]
+    assert hosts_of(lanes_of(cluster, [job(2)], None)) == [["a", "b"]]  # no more lanes than jobs
+    for jobs, parallel in (([job(3), job(1)], None), ([job(2)] * 2, 1)):
+        assert lanes_of(cluster, jobs, parallel) == [cluster]
+    pinned = ssh("a", "b", "c", "d", pins={"worker": "a"})
+    assert lanes_of(pinned, [job(1)] * 2, None) == [pinned]
+
+
+def test_one_machine_runs_one_job_at_a_time() -> None:
+    here = LocalLauncher()
+    assert lanes_of(here, [job(1)] * 4, None) == [here]
+    with pytest.raises(BadRequest, match="--parallel 2: jobs on one machine would disturb each other"):
+        lanes_of(here, [job(1)] * 4, 2)
+
+
+def test_slurm_has_as_many_lanes_as_idle_nodes_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "idle_nodes", lambda partition: 5)
+    lanes = lanes_of(SlurmLauncher(), [job(2)] * 3, None)
+    assert len(lanes) == 2
+    assert len(set(map(id, lanes))) == 2
+
+
+def test_jobs_run_at_the_same_time_each_lane_one() -> None:
+    lanes: list[Any] = ["left", "right"]
+    both, running, seen = threading.Barrier(2, timeout=20), set(), []
+    lock = threading.Lock()
+
+    def attempt(entry: Entry, lane: Any) -> None:
+        with lock:
+            assert lane not in running
+            running.add(lane)
+            seen.append(entry.name)
+        both.wait()  # two of them are there, or this fails
+        with lock:
+            running.discard(lane)
+
+    wanted = entries(4)
+    Lanes(lanes).run(wanted, attempt)
+    assert sorted(seen) == sorted(entry.name for entry in wanted)
+
+
+def test_an_interruption_ends_every_job_at_its_next_event() -> None:
+    class Lane:
+        def close(self) -> None:
+            raise AssertionError("a job that reports needs no force")
+
+    lanes = Lanes([Lane(), Lane()])  # type: ignore[list-item]
+    ended: list[str] = []
+    listener = lanes.listening(lambda event: None)
+    hello = to_event({"time": 1.0, "kind": "warning", "message": "x"})
+
+    def attempt(entry: Entry, lane: Any) -> None:
+        if entry.name == first:
+            raise KeyboardInterrupt
+        try:
+            while True:
+                listener(hello)
+                time.sleep(0.01)
+        except Interrupted:
+            ended.append(entry.name)
+            raise
+
+    both = entries(2)
+    first = both[0].name
+    with pytest.raises(KeyboardInterrupt):
+        lanes.run(both, attempt)
+    assert ended == [both[1].name]
