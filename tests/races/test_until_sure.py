@@ -20,13 +20,14 @@ from velodrome.job.race import Entry, Race, parse_race
 from velodrome.job.race_names import expand
 from velodrome.judge.affordable import as_option
 from velodrome.judge.progress import Criteria, Dropped, Ending, standings
+from velodrome.races import budget
+from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.observer import RaceObserver
 from velodrome.races.runs import RaceRuns, run_race
 from velodrome.races.until_sure import UntilSure, criteria_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
-from velodrome.run import budget, race_runs
 from velodrome.run.execute import JobFailed
 from velodrome.run.outcome import Failure
 
