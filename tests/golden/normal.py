@@ -17,17 +17,19 @@ _DIGITS, _LONG_DIGITS = 6, 13
 _SILENT = {"style", "script", "svg"}
 _BLOCKS = {"p", "div", "h1", "h2", "h3", "h4", "li", "tr", "table", "section", "figure", "figcaption", "details",
            "summary", "pre", "header", "footer", "nav", "dt", "dd", "title", "option", "label", "button"}
-_MOMENTS = (
+_CHANGING = (
     (re.compile(r"\b2\d[01]\d[0-3]\d-[0-2]\d[0-5]\d[0-5]\d\b"), "<stamp>"),
     (re.compile(r"\?v=[0-9a-f]{12}"), "?v=<hash>"),
+    (re.compile(r"(VELODROME_SECRET(?:=|: ))[0-9a-f]{48}"), r"\1<secret>"),
+    (re.compile(r'(name="csrf" content=")[^"]+'), r"\1<token>"),
 )
 
 
 def plain(text: str, replaced: Mapping[str, str]) -> str:
-    """A text with these words replaced, longest first, and without moments and spaces at the ends of lines."""
+    """A text with these words replaced, longest first, and without what changes from call to call and spaces at the ends of lines."""
     for old in sorted(replaced, key=len, reverse=True):
         text = text.replace(old, replaced[old])
-    for pattern, word in _MOMENTS:
+    for pattern, word in _CHANGING:
         text = pattern.sub(word, text)
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
 
@@ -35,7 +37,7 @@ def plain(text: str, replaced: Mapping[str, str]) -> str:
 def places(work: Path, repository: Path) -> dict[str, str]:
     """The folders and names of this machine, and the words that stand for them."""
     return {
-        str(work): "<work>", str(repository): "<checkout>", sys.executable: "<python>", sys.prefix: "<environment>",
+        str(work): "<work>", str(work.parent): "<user>", str(repository): "<checkout>", sys.executable: "<python>", sys.prefix: "<environment>",
         f"Velodrome {version('velodrome')}": "Velodrome <version>",
     }
 
