@@ -156,6 +156,7 @@ def _caveats(question: Question, found: Recommendation, rows: Sequence[Row], rea
         notes.append(f"{_load(rows)}: the ranges allow for what that may have changed")
     if question.twins:
         notes.append(_twins(question.twins))
+    notes.append(_other_means(question, found))
     best, rival = by_name.get(found.best or ""), by_name.get(found.rival or "")
     if best is not None:
         singles = [row for row in rows if row.single and row is not rival and row.batch_size == best.batch_size
@@ -168,6 +169,20 @@ def _caveats(question: Question, found: Recommendation, rows: Sequence[Row], rea
         notes.append("everything here was distributed, so whether distributing helps at all is not known")
     notes += [unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
+
+
+def _other_means(question: Question, found: Recommendation) -> str:
+    """Why figures of the answer differ from the means in tables, unless only stragglers do, which are named."""
+    pair = [one for one in question.candidates if one.name in (found.best, found.rival)]
+    if len(pair) < 2 or any(one.attempts is not None for one in pair):
+        return ""
+    compared = question.compared(*pair)
+    fewer = any(len(one.blocks) > compared.with_stragglers for one in pair)
+    if not fewer or all(question.amount(one, other) == question.amount(one) for one, other in (pair, pair[::-1])):
+        return ""
+    count = compared.count
+    return (f"figures of this answer are of the {count} repetitions in which both were compared; means in tables have "
+            "all runs") if count > 1 else ""
 
 
 def _load(rows: Sequence[Row]) -> str:
@@ -276,11 +291,11 @@ def _use(question: Question, commands: Commands) -> Recommendation:
 def _ahead(question: Question, first: Candidate, second: Candidate, what: str = "") -> str:
     """`62 % faster than torch/ddp, the next (38 % to 90 % in 3 repetitions)`."""
     called = f"{second.name}, {what}" if what else second.name
-    both = first.blocks.keys() & second.blocks.keys()
-    kept = len(both - question.straggling(first, second))
-    of_all = f"{kept} of {len(both)}" if kept < len(both) else f"{kept}"
-    counted = f"in {of_all} repetition{'' if len(both) == 1 else 's'}" if both and first.attempts is None else ""
-    if counted and kept < len(both):
+    compared = question.compared(first, second)
+    kept, both = compared.count, compared.with_stragglers
+    of_all = f"{kept} of {both}" if kept < both else f"{kept}"
+    counted = f"in {of_all} repetition{'' if both == 1 else 's'}" if both and first.attempts is None else ""
+    if counted and kept < both:
         counted += ", without stragglers"
     inside = " ".join(part for part in (question.lead(first, second).range(question.kind), counted) if part)
     return f"{question.lead(first, second).plain(called, question.kind)}{f' ({inside})' if inside else ''}"
@@ -300,7 +315,7 @@ def _lost_by(question: Question, winner: Candidate, rival: Candidate, others: Se
 
 def _against(question: Question, first: Candidate, second: Candidate) -> str:
     """`190 against 150 examples/s`: what two measured, words that both have once."""
-    texts = question.amount(first), question.amount(second)
+    texts = question.amount(first, second), question.amount(second, first)
     mine, other = (_AMOUNT.match(text) for text in texts)
     if mine and other and mine.group("before", "after") == other.group("before", "after"):
         return f"{mine['before']}{mine['number']} against {other['number']}{mine['after']}"
