@@ -7,6 +7,8 @@ import re
 import pytest
 
 from synthetic_races import repeated, result
+from velodrome.cli.compare import print_comparison
+from velodrome.cli.safe_console import SafeConsole
 from velodrome.judge.compare import compare
 from velodrome.judge.recommend import Recommendation
 from verdict_questions import Runs, answer, ddp, single
@@ -50,7 +52,8 @@ def test_means_that_differ_from_those_of_the_table_are_explained(runs: Runs) -> 
 
 
 def test_means_of_all_runs_need_no_explanation() -> None:
-    assert not any("means in tables" in caveat for caveat in answer([*single(100, 101, 99), *ddp(190, 192, 188)]).caveats)
+    found = answer([*single(100, 101, 99), *ddp(190, 192, 188)])
+    assert not any("means in tables" in caveat for caveat in found.caveats)
 
 
 def test_an_accuracy_is_the_mean_that_the_table_has() -> None:
@@ -62,3 +65,12 @@ def test_an_accuracy_is_the_mean_that_the_table_has() -> None:
 
 def test_one_run_of_each_is_compared_as_it_is() -> None:
     assert measured(answer([result("single", 1, 100.0), result("ddp", 2, 150.0)])) == (150, 100)
+
+
+@pytest.mark.parametrize(("runs", "named"), [(OUT_EARLY, True), ([*single(100, 101, 99), *ddp(190, 192, 188)], False)])
+def test_a_table_says_where_a_speedup_is_of_fewer_runs_than_the_means(
+    runs: Runs, named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_comparison(SafeConsole(width=200), compare(runs), "velodrome report made")
+    said = "speedup, scaling: of the repetitions that both ran"
+    assert (said in " ".join(capsys.readouterr().out.split())) is named

@@ -156,10 +156,13 @@ class Question:
         return any(amount > 0 for candidate in self.candidates for amount in candidate.slowed.values())
 
     @cached_property
+    def idle(self) -> Question:
+        """The question if other programs had slowed nothing: what they may have changed is the difference."""
+        return replace(self, candidates=tuple(replace(candidate, slowed={}) for candidate in self.candidates))
+
+    @property
     def idle_outcome(self) -> Outcome:
-        """The outcome if other programs had slowed nothing: what they may have changed is the difference."""
-        idle = tuple(replace(candidate, slowed={}) for candidate in self.candidates)
-        return replace(self, candidates=idle).standing.outcome
+        return self.idle.standing.outcome
 
     @property
     def has_target(self) -> bool:
