@@ -371,13 +371,16 @@ def twins_of(rows: Sequence[Row]) -> dict[str, str]:
 
 def ask(
     rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None,
-    margins: Margins = Margins(),  # noqa: B008 - frozen
+    margins: Margins = Margins(), *, every: bool = False,  # noqa: B008 - frozen
 ) -> Question:
-    """Make an objective ready for these rows, which were compared with the same target."""
+    """Make an objective ready for these rows, which were compared with the same target.
+
+    With `every` all are candidates: also those that are less accurate, and one worker that trains just as `single`.
+    """
     if objective not in OBJECTIVES:
         raise BadRequest(f"--objective {objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
     parsed = Target.parse(target) if target else None
-    twins = twins_of(rows)
+    twins = {} if every else twins_of(rows)
     rows = [row for row in rows if row.name not in twins]
     if objective == "time-to-accuracy":
         if parsed is None or target is None:
@@ -390,14 +393,14 @@ def ask(
     elif objective == "accuracy":
         found = _accuracy(rows, margins)
     elif objective == "throughput":
-        accurate = accurate_enough(rows, margins.accuracy)
+        accurate = Guarded(tuple(rows), len(rows)) if every else accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
                          _rate, accurate.notes, less_accurate=len(accurate.aside), lost_accuracy=accurate.lost,
                          seen_worse=accurate.seen_worse)
         if not found.candidates and all(row.is_script for row in rows):
             found = _duration(accurate)
     else:
-        found = _cost(rows, parsed, target, price or Price(), margins)
+        found = _cost(rows, parsed, target, price or Price(), margins, every=every)
     if objective == "accuracy":  # what no other program changes
         return found
     timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in found.candidates)
@@ -431,9 +434,10 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
 
 
 def _cost(
-    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins
+    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins, *, every: bool
 ) -> Question:
-    accurate = accurate_enough(rows, margins.accuracy) if target is None else Guarded(tuple(rows), len(rows))
+    guarded = target is None and not every
+    accurate = accurate_enough(rows, margins.accuracy) if guarded else Guarded(tuple(rows), len(rows))
     factor = 1.0 if price.per_hour is None else price.per_hour
     candidates, words = _per_success(
         accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
