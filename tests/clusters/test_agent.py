@@ -52,7 +52,8 @@ class PipeChannel:
 
     def close(self) -> None:
         assert self.popen.stdin is not None
-        self.popen.stdin.close()
+        with suppress(BrokenPipeError):  # what is still buffered has no reader any more
+            self.popen.stdin.close()
         self.popen.wait(10)
 
 

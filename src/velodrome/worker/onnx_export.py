@@ -25,7 +25,7 @@ from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
-from velodrome.worker.pace import Pace
+from velodrome.worker.loop import Pace
 
 Named = dict[str, NDArray[Any]]
 #: Words of a row of a language model that carries a state, and of any other one at most.

@@ -19,7 +19,7 @@ from velodrome.engines.torch.waiting import (
     sleeping_beside_other_programs,
 )
 from velodrome.machine import cores
-from velodrome.worker.cpu_time import CpuTime
+from velodrome.worker.sampler import CpuTime
 
 pytestmark = pytest.mark.unit
 

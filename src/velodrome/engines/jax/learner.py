@@ -29,8 +29,8 @@ from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
 from velodrome.worker.learner import Learner, State
+from velodrome.worker.transport_learner import gather
 
 WEIGHTS = "model.safetensors"
 _LOST = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket|peer|unavailable", re.IGNORECASE)

@@ -30,8 +30,8 @@ from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
 from velodrome.worker.learner import Inspection, Learner, Part, State
+from velodrome.worker.transport_learner import gather
 
 
 class TorchLearner(Learner):

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from velodrome.machine import allowed_cores
-from velodrome.worker.cpu_time import CpuTime
+from velodrome.worker.sampler import CpuTime
 
 #: Seconds between two looks at the cores.
 INTERVAL = 0.5

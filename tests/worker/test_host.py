@@ -1,8 +1,9 @@
-"""The first event of every training process says where and with what it runs, without importing a framework."""
+"""What a process reports of its host when it starts, and how it avoids instructions that its processor lacks."""
 
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from velodrome.events.lines import parse_event
 from velodrome.events.models import HelloEvent
 from velodrome.job.job import Job
-from velodrome.worker import hello
+from velodrome.worker import host
 
 
 @pytest.fixture
@@ -48,14 +49,14 @@ def test_gpus_are_those_of_the_driver_that_the_process_may_use(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert hello.gpu_names(gpus) == names
-    assert hello.gpu_names(gpus / "no driver") == []
+    assert host.gpu_names(gpus) == names
+    assert host.gpu_names(gpus / "no driver") == []
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("job", [None, "{", '{"engine": "nonsense"}'])
 def test_a_process_without_a_readable_job_still_says_what_it_runs_on(job: str | None) -> None:
-    said = hello.describe_process(job)
+    said = host.describe_process(job)
     assert set(said["versions"]) == {"velodrome", "numpy"}
     assert said["versions"]["numpy"] == metadata.version("numpy")
 
@@ -71,7 +72,7 @@ def test_it_says_how_often_its_heart_will_beat(
     monkeypatch.delenv("VELODROME_MEASURE", raising=False)
     if asked is not None:
         monkeypatch.setenv("VELODROME_MEASURE", asked)
-    assert hello.describe_process(None)["heartbeat_seconds"] == seconds
+    assert host.describe_process(None)["heartbeat_seconds"] == seconds
 
 
 @pytest.mark.integration
@@ -91,3 +92,46 @@ def test_hello_comes_first_even_from_a_process_that_fails_at_once() -> None:
     assert {"velodrome", "numpy"} <= set(said.versions)
     assert said.cores == len(os.sched_getaffinity(0))
     assert said.memory_bytes > 2**28
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("announced", "there", "given", "expected"), [
+    (True, False, None, "AVX512_CORE_FP16"), (True, False, "AVX2", "AVX2"), (True, True, None, None),
+    (True, None, None, None), (False, False, None, None),
+])
+def test_amx_is_avoided_only_where_it_is_announced_and_missing(
+    monkeypatch: pytest.MonkeyPatch, announced: bool, there: bool | None, given: str | None, expected: str | None
+) -> None:
+    monkeypatch.setattr(host, "announces_tiles", lambda: announced)
+    monkeypatch.setattr(host, "has_tiles", lambda: there)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if given is not None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", given)
+    host.avoid_missing_tiles()
+    assert os.environ.get("ONEDNN_MAX_CPU_ISA") == expected
+
+
+@pytest.mark.unit
+def test_flags_are_those_of_the_processor(tmp_path: Path) -> None:
+    about = tmp_path / "cpuinfo"
+    about.write_text("model name: amx_tile\nflags\t\t: fpu amx_tile sse\n")
+    assert host.announces_tiles(about)
+    about.write_text("flags\t\t: fpu amx_tiles sse\n")
+    assert not host.announces_tiles(about)
+    assert not host.announces_tiles(tmp_path / "missing")
+
+
+@pytest.mark.unit
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is an instruction of x86-64")
+def test_the_processor_answers() -> None:
+    assert host._cpuid(0) >= 0xD, "a processor of x86-64 with AVX"
+    assert host.has_tiles() in (True, False)
+
+
+@pytest.mark.integration
+def test_products_in_bfloat16_work_here() -> None:
+    pytest.importorskip("torch")
+    program = ("from velodrome.worker.host import avoid_missing_tiles; avoid_missing_tiles(); import torch; "
+               "print((torch.ones(64, 784, dtype=torch.bfloat16) @ torch.ones(784, 8, dtype=torch.bfloat16))[0, 0])")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "tensor(784." in done.stdout, done.stderr

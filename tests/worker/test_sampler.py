@@ -1,4 +1,4 @@
-"""A process counts the CPU time of its host's cores, its own and its controller's."""
+"""What a process uses of its host: CPU time, and progress by computing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 from velodrome import machine
 from velodrome.events.fields import CpuTime as CpuTimeFields
 from velodrome.variables import CONTROLLER
-from velodrome.worker.cpu_time import CpuTime
+from velodrome.worker import sampler
+from velodrome.worker.context import Status
 from velodrome.worker.host import claim_cores
+from velodrome.worker.sampler import CpuTime
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\nprint(flush=True)\n{after}"
 STAT = """cpu  900 0 900 0 0 0 0 0 0 0
@@ -156,3 +158,32 @@ def test_cores_are_divided_among_the_processes_of_a_host(
     first, second = map(int, slot.split("/"))
     assert claim_cores(first, second, threads) == wanted
     assert chosen == ([] if pinned is None else [pinned])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "PERIOD", 0.05)
+
+
+def test_one_that_computes_makes_progress() -> None:
+    status, deadline = Status(), time.monotonic() + 60
+    with sampler.computing(status):
+        while not status.seen and time.monotonic() < deadline:
+            sum(range(10_000))
+    assert status.seen
+
+
+def test_one_that_waits_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def idle() -> float:
+        looks.append(time.monotonic())
+        return 5.0
+
+    monkeypatch.setattr(sampler, "own_seconds", idle)
+    status, deadline = Status(), time.monotonic() + 60
+    with sampler.computing(status):
+        while len(looks) < 5 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert len(looks) >= 5
+    assert status.seen == 0

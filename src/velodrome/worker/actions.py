@@ -1,7 +1,7 @@
-"""What a training process can do instead of training: two steps for `velodrome check`, or the evaluation of a saved
-model for `velodrome runs verify`. Both use the engine, the task and the data as training does. A saved model is
-exported in `worker/onnx_export.py`.
-"""
+"""What a training process can do with its learner instead of training it.
+
+These are two steps for `velodrome check`, and the evaluation of a saved model for `velodrome runs verify`. Both use
+engine, task and data as training does. A saved model is exported in `worker/onnx_export.py`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from velodrome.tasks.counts import Counts
 from velodrome.variables import CHECK, EXPORT
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
-from velodrome.worker.loop import refuse_nan, schedules
-from velodrome.worker.pace import Pace
+from velodrome.worker.loop import Pace, refuse_nan, schedules
 
 #: A test set is evaluated by `check` if that is expected to take no longer than this.
 EVALUATION_SECONDS = 5.0
