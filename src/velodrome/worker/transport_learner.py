@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.models.promises import outside_promise, promised, reasons_of_zoo
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
@@ -89,8 +89,8 @@ def gather(data: bytes, rank: int, size: int, total: Callable[[Vector], Vector])
 
 def warn_of_zoo_model(context: Context) -> None:
     """For engines that have models of the zoo only."""
-    if context.is_chief and promised(context.job):
-        for note in outside_promise(context.job.model, reasons_of_zoo(context.job.model)):
+    if context.is_chief and claims_equivalence(context.job):
+        for note in equivalence_warnings(context.job.model, zoo_differences(context.job.model)):
             context.events.emit("warning", message=note)
 
 

@@ -23,7 +23,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
-from velodrome.models.given_arrays import read_matching
+from velodrome.models.initial_weights import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices

@@ -1,22 +1,29 @@
-"""`ddp`: PyTorch's own DistributedDataParallel over gloo (CPU) or NCCL (GPU)."""
+"""`ddp`: DistributedDataParallel of PyTorch over gloo (CPU) or NCCL (GPU), compressed if asked, in the wrappers of
+other libraries, and with an optimizer that ZeroRedundancyOptimizer divides (`zero1`)."""
 
 from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as distributed
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from velodrome.engines.torch.compression import hook_of
+from velodrome.engines.torch.average import average_of
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.worker.context import Status
+from velodrome.job.job import Compression, Job
+from velodrome.worker.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
 DDP_FILE = DistributedDataParallel.forward.__code__.co_filename
@@ -172,3 +179,123 @@ class DdpLearner(TorchLearner):
         assert flags.grad is not None
         present = flags.grad.tolist()
         return [gradient if there else None for gradient, there in zip(gradients, present, strict=True)]
+
+
+#: Steps with whole gradients before PowerSGD begins: DistributedDataParallel arranges its buckets anew in the second,
+#: and PyTorch's default of 1,000 would be longer than many jobs. A resumed run begins with them again.
+POWERSGD_AFTER = 10
+
+
+def hook_of(compress: str, transport: ProcessGroup) -> tuple[Any, Callable[..., Any]]:
+    """What `register_comm_hook` takes: the hook's state and the hook."""
+    chosen = Compression.parse(compress)
+    group = transport.group or distributed.group.WORLD
+    if chosen.kind == "powersgd":
+        state = PowerSGDState(group, matrix_approximation_rank=chosen.rank, start_powerSGD_iter=POWERSGD_AFTER)
+        return state, powerSGD_hook
+    return group, default_hooks.fp16_compress_hook if chosen.kind == "fp16" else _bf16
+
+
+def _bf16(group, bucket):  # type: ignore[no-untyped-def]  # PyTorch compares annotations, and takes none at all
+    """PyTorch's own hook by another name: by its own it is refused on CPUs, where gloo sums bfloat16 nevertheless."""
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+class _Watched(nn.Module):
+    """What another library made of a model in DistributedDataParallel: processes may wait in its forward pass."""
+
+    def __init__(self, prepared: nn.Module, status: Status) -> None:
+        super().__init__()
+        self.prepared, self._status = prepared, status
+
+    def forward(self, *inputs: Any) -> Any:
+        self._status.waiting = True
+        try:
+            outputs = self.prepared(*inputs)
+        except RuntimeError as error:
+            with translated(error):
+                raise
+        self._status.waiting = False
+        return outputs
+
+
+class PreparedDdpLearner(DdpLearner):
+    """DistributedDataParallel that another library puts around the model."""
+
+    @abstractmethod
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        """The model as the library wraps it."""
+
+    def _wrapped(self) -> nn.Module:
+        self.loss_factor = float(self._transport.size)  # DistributedDataParallel divides by the number of processes
+        prepared = self._prepared(Participant(self._network.forward, find_unused=not self._network.from_zoo))
+        (self._ddp,) = [module for module in prepared.modules() if isinstance(module, DistributedDataParallel)]
+        return _Watched(prepared, self._context.status)
+
+    def _will_add(self, more: bool) -> None:
+        # What `no_sync` does around a forward pass.
+        self._ddp.require_backward_grad_sync = not more
+
+
+class ZeroOptimizer(Optimizer):
+    """Each process steps the parameters that are its own, keeps state of no others, and sends them to all."""
+
+    def __init__(self, context: Context, parameters: list[torch.nn.Parameter], transport: ProcessGroup) -> None:
+        job: Job = context.job
+        self.rate, self._context, self._parameters = job.rate, context, parameters
+        kind, settings = torch_optimizer(job)
+        self._optimizer = ZeroRedundancyOptimizer(
+            parameters, optimizer_class=kind, process_group=transport.group, **settings
+        )
+        self.average = average_of(job, parameters)
+
+    def step(self, gradients: Gradients) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate
+        with self._context.waiting(), translate_peer_errors():
+            self._optimizer.step()
+        if self.average is not None:
+            self.average.update()
+
+    def collect(self) -> None:
+        """Bring the state of all parameters to rank 0; called in every process, before `state` there."""
+        with translate_peer_errors():
+            self._optimizer.consolidate_state_dict(to=0)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        held = self._optimizer.state_dict()["state"]
+        found = {
+            f"{name}.{index}": value
+            for index, kept in held.items() for name, value in kept.items() if isinstance(value, torch.Tensor)
+        }
+        return found | (self.average.state() if self.average else {})
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        held: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in state.items():
+            kept, _, index = name.rpartition(".")
+            if kept and kept != "ema" and index.isdigit():
+                held.setdefault(int(index), {})[kept] = value
+        groups: list[dict[str, Any]] = [
+            {**group, "params": list(range(len(self._parameters)))} for group in self._optimizer.param_groups
+        ]
+        self._optimizer.load_state_dict({"state": held, "param_groups": groups})
+        if self.average is not None:
+            for name, place in self.average.state().items():
+                if name in state:
+                    place.copy_(state[name])
+            self.average.restored()
+
+
+class Zero1Learner(DdpLearner):
+    """Gradients are averaged as under `ddp`; the optimizer is divided."""
+
+    def _make_optimizer(self) -> Optimizer:
+        assert isinstance(self._transport, ProcessGroup)
+        self._divided = ZeroOptimizer(self._context, self._trained, self._transport)
+        return self._divided
+
+    def collect_state(self) -> None:
+        self._divided.collect()

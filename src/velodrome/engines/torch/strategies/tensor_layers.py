@@ -1,12 +1,9 @@
-"""An LSTM under `tensor`: every process has the gates of some of its units, and takes and returns those of all.
-
-A layer's matrices have a row for each gate of each unit. The rows of one process's units are put next to one another,
-so that the matrices can be divided by rows. What the units put out is gathered after every word, because all gates
-need all of it.
-"""
+"""Layers under `tensor` that PyTorch has no plan for: the LSTM, and dropout between divided layers."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +13,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import functional
+
+from velodrome.engines.torch.strategies.pipeline_stages import is_plain_chain
 
 _GATES = 4
 State = tuple[torch.Tensor, torch.Tensor]
@@ -63,11 +62,11 @@ def divide_lstm(lstm: nn.LSTM, mesh: DeviceMesh) -> torch.Tensor:
         rows = parameter.detach()[order.to(parameter.device)].contiguous()
         divided = distribute_tensor(rows, mesh, [Shard(0)], src_data_rank=None)
         setattr(lstm, name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
-    lstm.forward = partial(_forward, lstm, mesh.get_group())  # type: ignore[method-assign]
+    lstm.forward = partial(_lstm_forward, lstm, mesh.get_group())  # type: ignore[method-assign]
     return order
 
 
-def _forward(
+def _lstm_forward(
     lstm: nn.LSTM, group: distributed.ProcessGroup, inputs: torch.Tensor, state: State
 ) -> tuple[torch.Tensor, State]:
     """What the whole LSTM returns for inputs (steps, rows, units) and the state before them."""
@@ -94,3 +93,36 @@ def _forward(
 def _part(parameter: torch.Tensor) -> torch.Tensor:
     assert isinstance(parameter, DTensor)
     return parameter.to_local()
+
+
+def divide_dropout(model: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Let dropout between layers of a chain that the plan divides drop what it would of the whole outputs.
+
+    The generators of all processes are in the same state, for outputs that each of them has. So they all draw for the
+    whole, and each takes its part: masks of parts that are drawn from the same state would be the same.
+    """
+    for name, chain in model.named_modules():
+        if not is_plain_chain(chain):
+            continue
+        is_divided = False
+        for key, layer in list(chain._modules.items()):
+            style = plan.get(f"{name}.{key}" if name else key)
+            is_divided = style == "column" or (is_divided and style != "row")
+            if is_divided and isinstance(layer, nn.Dropout):
+                chain._modules[key] = _divided(layer, mesh)
+
+
+def _divided(layer: nn.Dropout, mesh: DeviceMesh) -> nn.Dropout:
+    """A dropout of its own for this place: the layer may be in others, where outputs are whole."""
+    mine = copy.copy(layer)
+    mine.forward = partial(_dropout_forward, mine, mesh.size(), mesh.get_local_rank())  # type: ignore[method-assign]
+    return mine
+
+
+def _dropout_forward(layer: nn.Dropout, size: int, rank: int, part: torch.Tensor) -> torch.Tensor:
+    """What dropout leaves of this process's part of the outputs, which are divided by their last axis."""
+    if not layer.training:
+        return part
+    *before, width = part.shape
+    kept = functional.dropout(part.new_ones(*before, width * size), layer.p)
+    return part * kept.narrow(-1, rank * width, width)

@@ -20,13 +20,19 @@ from velodrome.engines.torch.array_network import columns_of
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, make_optimizer, squared_norm
-from velodrome.engines.torch.passages import Count, Passage, passage_of, refuse_small_parts, refuse_what_cannot_pass
 from velodrome.engines.torch.process_group import (
     ProcessGroup,
     translate_errors_of_collectives,
     translate_peer_errors,
 )
-from velodrome.engines.torch.stages import (
+from velodrome.engines.torch.strategies.pipeline_batches import (
+    Count,
+    Passage,
+    passage_of,
+    refuse_small_parts,
+    refuse_what_cannot_pass,
+)
+from velodrome.engines.torch.strategies.pipeline_stages import (
     Stage,
     chain_of,
     costs_of,

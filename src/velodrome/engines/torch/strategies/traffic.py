@@ -10,10 +10,18 @@ from typing import Any
 from torch import nn
 
 from velodrome.catalog.traffic import between_groups
-from velodrome.engines.torch.network import Network, dtype_of
-from velodrome.engines.torch.passages import refuse_what_cannot_pass
-from velodrome.engines.torch.stages import chain_of, cuts_of, given_stages, given_starts, groups_of, owners_of
-from velodrome.engines.torch.tensor import checked_plan, plan_for
+from velodrome.engines.torch.feed import dtype_of
+from velodrome.engines.torch.network import Network
+from velodrome.engines.torch.strategies.pipeline_batches import refuse_what_cannot_pass
+from velodrome.engines.torch.strategies.pipeline_stages import (
+    chain_of,
+    cuts_of,
+    given_stages,
+    given_starts,
+    groups_of,
+    owners_of,
+)
+from velodrome.engines.torch.strategies.tensor import checked_plan, plan_for
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job, Mesh
 

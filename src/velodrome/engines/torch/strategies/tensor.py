@@ -20,14 +20,12 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.utils.parametrize import is_parametrized
 
-from velodrome.engines.torch.divided import DividedLearner
-from velodrome.engines.torch.divided_dropout import divide_dropout
-from velodrome.engines.torch.divided_lstm import divide_lstm
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
-from velodrome.engines.torch.sharding import Covers, covers_of, local, pieced
-from velodrome.engines.torch.stages import is_plain_chain
+from velodrome.engines.torch.strategies.pipeline_stages import is_plain_chain
+from velodrome.engines.torch.strategies.sharding import Covers, DividedLearner, covers_of, local, pieced
+from velodrome.engines.torch.strategies.tensor_layers import divide_dropout, divide_lstm
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.models.torch_gpt import Block
 from velodrome.models.torch_zoo import LanguageModel

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.machine import available_memory
 from velodrome.printable import bytes_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 #: Names that a sentence lists at most.
@@ -90,3 +94,17 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 
 def _shape(shape: Shape) -> str:
     return "×".join(map(str, shape)) or "a single number"
+
+
+def read_matching(file: str, shapes: Mapping[str, Shape]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """The arrays of a safetensors file that match by name and shape; what did not match, as sentences."""
+    from safetensors import SafetensorError, safe_open  # the controller imports this module, too
+
+    check_readable(file)
+    try:
+        with safe_open(file, framework="np") as stored:
+            found = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            matching = Matching.of(file, shapes, found)
+            return {name: stored.get_tensor(name) for name in matching.loaded}, matching.notes()
+    except SafetensorError as error:
+        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error

@@ -1,14 +1,19 @@
-"""What a model returned: one number per example and class, alone or among other outputs; the rest is refused."""
+"""What is checked of a user's model, whatever the engine: its outputs, the sizes of its batches, whether it expects
+bytes. No framework here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.errors import BadRequest
+from velodrome.data.arrays import Arrays
+from velodrome.data.splits import Splits
+from velodrome.errors import BadRequest, UsersCodeFailed
+from velodrome.job.job import Job
+from velodrome.models.own import reason_of
 
 
 def _describe(outputs: object) -> str:
@@ -87,3 +92,50 @@ def auxiliary_note(model: str) -> str:
 def are_probabilities(outputs: NDArray[np.floating[Any]]) -> bool:
     """Whether outputs went through a softmax already: not negative, and every row adds up to one."""
     return bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
+
+
+def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str) -> UsersCodeFailed:
+    """The refusal of a model that trains on most batches of the job, and not on those of one size."""
+    return UsersCodeFailed(
+        f"model {model!r} trains on batches of {full} and not on one of {size}, which the end of an epoch has: "
+        f"{reason_of(error)}; {way_out}, or let the model take any batch"
+    )
+
+
+def way_out(job: Job, data: Splits | Arrays) -> str:
+    """How to avoid a smaller batch at the end of an epoch."""
+    if job.workers > 1:
+        return "choose another --batch-size or another number of workers"
+    return f"choose a --batch-size that divides the {len(data.train):,} training examples"
+
+
+def other_size(data: Splits | Arrays, workers: int, batch: int, but: int) -> int:
+    """One of the numbers of examples that a process evaluates at a time, if possible another one than `but`."""
+    shares = [-(-len(part) // workers) for part in (data.test, data.validation)]
+    sizes = [size for share in shares for size in (min(share, batch), share % batch) if size not in (0, but)]
+    return sizes[0] if sizes else but
+
+
+#: What is done to the input, with a number or an array.
+Operation = Literal["divide", "multiply", "subtract"]
+#: Factors below this are for bytes: 1/255, 1/127.5 and 1/128 are usual.
+FOR_BYTES = 1 / 16
+
+
+def is_for_bytes(operation: Operation, number: Any) -> bool:
+    """Whether this makes sense for numbers up to 255, and none for numbers up to 1."""
+    try:
+        size = float(np.abs(np.asarray(number, np.float64)).max())
+    except (TypeError, ValueError):
+        return False
+    if operation == "subtract":
+        return 1 < size <= 255  # the mean of bytes
+    return size > 1 / FOR_BYTES if operation == "divide" else 0 < size < FOR_BYTES
+
+
+def byte_input_note(name: str, form: str) -> str:
+    """The sentence about a model that expects bytes and is fed something else."""
+    return (
+        f"model {name!r} begins by scaling its input as if pixels were from 0 to 255, and --pixels {form} feeds "
+        "others: choose --pixels byte, or leave the scaling out of the model"
+    )

@@ -9,7 +9,7 @@ import pytest
 from velodrome.catalog.models import MODELS, ZooModel
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.models.promises import promised, reasons_of_zoo
+from velodrome.models.equivalence import claims_equivalence, zoo_differences
 
 pytestmark = pytest.mark.unit
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize("model", [one for one in MODELS if one.takes == "images"], ids=lambda one: one.name)
 def test_what_is_said_of_a_model_is_what_its_layers_do(model: ZooModel) -> None:
     torch = pytest.importorskip("torch")
-    from velodrome.engines.torch.promises import reasons_of
+    from velodrome.engines.torch.model_checks import differences_of
     from velodrome.models.torch_zoo import build
 
     network, images = build(model.name, (3, 32, 32), 10), torch.rand(4, 3, 32, 32)
-    assert reasons_of_zoo(model.name) == reasons_of(network, lambda tried: tried(images))
+    assert zoo_differences(model.name) == differences_of(network, lambda tried: tried(images))
 
 
 @pytest.mark.parametrize(("fields", "held"), [
@@ -34,4 +34,4 @@ def test_what_is_said_of_a_model_is_what_its_layers_do(model: ZooModel) -> None:
     ({"engine": "mxnet", "strategy": "kvstore", "workers": 2, "consistency": "asp"}, False),
 ])
 def test_the_promise_is_made_where_a_batch_is_divided(fields: dict[str, Any], held: bool) -> None:
-    assert promised(resolve(Job(**fields))) is held
+    assert claims_equivalence(resolve(Job(**fields))) is held

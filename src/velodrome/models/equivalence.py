@@ -15,22 +15,22 @@ RANDOM_NUMBERS = "random numbers in its forward pass (dropout, augmentation), an
 STATISTICS = "statistics that its forward pass changes, and they are averaged over the workers before evaluation"
 
 
-def promised(job: Job) -> bool:
-    """Whether a job is promised the weights of one worker by a sum of gradients: those of several workers, each with a
-    part of a batch, that are synchronous after every step, or those of a pipeline's micro-batches."""
+def claims_equivalence(job: Job) -> bool:
+    """Whether a job should end with the weights of one worker because gradients are summed: those of several
+    synchronous workers, each with a part of a batch, or those of a pipeline's micro-batches."""
     strategy = strategy_of(job)
     divided = replicas_of(job) > 1 or (job.micro_batches or 1) > 1
     return divided and strategy.synchronous and strategy.exact and job.compress is None
 
 
-def reasons_of_zoo(name: str) -> list[str]:
+def zoo_differences(name: str) -> list[str]:
     """Those of a model that comes with Velodrome, for engines that cannot look into theirs."""
     model = zoo_model(name)
     found = {BATCH_NORMALISATION: model.normalises, RANDOM_NUMBERS: model.draws}
     return [reason for reason, holds in found.items() if holds]
 
 
-def outside_promise(model: str, reasons: Collection[str]) -> tuple[str, ...]:
+def equivalence_warnings(model: str, reasons: Collection[str]) -> tuple[str, ...]:
     """The sentence that a run states once about its model; none without a reason."""
     if not reasons:
         return ()
