@@ -1,5 +1,5 @@
-"""Whether this machine can emulate a cluster, tried before a run begins, and how accurate the emulation is: bandwidth and
-round-trip time between two nodes, measured next to what was asked."""
+"""Whether this machine can emulate a cluster, tried before a run begins, and how accurate the emulation is: bandwidth
+and round-trip time between two nodes, measured next to what was asked."""
 
 from __future__ import annotations
 

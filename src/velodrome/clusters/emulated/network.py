@@ -1,5 +1,5 @@
-"""The nodes of a cluster and what connects them: a bridge of the kernel, or a switch in user space where packets must be
-delayed and the kernel cannot do it (no `netem`). Either can cut a node off from the others.
+"""The nodes of a cluster and what connects them: a bridge of the kernel, or a switch in user space where packets must
+be delayed and the kernel cannot do it (no `netem`). Either can cut a node off from the others.
 
 A namespace lives as long as a process in it does. The first process of each node, its holder, ends when its standard
 input closes, which the kernel does when the controller ends, in whatever way. So no namespace, interface or mount can

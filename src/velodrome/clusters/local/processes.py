@@ -1,5 +1,5 @@
-"""Training processes of this machine: cold, with an interpreter of their own; warm, forked from a template that has only
-imported the engine; and one in the foreground of a terminal.
+"""Training processes of this machine: cold, with an interpreter of their own; warm, forked from a template that has
+only imported the engine; and one in the foreground of a terminal.
 
 Each leads a session of its own, so that Ctrl-C reaches it only through the controller. A process that has trained is
 never used again, so a warm start differs from a cold one only in the time it takes.

@@ -1,5 +1,5 @@
-"""The controller's end of the driver: requests, a stream of bytes to each agent, and what Ray's exceptions mean. Imports
-no Ray."""
+"""The controller's end of the driver: requests, a stream of bytes to each agent, and what Ray's exceptions mean.
+Imports no Ray."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One job of Slurm as long as it lives: its state, the files through which its agents talk to the controller, the record
-by which another command finds it again, and that it does not outlive its run.
+"""One job of Slurm as long as it lives: its state, the files through which its agents talk to the controller, the
+record by which another command finds it again, and that it does not outlive its run.
 """
 
 from __future__ import annotations
