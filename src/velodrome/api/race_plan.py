@@ -18,11 +18,11 @@ from velodrome.clusters.preflight import crowded
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest
-from velodrome.job.baselines import has_baselines
 from velodrome.job.job import Job
 from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
-from velodrome.job.script_arguments import LONGEST_SCRIPT, batch_note
-from velodrome.job.wording import in_words
+from velodrome.job.read import in_words
+from velodrome.job.resolve import has_baselines
+from velodrome.job.script import LONGEST_SCRIPT, batch_note
 from velodrome.judge.affordable import Affordable, afford, as_option, contenders
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.configuration import Configuration, names_of

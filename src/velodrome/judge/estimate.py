@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+from velodrome.catalog.base import Exchange
 from velodrome.catalog.registry import SINGLE, strategy_of
-from velodrome.catalog.traffic import Exchange
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
 from velodrome.tasks.registry import task_of

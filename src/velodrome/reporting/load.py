@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Race
-from velodrome.job.race_names import expand
 from velodrome.judge.advice import Commands
 from velodrome.judge.affordable import cut_short
 from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
