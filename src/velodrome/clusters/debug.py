@@ -17,7 +17,7 @@ from velodrome.catalog.registry import engine_of
 from velodrome.clusters import preflight
 from velodrome.clusters.environments import interpreter_of
 from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit
-from velodrome.clusters.local.ports import free_port
+from velodrome.clusters.local.launcher import free_port
 from velodrome.clusters.plan import LOOPBACK, Plan, Process, arguments, environment
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.clusters.emulated.request import EmulatedCluster, parse
+from velodrome.clusters.emulated import EmulatedCluster, parse
 from velodrome.clusters.registry import launcher_named
 from velodrome.errors import BadRequest
 

@@ -1,4 +1,6 @@
-"""The Python environment of a host: made with the versions of this machine, and verified by hash later."""
+"""The Python environments of other hosts: made with the versions of this machine, verified by hash later, and which
+interpreter of a host trains with an engine.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import secrets
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -17,11 +20,13 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
+from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engines as known_engines
-from velodrome.clusters.findings import Finding
+from velodrome.clusters import environments
+from velodrome.clusters.environments.wheel import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
+from velodrome.clusters.launcher import Finding
 from velodrome.clusters.remote.group import in_parallel
 from velodrome.clusters.remote.link import HostError, HostLost, Link
-from velodrome.clusters.training_wheel import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.errors import BadRequest, headline
 
 #: `FOLDER` is a link to one of the folders in `ALL`, which holds its own `RECORD`.
@@ -227,3 +232,26 @@ def _run(link: Link, words: list[str], limit: float, what: str) -> None:
     if answer["code"] != 0:
         lines = [line for line in answer["errors"].strip().splitlines() if "WARNING" not in line] or ["no reason given"]
         raise HostError(f"{link.host!r} cannot {what}: {headline(lines[-1])}")
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter of a host."""
+
+    path: str
+    #: The folder of an engine's own environment to which it belongs, if another version of Velodrome made that.
+    outdated: str | None = None
+
+
+def own_interpreter(link: Link, engine: Engine, folder: str) -> Interpreter | None:
+    """The interpreter of an engine's own environment in a folder of a host; None if the engine needs none, or it was
+    never completed there."""
+    if engine.own_environment is None:
+        return None
+    home = f"{folder}/{engine.key}"
+    answer, output = link.run(["cat", f"{home}/{environments.RECORD}"])
+    record = environments.parse_record(output) if answer["code"] == 0 else None
+    if record is None:
+        return None
+    current = record == environments.record_of(engine)
+    return Interpreter(f"{home}/bin/python", outdated=None if current else home)

@@ -1,6 +1,8 @@
-"""Training processes that start warm: forked from a template, a process that has only imported the engine.
+"""Training processes of this machine: cold, with an interpreter of their own; warm, forked from a template that has
+only imported the engine; and one in the foreground of a terminal.
 
-A process that has trained is never used again, so a warm start differs from a cold one only in the time it takes.
+Each leads a session of its own, so that Ctrl-C reaches it only through the controller. A process that has trained is
+never used again, so a warm start differs from a cold one only in the time it takes.
 """
 
 from __future__ import annotations
@@ -10,18 +12,89 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from velodrome.catalog.registry import engine_of
 from velodrome.clusters.environments import interpreter_of
-from velodrome.clusters.local.cold import SUPERVISED
+from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Plan, Process, arguments, environment
 from velodrome.errors import VelodromeError
 from velodrome.variables import CONTROLLER, NO_TOKEN, TOKEN
+
+WORKER = "velodrome.worker"
+Wrap = Callable[[Sequence[str]], list[str]]
+#: Options of a training process that a controller starts and supervises.
+SUPERVISED = ("--lifeline", "--supervised")
+
+
+@dataclass
+class ColdProcess:
+    """A child of the controller."""
+
+    process: Process
+    popen: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self.popen.stdout is not None
+        return self.popen.stdout
+
+    def returncode(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self.popen.poll()
+
+    def kill(self) -> None:
+        """End it and its process group at once."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        if self.popen.stdin is not None:
+            with suppress(OSError):
+                self.popen.stdin.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within that time."""
+        try:
+            self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """The command line of a training process of this machine."""
+    words = arguments(plan, process, folder, resume=resume)
+    return [str(interpreter_of(engine_of(plan.job).key)), "-P", "-m", WORKER, *words, *SUPERVISED]
+
+
+def start_cold(
+    plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False, wrap: Wrap = list
+) -> ColdProcess:
+    """Start one process of a plan. Must be called from the main thread: a worker dies with the thread that made it.
+    `wrap` turns its command into one that becomes it (`exec`) somewhere else, such as in a namespace."""
+    log = (folder / "logs" / f"{process.file_name}.log").open("ab")
+    try:
+        popen = subprocess.Popen(
+            wrap(command(plan, process, folder, resume=resume)),
+            env={**os.environ, **environment(plan, process), TOKEN: token, CONTROLLER: str(os.getpid())},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        log.close()
+    return ColdProcess(process, popen)
+
 
 #: Space in the command line of a template for the longer ones of its children.
 PADDING = 1500
@@ -196,3 +269,46 @@ def start_warm(
         for descriptor in (their_input, their_output, log):
             os.close(descriptor)
     return WarmProcess(process, pid, os.fdopen(output, "rb", buffering=0), template, os.fdopen(lifeline, "wb"))
+
+
+#: How long a process may take to end after Ctrl-C before it is killed.
+INTERRUPT_SECONDS = 10.0
+
+
+def run_in_foreground(key: str, options: Sequence[str], deliver: Callable[[str], None]) -> tuple[Exit, bool]:
+    """Run a training process to its end and deliver its output lines; how it ended, and whether Ctrl-C was pressed.
+
+    It leads a session of its own, so that Ctrl-C reaches it only through us: once to report, again to be killed. It
+    inherits our environment and standard error.
+    """
+    child = subprocess.Popen(
+        [str(interpreter_of(key)), "-P", "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        env={**os.environ, CONTROLLER: str(os.getpid())},
+    )
+    interrupts = 0
+
+    def kill() -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    timer = threading.Timer(INTERRUPT_SECONDS, kill)
+    timer.daemon = True
+    assert child.stdout is not None
+    try:
+        while True:
+            try:
+                for line in child.stdout:
+                    deliver(line.rstrip("\n"))
+                return Exit.from_returncode(child.wait()), interrupts > 0
+            except KeyboardInterrupt:
+                interrupts += 1
+                if interrupts > 1:
+                    kill()
+                else:
+                    child.send_signal(signal.SIGINT)
+                    timer.start()
+    finally:
+        timer.cancel()
+        kill()
+        child.wait()

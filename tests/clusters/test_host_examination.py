@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.findings import Finding
+from velodrome.clusters.launcher import Finding
 from velodrome.clusters.plan import Plan
-from velodrome.clusters.remote import thorough
-from velodrome.clusters.remote.addresses import loopback
+from velodrome.clusters.remote import RemoteOptions, checks
+from velodrome.clusters.remote.checks import loopback
 from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import HostError, HostLost, Link
-from velodrome.clusters.remote.options import RemoteOptions
 from velodrome.clusters.remote.starting import Request
 from velodrome.errors import Unavailable
 from velodrome.job.job import Job
@@ -65,7 +64,7 @@ def request(tmp_path: Path, **options: Any) -> Request:
 
 def examined(tmp_path: Path, link: FakeLink) -> list[Finding]:
     links: Any = [link]
-    return thorough.code_and_data(links, request(tmp_path))
+    return checks.code_and_data(links, request(tmp_path))
 
 
 def test_a_check_that_hangs_on_a_host_ends_within_its_limit_and_names_the_host(hanging: threading.Event) -> None:
@@ -76,7 +75,7 @@ def test_a_check_that_hangs_on_a_host_ends_within_its_limit_and_names_the_host(h
 
     links: Any = [FakeLink("a"), FakeLink("b")]
     began = time.monotonic()
-    found = thorough.everywhere(links, "data", check, limit=0.3)
+    found = checks.everywhere(links, "data", check, limit=0.3)
     assert time.monotonic() - began < 10
     assert [finding.sentence for finding in found] == [
         "host 'b': its check of data did not end within 0.3 s; see whether it is up, and not overloaded"
@@ -89,7 +88,7 @@ def test_a_group_of_checks_that_hangs_ends_within_its_limit(hanging: threading.E
         return []
 
     began = time.monotonic()
-    found, _ = thorough.examine({"names": hang, "disk": list}, None, limit=0.3)
+    found, _ = checks.examine({"names": hang, "disk": list}, None, limit=0.3)
     assert time.monotonic() - began < 10
     assert [(one.check, one.message) for one in found] == [("names", "the check of names did not end within 0.3 s")]
 
@@ -99,7 +98,7 @@ def test_a_host_that_is_lost_is_named_in_its_own_field() -> None:
         raise HostLost("'a' closed the connection")
 
     links: Any = [FakeLink("a")]
-    found = thorough.everywhere(links, "names", check)
+    found = checks.everywhere(links, "names", check)
     assert [(one.check, one.host, one.message) for one in found] == [("reachable", "a", "it closed the connection")]
 
 

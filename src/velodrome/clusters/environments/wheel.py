@@ -31,7 +31,7 @@ REQUIREMENTS = {
 WIDER = {"numpy": "numpy>=1.23"}
 #: Extras that make sense on the training side.
 EXTRAS = ("hdfs", "mpi", "s3")
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _WHEEL = "Wheel-Version: 1.0\nGenerator: velodrome\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 

@@ -15,12 +15,9 @@ from velodrome.clusters.launcher import Exit, Queues
 from velodrome.clusters.plan import Process
 from velodrome.clusters.registry import living, open_attached
 from velodrome.clusters.remote.group import RemoteGroup
-from velodrome.clusters.slurm import allocation, commands
-from velodrome.clusters.slurm.allocation import SlurmJob, StillQueued
-from velodrome.clusters.slurm.group import SlurmGroup
-from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmLauncher
-from velodrome.clusters.slurm.options import SlurmOptions
-from velodrome.clusters.slurm.record import read_record
+from velodrome.clusters.slurm import SlurmOptions, commands
+from velodrome.clusters.slurm.job import SlurmJob, StillQueued, read_record
+from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup, SlurmLauncher
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Entry
 from velodrome.races.folder import RaceFolder
@@ -261,7 +258,7 @@ def test_a_lost_host_is_reported_together_with_a_silent_slurmctld(
 def test_a_long_wait_says_what_it_waits_for(
     fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation, "_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr("velodrome.clusters.slurm.job._NOTICE_SECONDS", 0.0)
     fake.job("PENDING")
     said: list[str] = []
     with pytest.raises(StillQueued, match=r"has waited in the queue for 1.5 s \(Resources\)"):
@@ -272,7 +269,7 @@ def test_a_long_wait_says_what_it_waits_for(
 def test_a_wait_is_an_event_of_the_run(
     fake: FakeSlurm, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation, "_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr("velodrome.clusters.slurm.job._NOTICE_SECONDS", 0.0)
     fake.job("PENDING")
     run = store.create("b", DDP)
     launcher = SlurmLauncher(options(shared_dir=str(tmp_path), queue_timeout=1))

@@ -16,8 +16,8 @@ import pytest
 
 from velodrome.catalog import registry
 from velodrome.clusters import environments
+from velodrome.clusters.environments.wheel import REQUIREMENTS, TRAINING_SIDE, WIDER, training_wheel
 from velodrome.clusters.plan import arguments, environment, make_plan
-from velodrome.clusters.training_wheel import REQUIREMENTS, TRAINING_SIDE, WIDER, training_wheel
 from velodrome.events.lines import parse_event
 from velodrome.events.models import HelloEvent, ResultEvent
 from velodrome.job.job import Job

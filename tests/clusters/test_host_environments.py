@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.remote import environment
+from velodrome.clusters.environments import hosts
 from velodrome.clusters.remote.link import HostError
 
 pytestmark = pytest.mark.integration  # environments are made
@@ -51,7 +51,7 @@ def host(tmp_path: Path) -> Any:
 def prepare(host: Any, tmp_path: Path) -> bool:
     wheel = tmp_path / "velodrome.whl"
     wheel.write_bytes(b"")
-    found = environment.prepare(host, {"numpy": "2.0.0"}, None, wheel)
+    found = hosts.prepare(host, {"numpy": "2.0.0"}, None, wheel)
     assert found["python"] == f"{host.root}/environment/bin/python"
     assert not [*host.root.glob("wheels/*")]
     return bool(found["changed"])
@@ -63,7 +63,7 @@ def test_an_environment_is_made_once_and_again_when_velodrome_was_changed(
     assert prepare(host, tmp_path)
     assert not prepare(host, tmp_path)
     first = (host.root / "environment").resolve()
-    monkeypatch.setattr(environment, "training_side_digest", lambda: "another")
+    monkeypatch.setattr(hosts, "training_side_digest", lambda: "another")
     assert prepare(host, tmp_path)
     assert (host.root / "environment").resolve() != first
     assert not first.exists()

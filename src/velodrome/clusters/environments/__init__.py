@@ -1,23 +1,29 @@
-"""The Python environments in which engines train: which interpreter an engine uses, and what that interpreter has.
+"""The Python environments in which engines train: which interpreter an engine uses, what that interpreter has, and the
+record of an environment of the engine's own.
 
 The controller never looks into another environment by itself: it asks its interpreter (`velodrome/worker/probe.py`).
+The record is written when an environment is complete, so one without it was interrupted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 from velodrome.catalog import registry
-from velodrome.catalog.base import Engine, Probe, Strategy
+from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
 from velodrome.catalog.registry import DEFAULT_ENGINE, engines
-from velodrome.clusters import environment_record
+from velodrome.clusters import environments
+from velodrome.clusters.environments.wheel import training_side_digest
 from velodrome.errors import VelodromeError, headline
+from velodrome.files import read_json
 
 #: The program that answers a probe, in the environment of the interpreter that is asked.
 PROBE = "velodrome.worker.probe"
@@ -39,7 +45,7 @@ def folder() -> Path:
 def interpreter_of(key: str) -> Path:
     """The interpreter that trains with an engine, by its key: that of its own environment, or the controller's."""
     home = folder() / key
-    if registry.engine_with_key(key).own_environment is not None and not (home / environment_record.FILE).exists():
+    if registry.engine_with_key(key).own_environment is not None and not (home / environments.RECORD).exists():
         return Path(sys.executable)
     own = home / "bin" / "python"
     return own if own.exists() else Path(sys.executable)
@@ -67,7 +73,7 @@ def has_module(python: Path, module: str) -> bool:
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
     """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
-    if reason := environment_record.outdated(engine, folder() / engine.key):
+    if reason := environments.outdated(engine, folder() / engine.key):
         return [reason]
     try:
         return engine.missing(strategy, probe(interpreter_of(engine.key)))
@@ -120,3 +126,56 @@ def run_probe(python: Path, words: Sequence[str]) -> str:
         reason = done.stderr.strip().rpartition("\n")[2] or f"it ended with code {done.returncode}"
         raise BrokenInterpreter(f"interpreter '{python}' cannot train: {headline(reason)}")
     return answer
+
+
+#: The record in the folder of an environment.
+RECORD = "velodrome.json"
+_LARGEST = 1 << 16
+
+
+def pinned_packages(own: OwnEnvironment) -> list[str]:
+    """The packages of an environment with their exact versions."""
+    text = resources.files("velodrome.catalog").joinpath("environments", own.requirements).read_text()
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def record_of(engine: Engine) -> dict[str, str]:
+    """The record of an environment of this engine and this version of Velodrome."""
+    own = engine.own_environment
+    assert own is not None, "only engines with an environment of their own have a record"
+    packages = "\n".join([*pinned_packages(own), *map(repr, own.builds)])
+    return {
+        "engine": engine.key,
+        "requirements": hashlib.sha256(packages.encode()).hexdigest(),
+        "training_side": training_side_digest(),
+    }
+
+
+def read_record(home: Path) -> dict[str, str] | None:
+    """The record of an environment; None if it was never completed."""
+    try:
+        found = read_json(home / RECORD, _LARGEST)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def parse_record(text: str) -> dict[str, str] | None:
+    """The record that another host sent; None if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def is_current(engine: Engine, home: Path) -> bool:
+    """Whether an environment of this engine and this version of Velodrome is there, with its interpreter."""
+    return (home / "bin" / "python").exists() and read_record(home) == record_of(engine)
+
+
+def outdated(engine: Engine, home: Path) -> str | None:
+    """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
+    if engine.own_environment is None or (found := read_record(home)) is None or found == record_of(engine):
+        return None
+    return f"its environment was made by another version of Velodrome: {engine.install_command}"
