@@ -26,7 +26,7 @@ _CHANGING = (
 
 
 def plain(text: str, replaced: Mapping[str, str]) -> str:
-    """A text with these words replaced, longest first, and without what changes from call to call and spaces at the ends of lines."""
+    """A text with these words replaced, longest first, and without secrets, moments and spaces at the ends of lines."""
     for old in sorted(replaced, key=len, reverse=True):
         text = text.replace(old, replaced[old])
     for pattern, word in _CHANGING:
@@ -37,7 +37,8 @@ def plain(text: str, replaced: Mapping[str, str]) -> str:
 def places(work: Path, repository: Path) -> dict[str, str]:
     """The folders and names of this machine, and the words that stand for them."""
     return {
-        str(work): "<work>", str(work.parent): "<user>", str(repository): "<checkout>", sys.executable: "<python>", sys.prefix: "<environment>",
+        str(work): "<work>", str(work.parent): "<user>", str(repository): "<checkout>",
+        sys.executable: "<python>", sys.prefix: "<environment>",
         f"Velodrome {version('velodrome')}": "Velodrome <version>",
     }
 

@@ -39,8 +39,8 @@ def _session(velodrome: Command, work: Path, lines: tuple[str, ...]) -> str:
         before = _files(work)
         done = velodrome(*shlex.split(line))
         parts.append(f"$ velodrome {line}")
-        printed = [normal.json_lines(row) or row for row in done.out.splitlines()]
-        parts.append(normal.plain("\n".join(printed), places))
+        # JSON is laid out after folders have got their words, which are of one length everywhere.
+        parts += [normal.json_lines(row) or row for row in normal.plain(done.out, places).splitlines()]
         if done.err.strip():
             parts.append("[stderr]\n" + normal.plain(done.err, places))
         if done.code:

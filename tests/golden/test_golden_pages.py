@@ -24,9 +24,9 @@ def _written(answer: Any, places: dict[str, str]) -> str:
     """Status, kind and text of an answer."""
     kind = answer.headers["content-type"]
     shown = [f"{answer.status_code} {kind}"]
-    lines = normal.json_lines(answer.text) if "json" in kind else None
-    shown.append(normal.plain(lines or "\n".join(line for line in answer.text.splitlines() if line.strip()), places))
-    return "\n".join(shown)
+    text = normal.plain(answer.text, places)
+    lines = normal.json_lines(text) if "json" in kind else None
+    return "\n".join([*shown, lines or "\n".join(line for line in text.splitlines() if line.strip())])
 
 
 @pytest.fixture
