@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
-    from velodrome.data.arrays import ArrayField, Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ArrayField, ExampleSet
     from velodrome.data.text import Text
 
 #: Called while files come in: bytes so far, bytes in all, and what they are.
@@ -108,7 +107,7 @@ class Entry(Protocol):
 class DataSet(Entry, Protocol):
     """Examples with targets: images with labels, or arrays of anything."""
 
-    def load(self, seed: int, validation: float) -> Splits | Arrays: ...
+    def load(self, seed: int, validation: float) -> ExampleSet: ...
 
 
 @runtime_checkable
@@ -126,7 +125,7 @@ class FileSet(DataSet, Protocol):
     def files(self) -> tuple[int, ...]:
         """Examples of each training file."""
 
-    def load_files(self, numbers: Sequence[int], validation: float) -> Splits:
+    def load_files(self, numbers: Sequence[int], validation: float) -> ExampleSet:
         """Only these files of the training part, and the whole of the others."""
 
 

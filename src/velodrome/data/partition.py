@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.splits import Part
+from velodrome.data.examples import ExamplePart, image_part
 
 
 def stratified(labels: NDArray[np.int64], count: int, seed: int, purpose: int) -> NDArray[np.bool_]:
@@ -28,7 +28,7 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int, purpose: int) -
     return marked
 
 
-def divide(part: Part, marked: NDArray[np.bool_]) -> tuple[Part, Part]:
+def divide(part: ExamplePart, marked: NDArray[np.bool_]) -> tuple[ExamplePart, ExamplePart]:
     """The examples that are not marked, and those that are, each in their order."""
     rest, chosen = np.flatnonzero(~marked), np.flatnonzero(marked)
-    return Part(part.images[rest], part.labels[rest]), Part(part.images[chosen], part.labels[chosen])
+    return image_part(part.images[rest], part.labels[rest]), image_part(part.images[chosen], part.labels[chosen])

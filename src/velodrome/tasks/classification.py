@@ -11,8 +11,7 @@ from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.targets import as_classes
 
 if TYPE_CHECKING:
-    from velodrome.data.arrays import Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 ACCURACY = Metric("accuracy", "more", ".4f", margin=0.01, fraction=True)
 
@@ -31,29 +30,23 @@ class Classification(ExampleTask):
         correct, total = counts.get("correct"), counts.get("total")
         return super().amount(counts) if correct is None or total is None else f"{correct:,} of {total:,}"
 
-    def fit(self, job: Job, data: Splits | Arrays) -> Splits | Arrays:
-        from velodrome.data.splits import Splits
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return as_classes(job, data)
 
-        return data if isinstance(data, Splits) else as_classes(job, data)
+    def outputs(self, data: ExampleSet) -> int:
+        return data.class_count
 
-    def outputs(self, data: Splits | Arrays) -> int:
-        assert data.classes is not None, "classes were counted when it was loaded"
-        return data.classes
-
-    def class_names(self, data: Splits | Arrays) -> Sequence[str]:
+    def class_names(self, data: ExampleSet) -> Sequence[str]:
         return data.class_names
 
-    def test_fingerprint(self, data: Splits | Arrays) -> str | None:
+    def test_fingerprint(self, data: ExampleSet) -> str | None:
         return fingerprint_of(data)
 
 
-def fingerprint_of(data: Splits | Arrays) -> str | None:
+def fingerprint_of(data: ExampleSet) -> str | None:
     """Equal for equal test sets; None where their rows are computed when they are asked for."""
-    from velodrome.data.splits import Splits
     from velodrome.tasks.answers import fingerprint
 
-    if isinstance(data, Splits):
-        return fingerprint(data.test.images, data.test.labels)
     test = data.test
     if not test.inputs or len(test.targets) != 1:
         return None

@@ -12,14 +12,13 @@ from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
 from velodrome.tasks.classification import ACCURACY, fingerprint_of
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.targets import as_arrays, as_binary, as_labels
+from velodrome.tasks.targets import as_binary, as_labels
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 PRECISION = Metric("precision", "more", ".4f")
 RECALL = Metric("recall", "more", ".4f")
@@ -57,7 +56,7 @@ class _Labels(ExampleTask):
         correct, total = counts.get("correct"), counts.get("total")
         return super().amount(counts) if correct is None or total is None else f"{correct:,} of {total:,} right"
 
-    def count_scores(self, data: Arrays, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
+    def count_scores(self, data: ExampleSet, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
         import numpy as np
 
         from velodrome.tasks.ranking import roc_auc
@@ -69,7 +68,7 @@ class _Labels(ExampleTask):
         areas = [area for truth, score in columns if (area := roc_auc(truth, score)) is not None]
         return {"auc_sum": float(sum(areas)), "auc_labels": len(areas)}
 
-    def test_fingerprint(self, data: Arrays) -> str | None:
+    def test_fingerprint(self, data: ExampleSet) -> str | None:
         return fingerprint_of(data)
 
 
@@ -79,10 +78,10 @@ class Binary(_Labels):
     name = "binary"
     metrics = (ACCURACY, PRECISION, RECALL, F1, ROC_AUC, LOSS)
 
-    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
-        return as_binary(job, as_arrays(data))
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return as_binary(job, data.as_arrays())
 
-    def outputs(self, data: Arrays) -> int:
+    def outputs(self, data: ExampleSet) -> int:
         return 1
 
 
@@ -92,13 +91,13 @@ class MultiLabel(_Labels):
     name = "multi-label"
     metrics = (F1, PRECISION, RECALL, ROC_AUC, ACCURACY, LOSS)
 
-    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
-        return as_labels(job, as_arrays(data))
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return as_labels(job, data.as_arrays())
 
-    def outputs(self, data: Arrays) -> int:
+    def outputs(self, data: ExampleSet) -> int:
         return data.targets[0].shape[0]
 
-    def class_names(self, data: Arrays) -> Sequence[str]:
+    def class_names(self, data: ExampleSet) -> Sequence[str]:
         return data.class_names
 
 

@@ -125,7 +125,7 @@ def run(context: Context, learner: Learner) -> None:
         context.check_folder()
         with events.phase("save"):
             learner.save(context.folder / "model")
-            if columns := getattr(context.data, "columns", None):  # how a new row is encoded
+            if columns := context.data.columns:  # how a new row is encoded
                 write_text(context.folder / "model" / "columns.json", json.dumps(columns, indent=1, ensure_ascii=False))
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,

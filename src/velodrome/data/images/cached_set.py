@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Part, Splits
+    from velodrome.data.examples import ExamplePart, ExampleSet
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 #: The share that is drawn for a test set where the data has none.
@@ -90,16 +90,16 @@ class CachedImageSet(ABC):
             refuse(self.name, _faults(kept.about))
         return kept
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         return self._splits(seed, validation, _part)
 
-    def load_mapped(self, seed: int, validation: float) -> Splits:
+    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
         """As `load`, for a single pass over every part: images that are not contiguous are copied slice by slice."""
         return self._splits(seed, validation, _mapped_part)
 
-    def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
+    def _splits(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
+        from velodrome.data.examples import image_set
         from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Splits
 
         kept = self._decoded(None)
         names = ("images", "labels", "parts", "rows", "fingerprints")
@@ -107,7 +107,7 @@ class CachedImageSet(ABC):
         division = self.divide(labels, parts, seed, validation)
         train, validated, test = (part(images, labels, rows, chosen) for chosen in division)
         class_names = tuple(kept.about["class_names"])
-        splits = Splits(
+        splits = image_set(
             self.name, train, validated, test, classes=len(class_names), scale=1 / 255, class_names=class_names,
             notes=(*_notes(kept.about), *self.remarks(parts, validation)),
         )
@@ -182,16 +182,16 @@ def _drawn_for_test(train: int) -> int:
 
 def _part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
-) -> Part:
+) -> ExamplePart:
     import numpy as np
 
-    from velodrome.data.splits import Part
+    from velodrome.data.examples import image_part
 
     where = rows[chosen]
     # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
     together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
     taken = images[where[0] : where[-1] + 1] if together else images[where]
-    return Part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
+    return image_part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -215,13 +215,13 @@ class ChosenRows:
 
 def _mapped_part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
-) -> Part:
+) -> ExamplePart:
     import numpy as np
 
-    from velodrome.data.splits import Part
+    from velodrome.data.examples import image_part
 
     some = ChosenRows(images, rows[chosen])
-    return Part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
+    return image_part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
 
 
 def check_room(name: str, count: int, shape: tuple[int, int, int], way_out: str = "free some space") -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayPart, Arrays
 from velodrome.data.bad_data import Faults
+from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.images.array_windows import RowArray
 from velodrome.data.images.arrays import class_names, labels_of
 from velodrome.data.images.cached_set import divide, large_enough
@@ -160,14 +160,14 @@ def _trained(
 
 def divided(
     name: str, examples: ArrayExamples, seed: int, validation: float, notes: tuple[str, ...] = ()
-) -> Arrays:
+) -> ExampleSet:
     """The examples in parts: as given, and drawn from training where there is none, stratified by class."""
     only = next(iter(examples.targets.values()))
     by_class = examples.classes is not None and only.ndim == 1
     labels = only[examples.rows] if by_class else np.zeros(len(examples.rows), np.int64)
     division = divide(labels, examples.parts, seed, validation)
     train, validated, test = (_part(examples, examples.rows[chosen]) for chosen in division)
-    arrays = Arrays(
+    arrays = ExampleSet(
         name, train, validated, test, classes=examples.classes, class_names=examples.class_names,
         images=examples.images, notes=notes,
     )
@@ -177,11 +177,11 @@ def divided(
                             [targets[chosen] for chosen in division])
 
 
-def _part(examples: ArrayExamples, rows: NDArray[np.int64]) -> ArrayPart:
+def _part(examples: ArrayExamples, rows: NDArray[np.int64]) -> ExamplePart:
     # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
     together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
     taken: Any = slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
-    return ArrayPart(
+    return ExamplePart(
         {one: array[taken] for one, array in examples.inputs.items()},
         {one: array[taken] for one, array in examples.targets.items()},
     )

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import TARGET
 from velodrome.data.budget import memory_budget
+from velodrome.data.examples import TARGET
 from velodrome.data.own.items import TARGET_NAMES, Item, item_of
 from velodrome.data.own.sources import whole_stream
 from velodrome.errors import BadRequest

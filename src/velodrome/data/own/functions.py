@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import Arrays
+    from velodrome.data.examples import ExampleSet
     from velodrome.data.images.arrays import ArrayExamples
     from velodrome.data.own.given import GivenPart
-    from velodrome.data.splits import Splits
 
 
 def is_function(name: str) -> bool:
@@ -55,7 +54,7 @@ class FunctionSet:
         if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
             raise no_module("--dataset", self.name, top)
 
-    def load(self, seed: int, validation: float) -> Splits | Arrays:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         from velodrome.data.own.frameworks import seed_all
         from velodrome.data.own.given import are_byte_images, given_parts
         from velodrome.data.own.returned import sorted_out
@@ -69,13 +68,13 @@ class FunctionSet:
             return source_data(self.name, returned.objects, seed, validation)
         parts = given_parts(self.name, returned.arrays)
         if are_byte_images(parts):
-            found: Splits | Arrays = self._images(returned.arrays, faults, seed, validation)
+            found: ExampleSet = self._images(returned.arrays, faults, seed, validation)
         else:
             found = self._arrays(parts, faults, seed, validation)
         named = len(found.class_names) == len(returned.class_names)
         return replace(found, class_names=returned.class_names) if named else found
 
-    def _arrays(self, parts: list[GivenPart], faults: Faults, seed: int, validation: float) -> Arrays:
+    def _arrays(self, parts: list[GivenPart], faults: Faults, seed: int, validation: float) -> ExampleSet:
         """Arrays of any shape, as float32 or whole numbers."""
         import numpy as np
 
@@ -89,14 +88,14 @@ class FunctionSet:
             refuse(self.name, faults.found())
         return divided(self.name, examples, seed, validation, summaries(faults.found()))
 
-    def _images(self, arrays: Mapping[str, Any], faults: Faults, seed: int, validation: float) -> Splits:
+    def _images(self, arrays: Mapping[str, Any], faults: Faults, seed: int, validation: float) -> ExampleSet:
         """Images whose pixels are bytes."""
         import numpy as np
 
+        from velodrome.data.examples import image_part, image_set
         from velodrome.data.images.arrays import check_arrays
         from velodrome.data.images.cached_set import divide, large_enough
         from velodrome.data.remarks import fingerprints, with_remarks
-        from velodrome.data.splits import Part, Splits
 
         examples = check_arrays(self.name, arrays, faults)
         images, rows = _converted(examples, faults)
@@ -109,8 +108,8 @@ class FunctionSet:
         kept = trained[labels]
         rows, labels, parts = rows[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
         division = divide(labels, parts, seed, validation)
-        train, validated, test = (Part(images[rows[chosen]], labels[chosen]) for chosen in division)
-        splits = Splits(
+        train, validated, test = (image_part(images[rows[chosen]], labels[chosen]) for chosen in division)
+        splits = image_set(
             self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
             class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
             notes=(*summaries(faults.found()), *examples.notes),

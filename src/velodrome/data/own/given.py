@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.arrays import INPUT, TARGET
+from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.images.array_windows import RowArray
 from velodrome.data.images.arrays import NAMES, PARTS, row_array
 from velodrome.errors import BadRequest

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import INPUT, TARGET, ArrayField
+from velodrome.data.examples import INPUT, TARGET, ArrayField
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import ArrayField, Arrays
+    from velodrome.data.examples import ArrayField, ExampleSet
     from velodrome.data.own.given import GivenPart
 
 
@@ -45,7 +45,7 @@ class NpzArraySet:
         return given_parts(self.name, given_arrays(self.path))
 
     def describe(self, validation: float) -> Description:
-        from velodrome.data.arrays import implied_task
+        from velodrome.data.examples import implied_task
 
         kept = self._decoded(None)  # classes and bad examples are only known when everything was read
         inputs, targets = _fields(kept.about, "inputs"), _fields(kept.about, "targets")
@@ -59,14 +59,14 @@ class NpzArraySet:
         )
 
     def implied_task(self) -> str | None:
-        from velodrome.data.arrays import implied_task
+        from velodrome.data.examples import implied_task
 
         return implied_task(_fields(self._decoded(None).about, "targets"))
 
     def prepare(self, progress: Progress | None) -> None:
         self._decoded(progress)
 
-    def load(self, seed: int, validation: float) -> Arrays:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         import numpy as np
 
         from velodrome.data.own.array_examples import ArrayExamples, divided
@@ -136,7 +136,7 @@ def _as_json(arrays: Any) -> list[dict[str, Any]]:
 
 
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
-    from velodrome.data.arrays import ArrayField
+    from velodrome.data.examples import ArrayField
 
     return tuple(ArrayField(one["name"], tuple(one["shape"]), one["dtype"]) for one in about[side])
 

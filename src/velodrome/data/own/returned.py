@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from velodrome.data.arrays import INPUT, TARGET
 from velodrome.data.bad_data import Faults
+from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.images.arrays import NAMES
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.folders import PART_NAMES

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, divide
 from velodrome.data.own.frameworks import hugging_face_names, iterator_of, kind_of, target_column
 from velodrome.data.own.items import Item, input_fields, is_image, target_fields
@@ -33,7 +33,7 @@ class _Counted:
     read: bool = False
 
 
-def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: float) -> Arrays:
+def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: float) -> ExampleSet:
     """The data as parts that are read when they are needed; what is missing is drawn from training."""
     counted = {which: _counted(name, value) for which, value in objects.items()}
     train = counted[TRAIN]
@@ -61,7 +61,7 @@ def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: fl
         ))
     streams = any(isinstance(one.source, StreamSource) for one in counted.values())
     fields = input_fields(train.first)
-    return Arrays(
+    return ExampleSet(
         name, made[0], made[1], made[2], classes=classes or None, class_names=_names(train, classes, words),
         images=frozenset(one.name for one in fields if is_image(one.shape)), notes=_notes(name, counted),
         caveats=_caveats(name) if streams else (), in_order=streams,

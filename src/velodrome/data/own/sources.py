@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Named
+from velodrome.data.examples import ArrayField, ComputedPart, Named
 from velodrome.data.own.items import Item, item_of
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 
@@ -156,7 +156,7 @@ def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable
 
 
 @dataclass(frozen=True)
-class SourcePart(ArrayPart):
+class SourcePart(ComputedPart):
     """Some examples of a source, read when they are asked for."""
 
     name: str = ""
@@ -183,10 +183,6 @@ class SourcePart(ArrayPart):
     @property
     def target_fields(self) -> tuple[ArrayField, ...]:
         return self.expected_targets
-
-    @property
-    def in_memory(self) -> bool:
-        return False
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
         chosen = self.positions[indices].tolist()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 _SIDE, _CHANNELS = 32, 3
 #: A label, then the red, the green and the blue plane.
@@ -86,16 +86,16 @@ class Cifar:
                 "space, or set VELODROME_CACHE to a folder that can be written"
             ) from error
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        from velodrome.data.examples import image_part, image_set
         from velodrome.data.partition import divide, stratified
         from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Part, Splits
 
         *trained, tested = (read_records(payload) for payload in self._payloads())
-        whole, test = (Part(*_joined(some)) for some in (trained, [tested]))
+        whole, test = (image_part(*_joined(some)) for some in (trained, [tested]))
         marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
         train, validation_part = divide(whole, marked)
-        splits = Splits(
+        splits = image_set(
             self.name, train, validation_part, test, classes=len(self.class_names), scale=1 / 255,
             class_names=self.class_names,
         )

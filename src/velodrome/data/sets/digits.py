@@ -14,7 +14,7 @@ from velodrome import files
 from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
 
 if TYPE_CHECKING:
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 _EXAMPLES, _TEST, _SIDE, _CLASSES, _BRIGHTEST = 1797, 359, 8, 10, 16
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
@@ -56,23 +56,23 @@ class Digits:
             state = "ok" if files.sha256_of(_FILE) == _SHA256 else "damaged"
         return [Checked(str(_FILE), state, "" if state == "ok" else "reinstall velodrome", by_prepare=False)]
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         import numpy as np
 
+        from velodrome.data.examples import image_part, image_set
         from velodrome.data.partition import divide, stratified
         from velodrome.data.remarks import fingerprints, with_remarks
-        from velodrome.data.splits import Part, Splits
 
         try:
             with np.load(_FILE, allow_pickle=False) as stored:
                 images, labels = stored["images"], stored["labels"]
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(f"{_FILE} cannot be read ({error}): reinstall velodrome") from None
-        whole = Part(images, labels.astype(np.int64))
+        whole = image_part(images, labels.astype(np.int64))
         rest, test = divide(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
         kept = held_out(len(rest), validation)
         train, validation_part = divide(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
-        splits = Splits(
+        splits = image_set(
             self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES
         )
         return with_remarks(splits, [fingerprints(part.images) for part in (train, validation_part, test)])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import ArrayPart, Arrays
+    from velodrome.data.examples import ExamplePart, ExampleSet
 
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
 _FEATURES = "features"
@@ -72,10 +72,10 @@ class EmbeddedTable:
             state = "ok" if files.sha256_of(self._file) == self.sha256 else "damaged"
         return [Checked(str(self._file), state, "" if state == "ok" else "reinstall velodrome", by_prepare=False)]
 
-    def load(self, seed: int, validation: float) -> Arrays:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         import numpy as np
 
-        from velodrome.data.arrays import ArrayPart, Arrays
+        from velodrome.data.examples import ExamplePart, ExampleSet
         from velodrome.data.partition import stratified
 
         values, targets = self._stored()
@@ -86,11 +86,11 @@ class EmbeddedTable:
         train = values[rest[~chosen]]
         mean, deviation = train.mean(axis=0), train.std(axis=0)
 
-        def part(rows: NDArray[np.int64]) -> ArrayPart:
+        def part(rows: NDArray[np.int64]) -> ExamplePart:
             features = ((values[rows] - mean) / deviation).astype(np.float32)
-            return ArrayPart({_FEATURES: features}, {self.target: targets[rows]})
+            return ExamplePart({_FEATURES: features}, {self.target: targets[rows]})
 
-        return Arrays(
+        return ExampleSet(
             self.name, part(rest[~chosen]), part(rest[chosen]), part(np.flatnonzero(tested)),
             classes=len(self.class_names) or None, class_names=self.class_names,
             columns=self._columns(mean.tolist(), deviation.tolist()), content=self.sha256[:16],

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Part, Splits
+    from velodrome.data.examples import ExamplePart, ExampleSet
 
 FOLDER = "fruits-360"
 ARCHIVE = RemoteFile(
@@ -73,15 +73,17 @@ class Fruits(PhotoSet):
         fetch(progress)
         return super().make(folder, progress)
 
-    def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
+    def _splits(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
         splits = super()._splits(seed, validation, part)
         if not self.merged:
             return splits
         import numpy as np
 
+        from velodrome.data.examples import image_part
+
         fruit_of = np.array([FRUITS.index(name.partition(" ")[0]) for name in splits.class_names], np.int64)
         train, validated, test = (
-            replace(one, labels=fruit_of[one.labels]) for one in (splits.train, splits.validation, splits.test)
+            image_part(part.images, fruit_of[part.labels]) for part in splits.parts
         )
         return replace(splits, train=train, validation=validated, test=test, classes=len(FRUITS), class_names=FRUITS)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 _UNSIGNED_BYTES = 0x08
 
@@ -76,18 +76,18 @@ class IdxDataSet:
     def prepare(self, progress: Progress | None) -> None:
         ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        from velodrome.data.examples import image_part, image_set
         from velodrome.data.partition import divide, stratified
         from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Part, Splits
 
         images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
-        whole = Part(images[..., None], labels.astype("int64"))
+        whole = image_part(images[..., None], labels.astype("int64"))
         kept = held_out(len(whole), validation)
         marked = stratified(whole.labels, kept, seed, 0)
         train, validation_part = divide(whole, marked)
-        test = Part(test_images[..., None].copy(), test_labels.astype("int64"))
-        splits = Splits(
+        test = image_part(test_images[..., None].copy(), test_labels.astype("int64"))
+        splits = image_set(
             self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names
         )
         prints = self._fingerprints(images, test_images)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from velodrome.data.examples import ExamplePart, ExampleSet
     from velodrome.data.gather import Gather
-    from velodrome.data.splits import Part, Splits
 
 #: Share of the free memory that a data set may take, in all workers of a machine, before it is left on disk.
 _MEMORY_SHARE = 0.25
@@ -60,12 +60,12 @@ class LocalPart:
 
         return Gather(self.images)
 
-    def part(self, *, in_memory: bool) -> Part:
+    def part(self, *, in_memory: bool) -> ExamplePart:
         import numpy as np
 
-        from velodrome.data.splits import Part
+        from velodrome.data.examples import image_part
 
-        return Part(np.array(self.images) if in_memory else self.images, self.labels)
+        return image_part(np.array(self.images) if in_memory else self.images, self.labels)
 
 
 @dataclass(frozen=True)
@@ -179,13 +179,13 @@ class ShardSet:
 
     def splits(
         self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
-    ) -> Splits:
+    ) -> ExampleSet:
         """The set as training sees it: arrays in memory if all fit the budget (bytes), else mapped from disk.
 
         With `files`, only the training files so numbered, in increasing order, are loaded.
         """
+        from velodrome.data.examples import image_set
         from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Splits
 
         if not self.index.examples("train") or not self.index.examples("test"):
             missing = "train" if not self.index.examples("train") else "test"
@@ -204,7 +204,7 @@ class ShardSet:
         else:
             # All of it lies decoded on this machine: nothing needs to be decoded twice.
             train, own = self._out_of_all(files, in_memory=fits), fits
-        splits = Splits(
+        splits = image_set(
             self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
             class_names=self.index.class_names, files=tuple(file.examples for file in self.index.files("train")),
             own_files=own, statistics=self.index.statistics, overlaps=self.index.overlaps,
@@ -212,21 +212,21 @@ class ShardSet:
         )
         return with_remarks(splits, None)
 
-    def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> Part:
+    def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> ExamplePart:
         """Some training files, copied out of the whole part; the whole of it, mapped, where they do not fit."""
         import numpy as np
 
-        from velodrome.data.splits import Part
+        from velodrome.data.examples import image_part
 
         whole = self.local_part("train")
         if not in_memory:
             return whole.part(in_memory=False)
         count = len(self.index.files("train"))
         mine = np.flatnonzero(np.isin(np.arange(len(whole)) % count, files))
-        return Part(whole.gather(mine), np.asarray(whole.labels)[mine])
+        return image_part(whole.gather(mine), np.asarray(whole.labels)[mine])
 
 
-def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
+def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> ExampleSet:
     """The set at an address: arrays in memory if they fit the budget, by default a quarter of the free memory."""
     return ShardSet.open(url).splits(memory_budget=memory_budget, progress=progress)
 
@@ -280,10 +280,10 @@ class ShardedData:
         for part in PARTS:
             shards.local_part(part, progress=progress)
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         return self.load_files(None, validation)
 
-    def load_files(self, numbers: Sequence[int] | None, validation: float) -> Splits:
+    def load_files(self, numbers: Sequence[int] | None, validation: float) -> ExampleSet:
         from dataclasses import replace
 
         from velodrome.data.images.cached_set import DEFAULT_VALIDATION

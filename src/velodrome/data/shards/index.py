@@ -15,7 +15,7 @@ from velodrome.data.storage.store import Store
 from velodrome.printable import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
-    from velodrome.data.splits import ChannelStatistics
+    from velodrome.data.examples import ChannelStatistics
 
 INDEX = "index.json"
 SCHEMA = 1
@@ -166,7 +166,7 @@ def parse_index(fields: dict[str, Any]) -> Index:
 
 def _statistics(fields: Any, channels: int) -> ChannelStatistics | None:
     """Mean and standard deviation per channel; sets of earlier versions have none."""
-    from velodrome.data.splits import ChannelStatistics
+    from velodrome.data.examples import ChannelStatistics
 
     if fields is None:
         return None

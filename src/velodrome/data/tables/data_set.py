@@ -18,7 +18,7 @@ from velodrome.data.images.cached_set import sizes_of
 from velodrome.data.tables.request import Request, request_of
 
 if TYPE_CHECKING:
-    from velodrome.data.arrays import ArrayField, Arrays
+    from velodrome.data.examples import ArrayField, ExampleSet
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TableSet:
     def prepare(self, progress: Progress | None) -> None:
         self._decoded(progress)
 
-    def load(self, seed: int, validation: float) -> Arrays:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         from velodrome.data.tables.load import load
 
         kept = self._decoded(None)
@@ -125,7 +125,7 @@ def _classes(about: dict[str, Any]) -> int | None:
 
 def _fields(about: dict[str, Any]) -> tuple[tuple[ArrayField, ...], tuple[ArrayField, ...]]:
     """Inputs and targets as loading makes them."""
-    from velodrome.data.arrays import TARGET, ArrayField
+    from velodrome.data.examples import TARGET, ArrayField
     from velodrome.data.tables.encoding import FEATURES, INDICES
 
     indexed = [one for one in about["features"] if one["categories"] is not None and about["how"] == "index"]

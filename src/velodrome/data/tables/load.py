@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import TARGET, ArrayPart, Arrays
 from velodrome.data.budget import memory_budget
 from velodrome.data.cache.decoded import Decoded
+from velodrome.data.examples import TARGET, ExamplePart, ExampleSet
 from velodrome.data.images.cached_set import divide
 from velodrome.data.remarks import with_row_remarks
 from velodrome.data.tables.columns import Categories, Column, Numbers
@@ -20,7 +20,7 @@ from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text, shown
 
 
-def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation: float) -> Arrays:
+def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation: float) -> ExampleSet:
     """The rows of a table as arrays, encoded with the statistics of the training rows."""
     about = kept.about
     features = dict(_columns(about["features"], kept.array("numbers"), kept.array("codes")))
@@ -35,7 +35,7 @@ def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation
     _check_memory(name, encoding, len(parts))
     train, validated, test = (_part(encoding, features, targets, about["task"], chosen) for chosen in division)
     names = _names(encoding)
-    arrays = Arrays(
+    arrays = ExampleSet(
         name, train, validated, test, classes=len(names) if about["task"] != "regression" else None, class_names=names,
         notes=(*notes, *_done(encoding, features, division[0], about["task"])),
         columns={**encoding.as_json(), "task": about["task"], "missing": about["missing"]},
@@ -72,7 +72,7 @@ def _names(encoding: Encoding) -> tuple[str, ...]:
 def _part(
     encoding: Encoding, features: Mapping[str, Column], targets: Mapping[str, Column], task: str,
     chosen: NDArray[np.int64],
-) -> ArrayPart:
+) -> ExamplePart:
     def rows(columns: Mapping[str, Column]) -> dict[str, Column]:
         return {
             head: Numbers(column.values[chosen]) if isinstance(column, Numbers)
@@ -84,7 +84,7 @@ def _part(
         wanted = wanted.astype(np.int64)
     elif wanted.ndim == 2 and wanted.shape[1] == 1:
         wanted = wanted[:, 0]
-    return ArrayPart(encoding.encode(rows(features)), {TARGET: np.ascontiguousarray(wanted)})
+    return ExamplePart(encoding.encode(rows(features)), {TARGET: np.ascontiguousarray(wanted)})
 
 
 def _check_memory(name: str, encoding: Encoding, rows: int) -> None:

@@ -134,7 +134,7 @@ class IndexFeed(Feed):
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self._sources = {part: Source(getattr(context.data, part)) for part in PARTS}
+        self._sources = {part: Source(getattr(context.data, part), context.data.kind) for part in PARTS}
         self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
         fixed = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in self._constants["train"].items()}
         self.spec = ReplicaBatches(batches.STEPS, self._sources["train"].spec, fixed)

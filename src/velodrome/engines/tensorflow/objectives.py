@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
 from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
@@ -200,7 +200,7 @@ class OwnObjective(Objective):
 
 
 def objective_of(
-    task: ExampleTask, model: keras.Model, data: Arrays, dtype: tf.DType, smoothing: float = 0.0
+    task: ExampleTask, model: keras.Model, data: ExampleSet, dtype: tf.DType, smoothing: float = 0.0
 ) -> Objective:
     """The objective of a task for its data."""
     if isinstance(task, OwnTask):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Arrays
+from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet
 from velodrome.data.pixels import PixelTransform
 from velodrome.engines.torch.pixels import converter
 from velodrome.tasks.ahead import Ahead
@@ -69,7 +69,7 @@ class Columns:
     """Every input and target of a data set."""
 
     def __init__(
-        self, data: Arrays, dtype: torch.dtype, device: torch.device, *, channels_last: bool,
+        self, data: ExampleSet, dtype: torch.dtype, device: torch.device, *, channels_last: bool,
         pixels: PixelTransform | None,
     ) -> None:
         self.inputs = {
@@ -91,7 +91,7 @@ def _ready(columns: Mapping[str, Column], arrays: Mapping[str, np.ndarray]) -> T
 class HeldFeed:
     """A part in memory, or in that of the device."""
 
-    def __init__(self, part: ArrayPart, columns: Columns, device: torch.device) -> None:
+    def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
         self._device, self._columns = device, columns
         self._inputs = {name: column.held(part.inputs[name]) for name, column in columns.inputs.items()}
         self._targets = {name: column.held(part.targets[name]) for name, column in columns.targets.items()}
@@ -115,7 +115,7 @@ class HeldFeed:
 class AheadFeed:
     """A part that is mapped from files or computed: a thread reads the next few steps."""
 
-    def __init__(self, part: ArrayPart, columns: Columns, device: torch.device) -> None:
+    def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
         self._ahead, self._columns = Ahead(part), columns
 
     def begin(self, indices: Indices, offsets: Indices, epoch: int = 0) -> None:
@@ -128,7 +128,7 @@ class AheadFeed:
 Feed = HeldFeed | AheadFeed
 
 
-def feed_of(part: ArrayPart, columns: Columns, device: torch.device) -> Feed:
+def feed_of(part: ExamplePart, columns: Columns, device: torch.device) -> Feed:
     """Where the batches of a part come from. Begin with an order of examples, then request one step after another."""
     return HeldFeed(part, columns, device) if part.in_memory else AheadFeed(part, columns, device)
 

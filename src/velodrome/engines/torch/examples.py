@@ -12,9 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import torch
 
+from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.gather import Gather
 from velodrome.data.pixels import PixelTransform, transform_of
-from velodrome.data.splits import Part, Splits
 from velodrome.engines.torch.network import dtype_of
 from velodrome.engines.torch.pixels import converter
 from velodrome.job.job import Job
@@ -35,7 +35,8 @@ class Examples(ABC):
     """One part of a data set, iterated over in a new order for each epoch."""
 
     def __init__(
-        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
+        channels_last: bool,
     ) -> None:
         """`channels_last`: images are stored as (height, width, channels), otherwise as (channels, height, width)."""
         self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
@@ -62,7 +63,8 @@ class InMemoryExamples(Examples):
     """All images in memory, or in that of the device."""
 
     def __init__(
-        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
+        channels_last: bool,
     ) -> None:
         super().__init__(part, transform, dtype, device, channels_last=channels_last)
         # Models of the zoo take channels-last memory, which is faster for convolutions on a CPU; a user's model may not
@@ -80,7 +82,8 @@ class StreamedExamples(Examples):
     """Images mapped from disk: a thread reads the next few steps while the ones before are trained on."""
 
     def __init__(
-        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
+        channels_last: bool,
     ) -> None:
         super().__init__(part, transform, dtype, device, channels_last=True)
         self._gather, self._channels_last = Gather(part.images), channels_last
@@ -116,11 +119,11 @@ class StreamedExamples(Examples):
 
 
 def examples_of(
-    data: Splits, part: str, job: Job, device: torch.device, *, channels_last: bool,
+    data: ExampleSet, part: str, job: Job, device: torch.device, *, channels_last: bool,
     pixels: PixelTransform | None = None,
 ) -> Examples:
     """A part of the data set, in memory unless its images are mapped from a file."""
-    chosen: Part = getattr(data, part)
+    chosen: ExamplePart = getattr(data, part)
     kind = StreamedExamples if isinstance(chosen.images, np.memmap) else InMemoryExamples
     transform = pixels or transform_of(job.pixels, data)
     return kind(chosen, transform, dtype_of(job), device, channels_last=channels_last)

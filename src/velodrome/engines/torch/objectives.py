@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.torch.array_feed import repeated
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.own_loss import count_of, sum_and_count, versions_of
@@ -238,7 +238,7 @@ class ObjectiveModule(nn.Module):
 
 
 def objective_of(
-    task: ExampleTask, model: str, data: Arrays, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
+    task: ExampleTask, model: str, data: ExampleSet, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
 ) -> Objective:
     """The objective of a task for its data; `sigmoid` as for `LabelObjective`."""
     if isinstance(task, OwnTask):

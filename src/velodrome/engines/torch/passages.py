@@ -174,7 +174,7 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
         plain = adapter.model is network.model and job.dtype != "bfloat16"
         objective = adapter.objective
         plain = plain and not (isinstance(objective, LabelObjective) and objective.takes_sigmoid)
-    elif not hasattr(data.train, "images"):
+    elif data.kind == "text":
         raise BadRequest(f"--strategy pipeline: {job.model!r} is a language model, whose layers do not follow one "
                          "another in one chain; choose another strategy")
     else:
