@@ -27,7 +27,7 @@ from velodrome.data import catalogue
 from velodrome.data.examples import ExampleSet
 from velodrome.data.shards.data_set import load_shards
 from velodrome.data.shards.write import write_shards
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.job.job import Job

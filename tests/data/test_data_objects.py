@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.own import frameworks
+from velodrome.data.own import objects
 from velodrome.data.own.transforms import rng_of, with_transform
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.errors import BadRequest, RunFailed, UserCodeError
-from velodrome.tasks.ahead import Ahead
+from velodrome.tasks.prefetch import Ahead
 from velodrome.tasks.schedule import by_data, in_order
 
 RANDOM = np.random.default_rng(2)
@@ -216,7 +216,7 @@ def test_hugging_face_data_sets_become_arrays_or_are_read_by_index(load, monkeyp
     assert sorted(numbers(lazily.train, "double") + numbers(lazily.test, "double")
                   + numbers(lazily.validation, "double")) == [2 * i for i in range(40)]
 
-    monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+    monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
     assert not load(rows).train.in_memory
     assert load(rows.to_iterable_dataset()).in_order
     with pytest.raises(BadRequest, match="has the columns pixels, and none is a target"):
@@ -238,7 +238,7 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
         assert (cut.inputs[0].shape, len(cut.train) + len(cut.validation) + len(cut.test)) == ((1,), 40 - 40 % last)
     rows = load(dataset.batch(4, drop_remainder=True).map(lambda x, y: (x[:, 0], tf.cast(y, tf.float32))))
     assert (rows.inputs[0].shape, rows.targets[0].shape) == ((4,), (4,)), "what map() makes of batches are examples"
-    monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+    monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
     stream = load(dataset)
     assert stream.in_order
     assert sorted(numbers(stream.train) + numbers(stream.validation) + numbers(stream.test)) == list(range(40))
@@ -248,7 +248,7 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
 def test_what_python_raises_in_a_tensorflow_data_set_is_one_sentence(load, monkeypatch, small):
     tf = pytest.importorskip("tensorflow")
     if not small:
-        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+        monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
 
     def generate():
         for place in range(30):
@@ -268,7 +268,7 @@ def test_what_python_raises_in_a_tensorflow_data_set_is_one_sentence(load, monke
 def test_names_of_inputs_and_targets_are_those_of_the_tensorflow_data_set(load, monkeypatch, small):
     tf = pytest.importorskip("tensorflow")
     if not small:
-        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+        monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
     count = np.arange(40, dtype=np.float32)
     given = {"old": count > 9, "price": count / 7}
     several = load(tf.data.Dataset.from_tensor_slices(({"age": count[:, None]}, given)))

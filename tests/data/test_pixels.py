@@ -16,10 +16,10 @@ from velodrome.data.images.cached_set import ChosenRows
 from velodrome.data.pixels import measure, transform_of
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Classification
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 

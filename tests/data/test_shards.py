@@ -14,13 +14,12 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError, Description
-from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ExamplePart, ExampleSet, Gather, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.shards.index import INDEX, file_name
-from velodrome.data.storage import folder as storage
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage import store as storage
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -302,7 +301,7 @@ def peak():
 _GATHERS = _PEAK + """
 import sys
 import numpy as np
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 images = np.memmap(sys.argv[1], np.uint8, "r", shape=(400_000, 28, 28, 1))
 random = np.random.default_rng(0)
 gather = Gather(images, window=32 << 20)
@@ -328,7 +327,7 @@ def test_gathering_at_random_does_not_let_the_process_grow(tmp_path):
 _LARGE = _PEAK + """
 import sys
 import numpy as np
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.shards.data_set import load_shards
 found = load_shards(sys.argv[1], memory_budget=256 << 20)
 gather, random = Gather(found.train.images), np.random.default_rng(0)

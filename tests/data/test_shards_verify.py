@@ -18,9 +18,7 @@ from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
-from velodrome.data.storage.folder import FolderStore
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import StorageError, Store
+from velodrome.data.storage.store import FolderStore, StorageError, Store, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")

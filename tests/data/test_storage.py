@@ -12,8 +12,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from velodrome.data.storage import remote, scratch
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import File, StorageError
+from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit

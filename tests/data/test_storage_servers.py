@@ -13,15 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import hdfs as hdfs_server
 import s3 as s3_server
 
-from velodrome.data import catalogue
+from velodrome.data import cache, catalogue
 from velodrome.data.base import DataError, Description
-from velodrome.data.cache import files as cache
 from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.storage import remote
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import File, StorageError
+from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("own_cache")]

@@ -20,10 +20,8 @@ from velodrome.data.examples import (
 )
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Binary, Classification, MultiLabel, roc_auc
 from velodrome.tasks.examples import check_stream
-from velodrome.tasks.labels import Binary, MultiLabel
-from velodrome.tasks.ranking import roc_auc
 from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import in_order
 

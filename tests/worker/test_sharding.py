@@ -14,7 +14,7 @@ from velodrome.clusters import preflight
 from velodrome.data.base import Description
 from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards.write import write_shards
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

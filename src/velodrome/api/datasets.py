@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Description, Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def shard(
     """
     from velodrome.data.shards.index import PARTS
     from velodrome.data.shards.write import write_shards
-    from velodrome.data.storage.open import open_store
+    from velodrome.data.storage.store import open_store
 
     chosen = [known for known in PARTS if known in parts]
     if not chosen or {*parts} - {*PARTS}:

@@ -22,8 +22,7 @@ from velodrome.data.base import (
     TextSet,
 )
 from velodrome.data.images.cached_set import CachedImageSet
-from velodrome.data.own.functions import FunctionSet, is_function
-from velodrome.data.own.script import ScriptData
+from velodrome.data.own.functions import FunctionSet, ScriptData, is_function
 from velodrome.errors import BadRequest, VelodromeError, which_name
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from velodrome.data.text import Text
 
 #: Each has a tuple `DATA_SETS`.
-MODULES = ("digits", "idx", "cifar", "fruits", "products", "embedded_tables", "treebank")
+MODULES = ("embedded", "idx", "cifar", "fruits", "products", "treebank")
 #: What comes before the colon, and the module whose `data_set(rest, bad_data)` handles what follows it.
 SCHEMES = {"path": "own.paths", "text": "own.text_folder", "shards": "shards.data_set"}
 

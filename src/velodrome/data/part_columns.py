@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from velodrome.data.images.folders import PART_NAMES
+from velodrome.data.images.listings import PART_NAMES
 from velodrome.printable import shown
 
 #: A column of this name, in any case, says which part a row belongs to, if no other is named.

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.examples import ChannelStatistics, ExampleSet
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather
 from velodrome.errors import BadRequest
 
 #: From 0 to 1, from 0 to 255, or with mean 0 and standard deviation 1 over the training images.

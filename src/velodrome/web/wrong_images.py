@@ -17,7 +17,7 @@ from velodrome.data.own.functions import is_function
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.serving.model import LoadedModel, is_exported
-from velodrome.tasks.answers import decode, fingerprint
+from velodrome.tasks.correctness_bits import decode, fingerprint
 
 #: Images of a page.
 MOST_IMAGES = 48

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import Learner, Part
 
@@ -32,7 +32,7 @@ def count_classified(
     if part == "test":
         whole = np.zeros(len(examples), np.bool_)
         whole[mine] = right
-        learner.answers = answers.from_vector(total(answers.to_vector(whole)), len(examples))
+        learner.answers = correctness_bits.from_vector(total(correctness_bits.to_vector(whole)), len(examples))
     if classes <= MAX_CONFUSION_CLASSES:
         pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
         learner.confusion = total(pairs).round().astype(np.int64).reshape(classes, classes)

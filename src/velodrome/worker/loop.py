@@ -17,7 +17,7 @@ from velodrome.files import write_text
 from velodrome.job.check_optimization import left_out
 from velodrome.job.job import Target
 from velodrome.models.generators import preserved, read_states
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
@@ -130,7 +130,7 @@ def run(context: Context, learner: Learner) -> None:
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     pixels=learner.pixels, metrics=task.definitions(),
-                    test_answers=None if learner.answers is None else answers.encode(learner.answers),
+                    test_answers=None if learner.answers is None else correctness_bits.encode(learner.answers),
                     test_fingerprint=None if learner.answers is None else task.test_fingerprint(context.data),
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),

@@ -11,7 +11,7 @@ import pytest
 from driver import largest_difference, run
 from driver_process import read_data
 
-from velodrome.tasks.answers import decode
+from velodrome.tasks.correctness_bits import decode
 
 pytestmark = pytest.mark.integration
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse, summaries
-from velodrome.data.base import BadData, Checked, Description, Progress, held_out
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
+from velodrome.data import cache
+from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, held_out, refuse, summaries
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text
 
@@ -67,7 +65,7 @@ class CachedImageSet(ABC):
         """What a quick look shows before anything is decoded."""
 
     def describe(self, validation: float) -> Description:
-        kept = decoded.find(self.source, self.key())
+        kept = cache.find(self.source, self.key())
         counted = self.count() if kept is None else _counted(kept.about)
         train, validated, test = self.sizes(counted.parts, validation)
         return Description(
@@ -84,8 +82,8 @@ class CachedImageSet(ABC):
     def prepare(self, progress: Progress | None) -> None:
         self._decoded(progress)
 
-    def _decoded(self, progress: Progress | None) -> decoded.Decoded:
-        kept = decoded.keep(self.source, self.key(), lambda folder: self.make(folder, progress))
+    def _decoded(self, progress: Progress | None) -> cache.Decoded:
+        kept = cache.keep(self.source, self.key(), lambda folder: self.make(folder, progress))
         if self.bad_data == "fail":
             refuse(self.name, _faults(kept.about))
         return kept
@@ -99,7 +97,7 @@ class CachedImageSet(ABC):
 
     def _splits(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
         from velodrome.data.examples import image_set
-        from velodrome.data.remarks import with_remarks
+        from velodrome.data.split_warnings import with_split_warnings
 
         kept = self._decoded(None)
         names = ("images", "labels", "parts", "rows", "fingerprints")
@@ -109,9 +107,9 @@ class CachedImageSet(ABC):
         class_names = tuple(kept.about["class_names"])
         splits = image_set(
             self.name, train, validated, test, classes=len(class_names), scale=1 / 255, class_names=class_names,
-            notes=(*_notes(kept.about), *self.remarks(parts, validation)),
+            notes=(*_notes(kept.about), *self.division_notes(parts, validation)),
         )
-        return with_remarks(splits, [prints[chosen] for chosen in division])
+        return with_split_warnings(splits, [prints[chosen] for chosen in division])
 
     def divide(
         self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
@@ -119,20 +117,20 @@ class CachedImageSet(ABC):
         """Places of the training, validation and test examples."""
         return divide(labels, parts, seed, validation)
 
-    def remarks(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         """What a reader of a run should know of the division."""
         if (parts == VALIDATION).any() and validation != DEFAULT_VALIDATION:
             return (f"--validation {validation:g} is not used: {self.name!r} has a validation set of its own",)
         return ()
 
     def is_here(self) -> bool:
-        return decoded.find(self.source, self.key()) is not None
+        return cache.find(self.source, self.key()) is not None
 
     def verify(self) -> Sequence[Checked]:
-        return decoded.verify(self.source)
+        return cache.verify(self.source)
 
     def forget(self) -> None:
-        decoded.forget(self.source)
+        cache.forget(self.source)
 
 
 #: The job's default; another share that cannot be used is mentioned in the notes.
@@ -270,7 +268,7 @@ def write_arrays(
     """
     import numpy as np
 
-    from velodrome.data.remarks import fingerprints_of_file
+    from velodrome.data.split_warnings import fingerprints_of_file
 
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = large_enough(label, part, class_names, faults)

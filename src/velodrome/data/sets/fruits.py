@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome import files
+from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Description, Progress
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import ensure, mirror_folder
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data.cache import RemoteFile
+from velodrome.data.fetch import ensure, mirror_folder
 from velodrome.data.images.cached_set import DEFAULT_VALIDATION, TEST, TRAIN
-from velodrome.data.images.folders import list_folders
+from velodrome.data.images.listings import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
@@ -59,7 +58,7 @@ class Fruits(PhotoSet):
         return replace(self, name="fruits:variety", title=_TITLE.format("15 varieties"), merged=False)
 
     def key(self) -> str:
-        return decoded.key_of((CONTENT,), ())
+        return cache.key_of((CONTENT,), ())
 
     def describe(self, validation: float) -> Description:
         names = FRUITS if self.merged else VARIETIES
@@ -98,14 +97,14 @@ class Fruits(PhotoSet):
         marked = stratified(labels[apart], len(apart) // 2, seed, _HALVES_DRAW)
         return np.flatnonzero(parts == TRAIN), apart[~marked], apart[marked]
 
-    def remarks(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         if validation == DEFAULT_VALIDATION:
             return ()
         return (f"--validation {validation:g} is not used: validation is half of the publisher's test set",)
 
     def verify(self) -> list[Checked]:
         path = cache.folder() / FOLDER / ARCHIVE.name
-        found = decoded.verify(self.source)
+        found = cache.verify(self.source)
         if path.exists():
             found.append(Checked(str(path), "ok" if files.sha256_of(path) == ARCHIVE.sha256 else "damaged"))
         return found or [Checked(str(path), "missing")]

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome import files
+from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import ensure
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data.cache import RemoteFile
+from velodrome.data.fetch import ensure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +78,7 @@ class IdxDataSet:
     def load(self, seed: int, validation: float) -> ExampleSet:
         from velodrome.data.examples import image_part, image_set
         from velodrome.data.partition import divide, stratified
-        from velodrome.data.remarks import with_remarks
+        from velodrome.data.split_warnings import with_split_warnings
 
         images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
         whole = image_part(images[..., None], labels.astype("int64"))
@@ -92,21 +91,21 @@ class IdxDataSet:
         )
         prints = self._fingerprints(images, test_images)
         trained, tested = prints[: len(images)], prints[len(images) :]
-        return with_remarks(splits, (trained[~marked], trained[marked], tested))
+        return with_split_warnings(splits, (trained[~marked], trained[marked], tested))
 
     def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
         import numpy as np
 
-        from velodrome.data.remarks import fingerprints
+        from velodrome.data.split_warnings import fingerprints
 
         def make(folder: Path) -> dict[str, Any]:
             np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
             return {}
 
-        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
+        key = cache.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
         try:
-            return decoded.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
+            return cache.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
         except DataError:
             return np.concatenate([fingerprints(some) for some in images])
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs

@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.mxnet.learner import MxnetLearner, restore
 from velodrome.errors import BadRequest

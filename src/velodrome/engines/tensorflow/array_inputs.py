@@ -11,7 +11,7 @@ from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.job.job import Job
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 
 
 class GraphBatch(Batch):

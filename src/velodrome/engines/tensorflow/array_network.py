@@ -30,7 +30,7 @@ from velodrome.models.batches import other_size, way_out
 from velodrome.models.outputs import class_scores
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import COLUMNS
-from velodrome.tasks.batch import Batch as TaskBatch
+from velodrome.tasks.counts import Batch as TaskBatch
 from velodrome.tasks.examples import ExampleTask
 
 

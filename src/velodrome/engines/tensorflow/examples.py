@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.examples import ExamplePart
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ExamplePart, Gather
 from velodrome.tasks.schedule import Indices
 
 

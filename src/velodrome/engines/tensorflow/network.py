@@ -27,7 +27,7 @@ from velodrome.models.byte_input import byte_input_note
 from velodrome.models.outputs import check_outputs, class_scores
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Classification
 
 _MOST_CONFUSED = 100
 

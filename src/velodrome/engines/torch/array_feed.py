@@ -16,8 +16,8 @@ import torch
 from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet
 from velodrome.data.pixels import PixelTransform
 from velodrome.engines.torch.pixels import converter
-from velodrome.tasks.ahead import Ahead
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
+from velodrome.tasks.prefetch import Prefetch
 from velodrome.tasks.schedule import Indices
 
 Tensors = dict[str, torch.Tensor]
@@ -116,7 +116,7 @@ class AheadFeed:
     """A part that is mapped from files or computed: a thread reads the next few steps."""
 
     def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
-        self._ahead, self._columns = Ahead(part), columns
+        self._ahead, self._columns = Prefetch(part), columns
 
     def begin(self, indices: Indices, offsets: Indices, epoch: int = 0) -> None:
         self._ahead.begin(indices, offsets, epoch)

@@ -23,7 +23,7 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 
 Shape = tuple[int, ...] | dict[str, tuple[int, ...]]

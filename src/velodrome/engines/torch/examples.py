@@ -12,8 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import torch
 
-from velodrome.data.examples import ExamplePart, ExampleSet
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ExamplePart, ExampleSet, Gather
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.engines.torch.network import dtype_of
 from velodrome.engines.torch.pixels import converter

@@ -21,7 +21,7 @@ from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.outputs import class_scores
 from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, read_description, tuples
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 
 WEIGHTS = "model.safetensors"
 

@@ -28,7 +28,7 @@ from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.batches import other_size, way_out
 from velodrome.models.byte_input import byte_input_note
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

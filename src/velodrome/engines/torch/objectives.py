@@ -17,9 +17,9 @@ from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.own_loss import count_of, sum_and_count, versions_of
 from velodrome.engines.torch.softmax import SoftmaxInput
 from velodrome.errors import BadRequest
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.classes import Binary, MultiLabel
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.regression import Regression
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from velodrome.errors import BadRequest
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.own import OwnTask
 
 _FORMS = "return one value per example, or a sum and the count that it is a sum over"

@@ -17,8 +17,7 @@ from velodrome.engines.torch.tasks.base import TorchTask
 from velodrome.engines.torch.tasks.classification import ClassificationTask
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.tasks.batch import Batch
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import Batch, Counts
 
 Count = Callable[[], None]
 

@@ -57,7 +57,7 @@ def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
     return np.frombuffer(b"".join(sums), np.uint64)
 
 
-def with_remarks(splits: ExampleSet, prints: Sequence[Fingerprints] | None) -> ExampleSet:
+def with_split_warnings(splits: ExampleSet, prints: Sequence[Fingerprints] | None) -> ExampleSet:
     """The splits with notes about them; `prints` are those of training, validation and test."""
     labels = [part.labels for part in (splits.train, splits.validation, splits.test)]
     found = splits.overlaps if prints is None else tuple(_overlaps(prints, labels, "images", "pixel by pixel"))
@@ -86,7 +86,7 @@ def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
     return found * _ODD
 
 
-def with_row_remarks(
+def with_row_warnings(
     arrays: ExampleSet, prints: Sequence[Fingerprints], noun: str, targets: Sequence[NDArray[Any]]
 ) -> ExampleSet:
     """The same for examples that are arrays or rows of a table; `targets` are those of the parts as they were given."""

@@ -15,7 +15,7 @@ from velodrome.tasks.schedule import Indices
 WINDOW_BYTES = 8 << 20
 
 
-class Ahead:
+class Prefetch:
     """One part, read step by step: a thread reads the next few steps while the ones before are trained on."""
 
     def __init__(self, part: ExamplePart) -> None:

@@ -1,6 +1,6 @@
-"""Binary and multi-label classification: yes or no, once or several times for every example. No framework here.
+"""Classification, binary and multi-label classification: one of several classes, or yes and no, for every example.
 
-A model returns one logit per answer; an answer is yes where its logit is above 0.
+A model of the last two returns one logit per answer; an answer is yes where its logit is above 0. No framework here.
 """
 
 from __future__ import annotations
@@ -8,17 +8,74 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
-from velodrome.tasks.classification import ACCURACY, fingerprint_of
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.targets import as_binary, as_labels
+from velodrome.tasks.targets import as_binary, as_classes, as_labels
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from velodrome.data.examples import ExampleSet
+
+def roc_auc(labels: NDArray[Any], scores: NDArray[np.float64]) -> float | None:
+    """The share of pairs of a positive and a negative example that scores put in the right order; a tie is half a pair.
+
+    None where only one of both occurs, or a score is not a number.
+    """
+    truth = np.asarray(labels, np.bool_)
+    positives = int(truth.sum())
+    negatives = len(truth) - positives
+    if not positives or not negatives or np.isnan(scores).any():
+        return None
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    # Twice the mean rank of each distinct score: whole numbers, so that nothing is rounded before the division.
+    ends = np.cumsum(counts)
+    twice_rank = 2 * ends - counts + 1
+    twice = int(twice_rank[place.ravel()][truth].sum())
+    return (twice - positives * (positives + 1)) / (2 * positives * negatives)
+
+
+ACCURACY = Metric("accuracy", "more", ".4f", margin=0.01, fraction=True)
+
+
+class Classification(ExampleTask):
+    """Counts how many examples were classified correctly."""
+
+    name = "classification"
+    metrics = (ACCURACY, LOSS)
+    counted = ("correct",)
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        return {"accuracy": float(counts["correct"] / counts["total"]), "loss": mean_loss(counts)}
+
+    def amount(self, counts: Mapping[str, Any]) -> str:
+        correct, total = counts.get("correct"), counts.get("total")
+        return super().amount(counts) if correct is None or total is None else f"{correct:,} of {total:,}"
+
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return as_classes(job, data)
+
+    def outputs(self, data: ExampleSet) -> int:
+        return data.class_count
+
+    def class_names(self, data: ExampleSet) -> Sequence[str]:
+        return data.class_names
+
+    def test_fingerprint(self, data: ExampleSet) -> str | None:
+        return fingerprint_of(data)
+
+
+def fingerprint_of(data: ExampleSet) -> str | None:
+    """Equal for equal test sets; None where their rows are computed when they are asked for."""
+    from velodrome.tasks.correctness_bits import fingerprint
+
+    test = data.test
+    if not test.inputs or len(test.targets) != 1:
+        return None
+    return fingerprint(next(iter(test.inputs.values())), next(iter(test.targets.values())))
+
 
 PRECISION = Metric("precision", "more", ".4f")
 RECALL = Metric("recall", "more", ".4f")
@@ -59,7 +116,6 @@ class _Labels(ExampleTask):
     def count_scores(self, data: ExampleSet, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
         import numpy as np
 
-        from velodrome.tasks.ranking import roc_auc
 
         chosen = getattr(data, part)
         targets = chosen.targets or chosen.gather(np.arange(len(chosen), dtype=np.int64))[1]
