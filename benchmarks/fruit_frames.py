@@ -17,8 +17,8 @@ import numpy as np
 
 from velodrome.data import cache
 from velodrome.data.catalogue import data_set, prepare
-from velodrome.data.images.cached_set import TEST, TRAIN
 from velodrome.data.sets.fruits import Fruits
+from velodrome.data.split import TEST, TRAIN
 
 
 def film(name: str) -> tuple[str, int]:

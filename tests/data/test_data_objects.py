@@ -13,7 +13,7 @@ from velodrome.data.own import objects
 from velodrome.data.own.transforms import rng_of, with_transform
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.errors import BadRequest, RunFailed, UserCodeError
-from velodrome.tasks.prefetch import Ahead
+from velodrome.tasks.prefetch import Prefetch
 from velodrome.tasks.schedule import by_data, in_order
 
 RANDOM = np.random.default_rng(2)
@@ -66,7 +66,7 @@ def test_a_map_style_data_set_is_read_by_index_when_it_is_needed(load):
 def test_it_sees_the_schedule_that_arrays_would_have(load):
     data = load((Squares(40), Squares(10)))
     indices = by_data(len(data.train), 8, 2, seed=1, epoch=3).partition(1)
-    ahead = Ahead(data.train)
+    ahead = Prefetch(data.train)
     ahead.begin(indices.indices, indices.offsets, 3)
     seen = [ahead.rows(low, high)[0]["x"][:, 0] for low, high in itertools.pairwise(indices.offsets)]
     np.testing.assert_array_equal(np.concatenate(seen), data.train.positions[indices.indices])
@@ -190,7 +190,7 @@ def test_a_stream_is_read_in_order_each_worker_its_own(load):
         seen = []
         for rank in (0, 1):
             mine = in_order(len(data.train), 8, 2).partition(rank)
-            ahead = Ahead(data.train)
+            ahead = Prefetch(data.train)
             ahead.begin(mine.indices, mine.offsets, epoch)
             steps = [(low, high) for low, high in itertools.pairwise(mine.offsets) if high > low]
             seen += [ahead.rows(low, high)[0]["x"][:, 0] for low, high in steps]

@@ -148,7 +148,7 @@ def test_a_cache_that_cannot_be_written_is_no_reason_not_to_load(tmp_path, monke
     def full(*arguments, **options):
         raise cache.DataError("no space")
 
-    monkeypatch.setattr(idx.decoded, "keep", full)
+    monkeypatch.setattr(cache, "keep", full)
     assert len(data.load(1, 0.1).train) == 36
 
 

@@ -154,16 +154,6 @@ def _times(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "1"
 
 
-def held_out(total: int, share: float) -> int:
-    """How many of `total` examples a share is: at least one if any is asked for, and never all."""
-    if not 0 <= share < 1:
-        raise BadRequest(f"--validation {share}: give a share of the training set from 0 up to, not including, 1")
-    count = max(1, round(total * share)) if share else 0
-    if count >= total:
-        raise BadRequest(f"--validation {share}: leaves none of {total:,} examples to train on; choose a smaller one")
-    return count
-
-
 #: How many of each kind are named.
 NAMED = 10
 

@@ -10,17 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from velodrome.catalog.script import LABEL as OF_SCRIPT
-from velodrome.data.base import (
-    ArraySet,
-    BadData,
-    CachedSet,
-    Checked,
-    DataSet,
-    Description,
-    FileSet,
-    Progress,
-    TextSet,
-)
+from velodrome.data.base import ArraySet, BadData, CachedSet, Checked, DataSet, Description, FileSet, Progress, TextSet
 from velodrome.data.images.cached_set import CachedImageSet
 from velodrome.data.own.functions import FunctionSet, ScriptData, is_function
 from velodrome.errors import BadRequest, VelodromeError, which_name

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.base import Faults
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
+from velodrome.data.split import TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown

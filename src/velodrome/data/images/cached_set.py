@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, held_out, refuse, summaries
+from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, refuse, summaries
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, VALIDATION, divide, large_enough, sizes_of
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text
 
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from velodrome.data.examples import ExamplePart, ExampleSet
-
-TRAIN, VALIDATION, TEST = 0, 1, 2
-#: The share that is drawn for a test set where the data has none.
-TEST_SHARE = 0.2
-_TEST_DRAW, _VALIDATION_DRAW = 1, 2
-
 
 @dataclass(frozen=True)
 class Counted:
@@ -133,51 +128,6 @@ class CachedImageSet(ABC):
         cache.forget(self.source)
 
 
-#: The job's default; another share that cannot be used is mentioned in the notes.
-DEFAULT_VALIDATION = 0.1
-
-
-def sizes_of(parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
-    """How many examples training, validation and test have after `divide`, given those of each part."""
-    train, validated, test = parts
-    if not test:
-        test = _drawn_for_test(train)
-        train -= test
-    if not validated:
-        validated = held_out(train, validation)
-        train -= validated
-    return train, validated, test
-
-
-def divide(
-    labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Parts as they were given; missing test and validation sets are drawn from training, stratified and seeded."""
-    import numpy as np
-
-    from velodrome.data.partition import stratified
-
-    def draw(places: NDArray[np.int64], count: int, purpose: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        marked = stratified(labels[places], count, seed, purpose)
-        return places[~marked], places[marked]
-
-    train, validated, test = (np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST))
-    if not len(test):
-        train, test = draw(train, _drawn_for_test(len(train)), _TEST_DRAW)
-    if not len(validated):
-        train, validated = draw(train, held_out(len(train), validation), _VALIDATION_DRAW)
-    return train, validated, test
-
-
-def _drawn_for_test(train: int) -> int:
-    if train < 2:
-        raise BadRequest(
-            f"there are {train} examples to train on and no test set: a fifth of them, at least one, is drawn for it, "
-            "which leaves none; add examples, or give a test set of your own"
-        )
-    return held_out(train, TEST_SHARE)
-
-
 def _part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> ExamplePart:
@@ -202,6 +152,10 @@ class ChosenRows:
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.rows), *self.images.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        return self.images.dtype
 
     @property
     def nbytes(self) -> int:
@@ -237,24 +191,6 @@ def check_bytes(name: str, needed: int, what: str, way_out: str = "free some spa
             f"data set {name!r}: {what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: "
             f"{way_out}"
         )
-
-
-def large_enough(
-    labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults,
-    *, noun: str = "images",
-) -> NDArray[np.bool_]:
-    """Which classes have an example to train on, and one more for each part that is drawn from training; the others are
-    faults."""
-    import numpy as np
-
-    sizes = np.bincount(labels[parts == TRAIN], minlength=len(class_names))
-    fewest = 1 + sum(not (parts == part).any() for part in (VALIDATION, TEST))
-    for place in np.flatnonzero(sizes < fewest).tolist():
-        if sizes[place]:
-            faults.add(f"classes with fewer than {fewest} training {noun}", class_names[place], f"{sizes[place]}")
-        else:
-            faults.add(f"classes without training {noun}", class_names[place])
-    return np.asarray(sizes >= fewest)
 
 
 def write_arrays(

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from velodrome.data.base import Faults
 from velodrome.data.delimited import check_columns, columns, read_rows
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
 from velodrome.data.images.photos import Listing
-from velodrome.data.part_columns import looks_like_parts, overlooked_note, part_column
+from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
 from velodrome.data.storage.trees import File, FolderTree, Tree
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
-
-#: What a folder above the classes may be called, in small letters.
-PART_NAMES: Mapping[str, int] = {
-    "train": TRAIN, "training": TRAIN,
-    "validation": VALIDATION, "valid": VALIDATION, "val": VALIDATION, "dev": VALIDATION,
-    "test": TEST, "testing": TEST,
-}
 
 
 def list_folders(tree: Tree) -> Listing:

@@ -10,15 +10,8 @@ from typing import Any
 
 from velodrome.data import cache
 from velodrome.data.base import Fault, Faults, Progress
-from velodrome.data.images.cached_set import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    CachedImageSet,
-    Counted,
-    check_room,
-    write_arrays,
-)
+from velodrome.data.images.cached_set import CachedImageSet, Counted, check_room, write_arrays
+from velodrome.data.split import TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 

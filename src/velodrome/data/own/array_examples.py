@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.images.arrays import RowArray, class_names, labels_of
-from velodrome.data.images.cached_set import divide, large_enough
 from velodrome.data.own.array_args import ArgumentPart
+from velodrome.data.split import divide, large_enough
 from velodrome.data.split_warnings import Fingerprints, row_fingerprints, with_row_warnings
 from velodrome.errors import BadRequest
 

@@ -93,7 +93,7 @@ class FunctionSet:
 
         from velodrome.data.examples import image_part, image_set
         from velodrome.data.images.arrays import check_arrays
-        from velodrome.data.images.cached_set import divide, large_enough
+        from velodrome.data.split import divide, large_enough
         from velodrome.data.split_warnings import fingerprints, with_split_warnings
 
         examples = check_arrays(self.name, arrays, faults)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
 from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, refuse, summaries
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, check_bytes, sizes_of
+from velodrome.data.images.cached_set import check_bytes
 from velodrome.data.own.npz import given_arrays
+from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from velodrome.data.base import memory_budget
 from velodrome.data.examples import TARGET, ExampleSet
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, divide
 from velodrome.data.own.reading import (
     TARGET_NAMES,
     Item,
@@ -31,6 +30,7 @@ from velodrome.data.own.reading import (
     target_fields,
     whole_stream,
 )
+from velodrome.data.split import TEST, TRAIN, VALIDATION, divide
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 

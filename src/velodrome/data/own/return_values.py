@@ -15,9 +15,8 @@ import numpy as np
 from velodrome.data.base import Faults, memory_budget
 from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.images.arrays import NAMES, as_array
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
-from velodrome.data.images.listings import PART_NAMES
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, tensorflow_arrays
+from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text, shown
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
 from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, TextSet, refuse, summaries
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
-from velodrome.data.images.listings import PART_NAMES
 from velodrome.data.own.paths import check_exists, check_options, follows_links, split_options
+from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
+from velodrome.data.split import held_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,13 +88,13 @@ class Cifar:
 
     def load(self, seed: int, validation: float) -> ExampleSet:
         from velodrome.data.examples import image_part, image_set
-        from velodrome.data.partition import divide, stratified
+        from velodrome.data.split import split_images, stratified
         from velodrome.data.split_warnings import with_split_warnings
 
         *trained, tested = (read_records(payload) for payload in self._payloads())
         whole, test = (image_part(*_joined(some)) for some in (trained, [tested]))
         marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
-        train, validation_part = divide(whole, marked)
+        train, validation_part = split_images(whole, marked)
         splits = image_set(
             self.name, train, validation_part, test, classes=len(self.class_names), scale=1 / 255,
             class_names=self.class_names,

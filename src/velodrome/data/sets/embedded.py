@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from velodrome import files
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
+from velodrome.data.split import held_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +67,7 @@ class Digits:
         import numpy as np
 
         from velodrome.data.examples import image_part, image_set
-        from velodrome.data.partition import divide, stratified
+        from velodrome.data.split import split_images, stratified
         from velodrome.data.split_warnings import fingerprints, with_split_warnings
 
         try:
@@ -75,9 +76,9 @@ class Digits:
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(f"{_FILE} cannot be read ({error}): reinstall velodrome") from None
         whole = image_part(images, labels.astype(np.int64))
-        rest, test = divide(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
+        rest, test = split_images(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
         kept = held_out(len(rest), validation)
-        train, validation_part = divide(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
+        train, validation_part = split_images(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
         splits = image_set(
             self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES
         )
@@ -140,7 +141,7 @@ class EmbeddedTable:
         import numpy as np
 
         from velodrome.data.examples import ExamplePart, ExampleSet
-        from velodrome.data.partition import stratified
+        from velodrome.data.split import stratified
 
         values, targets = self._stored()
         groups = targets.astype(np.int64) if self.task == "binary" else np.zeros(len(targets), np.int64)

@@ -16,9 +16,9 @@ from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Description, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure, mirror_folder
-from velodrome.data.images.cached_set import DEFAULT_VALIDATION, TEST, TRAIN
 from velodrome.data.images.listings import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
 
@@ -91,7 +91,7 @@ class Fruits(PhotoSet):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         import numpy as np
 
-        from velodrome.data.partition import stratified
+        from velodrome.data.split import stratified
 
         apart = np.flatnonzero(parts == TEST)
         marked = stratified(labels[apart], len(apart) // 2, seed, _HALVES_DRAW)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
+from velodrome.data.split import held_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,14 +78,14 @@ class IdxDataSet:
 
     def load(self, seed: int, validation: float) -> ExampleSet:
         from velodrome.data.examples import image_part, image_set
-        from velodrome.data.partition import divide, stratified
+        from velodrome.data.split import split_images, stratified
         from velodrome.data.split_warnings import with_split_warnings
 
         images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
         whole = image_part(images[..., None], labels.astype("int64"))
         kept = held_out(len(whole), validation)
         marked = stratified(whole.labels, kept, seed, 0)
-        train, validation_part = divide(whole, marked)
+        train, validation_part = split_images(whole, marked)
         test = image_part(test_images[..., None].copy(), test_labels.astype("int64"))
         splits = image_set(
             self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names

@@ -291,7 +291,7 @@ class ShardedData:
     def load_files(self, numbers: Sequence[int] | None, validation: float) -> ExampleSet:
         from dataclasses import replace
 
-        from velodrome.data.images.cached_set import DEFAULT_VALIDATION
+        from velodrome.data.split import DEFAULT_VALIDATION
 
         shards = ShardSet.open(self.url)
         kept = shards.index.validation

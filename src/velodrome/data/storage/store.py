@@ -18,7 +18,6 @@ from pathlib import Path
 from velodrome import files
 from velodrome.data.base import DataError
 from velodrome.data.storage.backends import is_remote, reason_of, split_url
-from velodrome.data.storage.remote import RemoteStore
 from velodrome.errors import BadRequest
 
 #: Bytes that are read at a time.
@@ -251,4 +250,8 @@ class _StagedBeside(Staged):
 def open_store(url: str) -> Store:
     """The store at an address. Nothing is asked of it yet, so a host that is away is noticed at the first use."""
     scheme, place = split_url(url)
-    return RemoteStore(url, scheme) if is_remote(scheme) else FolderStore(place)
+    if not is_remote(scheme):
+        return FolderStore(place)
+    from velodrome.data.storage.remote import RemoteStore
+
+    return RemoteStore(url, scheme)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache, delimited
 from velodrome.data.base import BadData, Checked, Description, Fault, Progress, refuse, summaries
-from velodrome.data.images.cached_set import sizes_of
-from velodrome.data.part_columns import part_column
+from velodrome.data.split import part_column, sizes_of
 from velodrome.data.tables.columns import MOST_COLUMNS
 from velodrome.data.tables.encoding import How
 from velodrome.errors import BadRequest

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 from velodrome.data.base import Faults, memory_budget
 from velodrome.data.cache import Decoded
 from velodrome.data.examples import TARGET, ExamplePart, ExampleSet
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, divide, large_enough
-from velodrome.data.images.listings import PART_NAMES
-from velodrome.data.part_columns import looks_like_parts, overlooked_note
+from velodrome.data.split import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    divide,
+    large_enough,
+    looks_like_parts,
+    overlooked_note,
+)
 from velodrome.data.split_warnings import row_fingerprints, with_row_warnings
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
 from velodrome.data.tables.data_set import Request
