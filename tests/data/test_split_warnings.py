@@ -12,7 +12,6 @@ import tiny_idx as tiny
 from pictures import COLOURS, picture, write_folders
 
 from velodrome.data import cache, catalogue
-from velodrome.data.sets import idx
 from velodrome.data.split_warnings import fingerprints, fingerprints_of_file
 from velodrome.errors import BadRequest
 
