@@ -184,8 +184,8 @@ def test_a_study_on_other_machines_is_not_fitted_to_this_one(monkeypatch: pytest
 
 def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) -> None:
     from velodrome.api import study as api
+    from velodrome.clusters.ssh import SshOptions
     from velodrome.clusters.ssh.launcher import SshLauncher
-    from velodrome.clusters.ssh.options import SshOptions
 
     words = ["study", "run", "zipperle-2018", "--dry-run", "--json", "--runs", runs]
     told = velodrome(*words, "--on", "emulated:nodes=9").json()
