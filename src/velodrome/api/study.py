@@ -13,7 +13,6 @@ from velodrome.api.race import run_missing
 from velodrome.api.race_plan import PlannedRace, plan_entries
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
-from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data.base import BadData, Progress
 from velodrome.data.cache.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
@@ -181,11 +180,10 @@ def _cores_of(results: Iterable[Mapping[str, Any]]) -> int:
 def _site(launcher: Launcher, on: Where) -> Site:
     """The machines of a launcher: hosts that are known have so many cores together."""
     here = this_machine()
-    if nodes := getattr(launcher, "host_names", ()):
-        return Site(f"{len(nodes)} emulated hosts on {here.machines}", here.cores)
-    if not isinstance(launcher, RemoteLauncher):
-        return here
-    counts = [int(link.facts["cores"]) for link in launcher.links.values()]
+    if launcher_named(on).here:
+        nodes = launcher.host_names
+        return Site(f"{len(nodes)} emulated hosts on {here.machines}", here.cores) if nodes else here
+    counts = [*launcher.host_cores.values()]
     if not counts:  # of a cluster that names its hosts when a job begins
         return Site(f"the nodes of --on {on}", here.cores)
     hosts = "1 host" if len(counts) == 1 else f"{len(counts)} hosts"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from velodrome.clusters.faults import Breakable
 from velodrome.clusters.launcher import Exit, Group
 from velodrome.clusters.plan import Plan, Process
 from velodrome.events.lines import make_event
@@ -40,7 +39,7 @@ class FaultSchedule:
 
     def advance(self, group: Group, now: float) -> list[Event]:
         """Begin and end what is due; the events of it."""
-        if self._origin is None or not isinstance(group, Breakable):
+        if self._origin is None:
             return []
         events, since = [], now - self._origin
         for entry in self._entries:

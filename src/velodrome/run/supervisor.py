@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from velodrome.catalog.registry import strategy_of
 from velodrome.clusters.interrupts import Patience, deferred
-from velodrome.clusters.launcher import CountsTraffic, Group, Launcher, Warns
+from velodrome.clusters.launcher import Group, Launcher
 from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
@@ -211,10 +211,9 @@ class Supervisor:
 
     def _count_traffic(self, group: Group) -> None:
         """Record what each host exchanged, where the group can tell."""
-        if isinstance(group, CountsTraffic):
-            with suppress(OSError, VelodromeError):
-                for host, network in group.traffic().items():
-                    self._record(make_event("traffic", host=host, network=dict(network)))
+        with suppress(OSError, VelodromeError):
+            for host, network in group.traffic().items():
+                self._record(make_event("traffic", host=host, network=dict(network)))
 
     def _collect(self, group: Group, patience: Patience) -> Failure | None:
         try:
@@ -222,6 +221,6 @@ class Supervisor:
         except (OSError, VelodromeError) as error:
             return Failure(f"model, checkpoints or logs could not be collected: {error}", cause="collect")
         finally:
-            for sentence in group.warnings() if isinstance(group, Warns) else ():
+            for sentence in group.warnings():
                 self._record(make_event("warning", message=sentence))
         return None
