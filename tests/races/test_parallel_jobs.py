@@ -18,8 +18,8 @@ from velodrome.clusters.ssh.launcher import SshLauncher
 from velodrome.errors import BadRequest
 from velodrome.events.lines import to_event
 from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
-from velodrome.job.race_names import expand
 from velodrome.job.resolve import resolve
 from velodrome.races.parallel_jobs import Interrupted, Lanes, lanes_of
 

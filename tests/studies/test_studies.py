@@ -14,7 +14,7 @@ from velodrome.cli.study_tables import comparison
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.job.race_names import expand
+from velodrome.job.names import expand
 from velodrome.races.folder import RaceFolder
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
