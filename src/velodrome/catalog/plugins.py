@@ -41,16 +41,20 @@ class Plugins:
         entry = _registered(self.group).get(name)
         return None if entry is None else _loaded(self, entry)
 
+    def usable(self) -> list[str]:
+        """The names of all that can be loaded."""
+        broken = self.broken()
+        return [name for name in self.names() if name not in broken]
+
     def all(self) -> list[Any]:
         """All that can be loaded."""
-        broken = self.broken()
-        return [self.get(name) for name in self.names() if name not in broken]
+        return [self.get(name) for name in self.usable()]
 
     @cache  # noqa: B019  # there is one for each group
     def broken(self) -> dict[str, str]:
         """Why those of other packages that cannot be loaded cannot, by name."""
         reasons = {}
-        for name in self.names():
+        for name in self.names()[len(self.ours) :]:
             try:
                 self.get(name)
             except BadRequest as error:
