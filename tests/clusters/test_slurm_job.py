@@ -288,7 +288,7 @@ def test_a_wait_is_an_event_of_the_run(
 
 def examined(folder: Path, **fields: Any) -> list[tuple[str, str]]:
     launcher = SlurmLauncher(options(shared_dir=str(folder), **fields))
-    findings, _ = launcher.examine(DDP)
+    findings = launcher.examine(DDP).findings
     launcher.close()
     return [(finding.level, finding.sentence) for finding in findings]
 
