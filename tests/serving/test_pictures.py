@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hostile_files import GOOD, HOSTILE, picture, turned
-from velodrome.serving import pictures
+from velodrome.serving import inputs as pictures
+from velodrome.serving.inputs import decoded
 from velodrome.serving.model import BadInput
-from velodrome.serving.pictures import decoded
 
 pytestmark = pytest.mark.unit
 

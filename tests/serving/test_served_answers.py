@@ -17,12 +17,12 @@ import velodrome
 from hostile_files import picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
-from velodrome.serving import batching, inputs, language
+from velodrome.serving import batching, inputs
 from velodrome.serving import model as serving_model
-from velodrome.serving.answers import answers_of
+from velodrome.serving import responses as language
 from velodrome.serving.batching import Batcher
-from velodrome.serving.explain import occlusion
 from velodrome.serving.model import BadInput, LoadedModel, _session, load_for_requests
+from velodrome.serving.responses import answers_of, occlusion
 
 pytestmark = pytest.mark.unit
 

@@ -18,11 +18,12 @@ from velodrome.data.cache.fetch import using_mirror
 from velodrome.data.delimited import read_rows
 from velodrome.errors import BadRequest
 from velodrome.models.served import Served
-from velodrome.serving import inputs, language
-from velodrome.serving.answers import TOP, answers_of
+from velodrome.serving import inputs
+from velodrome.serving import responses as language
 from velodrome.serving.export import export_run
+from velodrome.serving.inputs import LARGEST_BYTES
 from velodrome.serving.model import NOT_FINITE, BadInput, LoadedModel
-from velodrome.serving.pictures import LARGEST_BYTES
+from velodrome.serving.responses import TOP, answers_of
 
 FORMATS = ("onnx",)
 

@@ -16,11 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from velodrome.serving import language
-from velodrome.serving.explain import occlusion
+from velodrome.serving import responses as language
+from velodrome.serving.inputs import FORM_BYTES, LARGEST_BYTES
 from velodrome.serving.model import BadInput
-from velodrome.serving.pictures import LARGEST_BYTES
-from velodrome.serving.uploads import FORM_BYTES
+from velodrome.serving.responses import occlusion
 from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.model_facts import facts_of
 from velodrome.web.openapi import description

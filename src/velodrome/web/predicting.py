@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from velodrome.serving import inputs, language
-from velodrome.serving.answers import TOP, answer_of, answers_of
+from velodrome.serving import inputs
+from velodrome.serving import responses as language
+from velodrome.serving.inputs import SMALL_BYTES, file_of
 from velodrome.serving.model import Array, BadInput
-from velodrome.serving.pictures import SMALL_BYTES
-from velodrome.serving.uploads import file_of
+from velodrome.serving.responses import TOP, answer_of, answers_of
 from velodrome.web.served_models import ServedModels, Slot
 
 PREDICT = "/api/predict"
