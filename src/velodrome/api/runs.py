@@ -14,6 +14,7 @@ from velodrome.errors import BadRequest
 from velodrome.judge.pair import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat
 from velodrome.run.check import check_run
+from velodrome.run.dry_run import verify_run
 from velodrome.run.export import form_of, table, write_archive
 from velodrome.run.listing import (
     STATUSES,
@@ -28,7 +29,6 @@ from velodrome.run.listing import (
 )
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
-from velodrome.run.dry_run import verify_run
 
 
 def list(

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from velodrome.catalog.registry import SINGLE, engine_alone
+from typing import Any
+
+from velodrome import files
+from velodrome.catalog.registry import SINGLE, engine_alone, strategy_of
 from velodrome.clusters import preflight
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
-from velodrome.errors import RunFailed, VelodromeError
-from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent
+from velodrome.errors import BadRequest, RunFailed, VelodromeError
+from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
 from velodrome.job.job import Job
-from velodrome.job.resolve import resolve, strategy_fields
+from velodrome.job.resolve import batch_of_step, replicas_of, resolve, strategy_fields
 from velodrome.judge.estimate import Timing
-from velodrome.run.outcome import Failure
-from velodrome.run.store import OpenRun, Store
-from velodrome.run.supervisor import Supervisor
-from velodrome.variables import INSTEAD
-import math
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
-from velodrome import files
-from velodrome.catalog.registry import strategy_of
-from velodrome.errors import BadRequest
-from velodrome.events.models import ResultEvent
-from velodrome.job.resolve import batch_of_step, replicas_of, resolve
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run import trust
-from velodrome.run.store import RunFolder
+from velodrome.run.outcome import Failure
+from velodrome.run.store import OpenRun, RunFolder, Store
+from velodrome.run.supervisor import Supervisor
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
+from velodrome.variables import INSTEAD
+
 
 class RehearsalFailed(RunFailed):
     """The process ended early."""

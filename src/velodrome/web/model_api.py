@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from velodrome.serving import responses as language
+from velodrome.serving import responses
 from velodrome.serving.inputs import FORM_BYTES, LARGEST_BYTES
 from velodrome.serving.model import BadInput
 from velodrome.serving.responses import occlusion
@@ -105,7 +105,7 @@ async def generate(request: Request) -> Response:
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
     words = await loop.run_in_executor(
-        _models(request).patient, lambda: list(language.generate(model, text, **options))
+        _models(request).patient, lambda: list(responses.generate(model, text, **options))
     )
     return JsonAnswer({"model": slot.name, "words": words, "milliseconds": since(began)})
 
