@@ -14,7 +14,7 @@ from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.clusters.remote.checks import DISK_BYTES
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data import catalogue
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

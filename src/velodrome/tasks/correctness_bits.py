@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from velodrome.printable import shown
 
-Answers = NDArray[np.bool_]
+CorrectnessBits = NDArray[np.bool_]
 
 #: Bytes that a float64 carries exactly.
 _BYTES = 6
@@ -25,7 +25,7 @@ MOST_EXAMPLES = 1 << 24
 _SAMPLED = 64
 
 
-def to_vector(answers: Answers) -> NDArray[np.float64]:
+def to_vector(answers: CorrectnessBits) -> NDArray[np.float64]:
     """Numbers whose sum over processes has the answers of all of them, if no two processes answer for one example."""
     packed = np.packbits(answers)
     rows = np.zeros((-(-len(packed) // _BYTES), 8), np.uint8)
@@ -33,18 +33,18 @@ def to_vector(answers: Answers) -> NDArray[np.float64]:
     return rows.view("<u8").ravel().astype(np.float64)
 
 
-def from_vector(vector: NDArray[np.float64], count: int) -> Answers:
+def from_vector(vector: NDArray[np.float64], count: int) -> CorrectnessBits:
     """The answers for so many examples, from what `to_vector` returned or the sum of several."""
     rows = np.rint(vector).astype("<u8").view(np.uint8).reshape(-1, 8)
     return np.unpackbits(np.ascontiguousarray(rows[:, :_BYTES]).ravel(), count=count).astype(np.bool_)
 
 
-def encode(answers: Answers) -> str:
-    """Answers as a result holds them: bits, compressed by zlib, in base64."""
+def encode(answers: CorrectnessBits) -> str:
+    """CorrectnessBits as a result holds them: bits, compressed by zlib, in base64."""
     return base64.b64encode(zlib.compress(np.packbits(answers).tobytes(), 9)).decode()
 
 
-def decode(text: str, count: int) -> Answers:
+def decode(text: str, count: int) -> CorrectnessBits:
     """The answers for so many examples that `encode` wrote; ValueError if they are not that."""
     if not 0 <= count <= MOST_EXAMPLES:
         raise ValueError(f"the answers of {shown(count, 20)} examples are not read: at most {MOST_EXAMPLES:,}")

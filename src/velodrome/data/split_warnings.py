@@ -7,7 +7,6 @@ Examples are compared by fingerprints of their pixels or numbers, which are made
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import Arrays
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.printable import shown
 
 Fingerprints = NDArray[np.uint64]
@@ -26,8 +24,6 @@ Fingerprints = NDArray[np.uint64]
 _NAMED = 10
 #: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
 _MOSTLY_DIFFERENT = 0.5
-#: Words of a text that are read at a time for its fingerprint.
-_WORDS_AT_ONCE = 1_000_000
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -61,11 +57,11 @@ def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
     return np.frombuffer(b"".join(sums), np.uint64)
 
 
-def with_remarks(splits: Splits, prints: Sequence[Fingerprints] | None) -> Splits:
+def with_split_warnings(splits: ExampleSet, prints: Sequence[Fingerprints] | None) -> ExampleSet:
     """The splits with notes about them; `prints` are those of training, validation and test."""
     labels = [part.labels for part in (splits.train, splits.validation, splits.test)]
     found = splits.overlaps if prints is None else tuple(_overlaps(prints, labels, "images", "pixel by pixel"))
-    names = splits.class_names or range(splits.classes)
+    names = splits.class_names or range(splits.class_count)
     untested = _untested(labels, names, all_files=not splits.own_files)
     content = splits.content if prints is None else content_of(prints, labels)
     return replace(splits, notes=(*splits.notes, *found, *untested), overlaps=found, content=content)
@@ -90,9 +86,9 @@ def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
     return found * _ODD
 
 
-def with_row_remarks(
-    arrays: Arrays, prints: Sequence[Fingerprints], noun: str, targets: Sequence[NDArray[Any]]
-) -> Arrays:
+def with_row_warnings(
+    arrays: ExampleSet, prints: Sequence[Fingerprints], noun: str, targets: Sequence[NDArray[Any]]
+) -> ExampleSet:
     """The same for examples that are arrays or rows of a table; `targets` are those of the parts as they were given."""
     labels = None
     if arrays.classes is not None and all(targets.ndim == 1 for targets in arrays.train.targets.values()):
@@ -103,29 +99,6 @@ def with_row_remarks(
     if labels is not None:
         found += _untested(labels, arrays.class_names or range(arrays.classes or 0), all_files=True)
     return replace(arrays, notes=(*arrays.notes, *found), content=content_of(prints, targets))
-
-
-def identity_of(data: Any) -> dict[str, Any]:
-    """What the data of a run are recognized by: examples of each part, and a fingerprint of their content.
-
-    Of a text, its vocabulary and its words in their order. Of examples that are made when they are asked for, and may
-    be others each time, their number and form alone.
-    """
-    own = data.own_files if isinstance(data, Splits | Arrays) else False
-    counts = {"train": sum(data.files) if own else len(data.train), "validation": len(data.validation),
-              "test": len(data.test)}
-    content = getattr(data, "content", "")
-    if not content:
-        found = hashlib.blake2b(json.dumps(counts).encode(), digest_size=8)
-        if isinstance(data, Arrays):
-            found.update(repr((data.inputs, data.targets)).encode())
-        elif hasattr(data, "vocabulary"):
-            found.update("\n".join(data.vocabulary).encode())
-            for part in (data.train, data.validation, data.test):
-                for first in range(0, len(part), _WORDS_AT_ONCE):
-                    found.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
-        content = found.hexdigest()
-    return {**counts, "fingerprint": content}
 
 
 def _overlaps(

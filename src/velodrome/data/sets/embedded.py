@@ -1,7 +1,8 @@
-"""Small tables that ship with Velodrome, one to predict a number and one to tell yes from no: no download is needed.
+"""Small data that ships with Velodrome, so that no download is needed: handwritten digits, and two tables.
 
-Sources and licences are in `tables.md`, beside the files. Features are standardised with the mean and the deviation of
-the training rows; targets are left as they are.
+Sources and licences are in `digits.md` and `tables.md`, beside the files. A fifth is the test set, and a share of the
+rest the validation set: both seeded, and stratified where the target is a class. Features of tables are standardised
+with the mean and the deviation of the training rows; their targets are left as they are.
 """
 
 from __future__ import annotations
@@ -13,13 +14,77 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from velodrome import files
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
+from velodrome.data.split import held_out
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import ArrayPart, Arrays
+    from velodrome.data.examples import ExamplePart, ExampleSet
+
+_EXAMPLES, _TEST, _SIDE, _CLASSES, _BRIGHTEST = 1797, 359, 8, 10, 16
+_TEST_DRAW, _VALIDATION_DRAW = 1, 2
+_NAMES = tuple("0123456789")
+_FILE = Path(__file__).with_name("digits.npz")
+_SHA256 = "516461765719e9f81b246f52d21473a2e9006efb68053ba7c60c53a89fe9dcb6"
+
+
+class Digits:
+    """A fifth is the test set, and a share of the rest the validation set: both stratified and seeded."""
+
+    name = "digits"
+
+    def describe(self, validation: float) -> Description:
+        kept = held_out(_EXAMPLES - _TEST, validation)
+        return Description(
+            name=self.name,
+            title="Optical recognition of handwritten digits (UCI), as in scikit-learn",
+            licence="CC BY 4.0",
+            homepage="https://archive.ics.uci.edu/dataset/80",
+            train=_EXAMPLES - _TEST - kept,
+            validation=kept,
+            test=_TEST,
+            input_shape=(_SIDE, _SIDE, 1),
+            classes=_CLASSES,
+            bytes=0,
+            class_names=_NAMES,
+        )
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Nothing is fetched."""
+
+    def is_here(self) -> bool:
+        return True
+
+    def verify(self) -> list[Checked]:
+        state: Literal["ok", "missing", "damaged"] = "missing"
+        if _FILE.exists():
+            state = "ok" if files.sha256_of(_FILE) == _SHA256 else "damaged"
+        return [Checked(str(_FILE), state, "" if state == "ok" else "reinstall velodrome", by_prepare=False)]
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        import numpy as np
+
+        from velodrome.data.examples import image_part, image_set
+        from velodrome.data.split import split_images, stratified
+        from velodrome.data.split_warnings import fingerprints, with_split_warnings
+
+        try:
+            with np.load(_FILE, allow_pickle=False) as stored:
+                images, labels = stored["images"], stored["labels"]
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{_FILE} cannot be read ({error}): reinstall velodrome") from None
+        whole = image_part(images, labels.astype(np.int64))
+        rest, test = split_images(whole, stratified(whole.labels, _TEST, seed, _TEST_DRAW))
+        kept = held_out(len(rest), validation)
+        train, validation_part = split_images(rest, stratified(rest.labels, kept, seed, _VALIDATION_DRAW))
+        splits = image_set(
+            self.name, train, validation_part, test, classes=_CLASSES, scale=1 / _BRIGHTEST, class_names=_NAMES
+        )
+        return with_split_warnings(splits, [fingerprints(part.images) for part in (train, validation_part, test)])
+
+
 
 _TEST_DRAW, _VALIDATION_DRAW = 1, 2
 _FEATURES = "features"
@@ -72,11 +137,11 @@ class EmbeddedTable:
             state = "ok" if files.sha256_of(self._file) == self.sha256 else "damaged"
         return [Checked(str(self._file), state, "" if state == "ok" else "reinstall velodrome", by_prepare=False)]
 
-    def load(self, seed: int, validation: float) -> Arrays:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         import numpy as np
 
-        from velodrome.data.arrays import ArrayPart, Arrays
-        from velodrome.data.partition import stratified
+        from velodrome.data.examples import ExamplePart, ExampleSet
+        from velodrome.data.split import stratified
 
         values, targets = self._stored()
         groups = targets.astype(np.int64) if self.task == "binary" else np.zeros(len(targets), np.int64)
@@ -86,11 +151,11 @@ class EmbeddedTable:
         train = values[rest[~chosen]]
         mean, deviation = train.mean(axis=0), train.std(axis=0)
 
-        def part(rows: NDArray[np.int64]) -> ArrayPart:
+        def part(rows: NDArray[np.int64]) -> ExamplePart:
             features = ((values[rows] - mean) / deviation).astype(np.float32)
-            return ArrayPart({_FEATURES: features}, {self.target: targets[rows]})
+            return ExamplePart({_FEATURES: features}, {self.target: targets[rows]})
 
-        return Arrays(
+        return ExampleSet(
             self.name, part(rest[~chosen]), part(rest[chosen]), part(np.flatnonzero(tested)),
             classes=len(self.class_names) or None, class_names=self.class_names,
             columns=self._columns(mean.tolist(), deviation.tolist()), content=self.sha256[:16],
@@ -125,6 +190,7 @@ _MEASURED = (
 )
 
 DATA_SETS: tuple[DataSet, ...] = (
+    Digits(),
     EmbeddedTable(
         name="diabetes",
         title="Diabetes: progression within a year from ten measurements, as in scikit-learn",

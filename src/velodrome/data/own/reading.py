@@ -1,7 +1,9 @@
 """Data set objects of users that are read example by example: by index, or from front to back.
 
-Indices come from the schedule, so a source with random access trains on exactly the examples, in exactly the order,
-that arrays in memory would. A stream is read in its own order, and a worker skips what belongs to others.
+An example, such as an item of a PyTorch `Dataset` or a row of Hugging Face `datasets`, is a pair of input and target,
+either of them possibly a dictionary, or one dictionary with a target among it. Indices come from the schedule, so a
+source with random access trains on exactly the examples, in exactly the order, that arrays in memory would. A stream is
+read in its own order, and a worker skips what belongs to others.
 """
 
 from __future__ import annotations
@@ -15,15 +17,102 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Named
-from velodrome.data.own.items import Item, item_of
+from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
+from velodrome.printable import shown
+
+#: What the target of a dictionary is called, the first one that it has.
+TARGET_NAMES = ("label", "labels", "target", "targets", "y")
+
+
+@dataclass(frozen=True)
+class Item:
+    """The arrays of one example by name; a target may be a word."""
+
+    inputs: Mapping[str, NDArray[Any]]
+    targets: Mapping[str, NDArray[Any]]
+
+
+def item_of(name: str, where: str, value: Any) -> Item:
+    """An item as arrays; `where` is what it is called in a sentence, such as `item 3`."""
+    inputs, targets = _sides(name, where, value)
+    return Item(
+        {one: _array(name, f"{where}, {one!r}", cell) for one, cell in inputs.items()},
+        {one: _array(name, f"{where}, {one!r}", cell, words=True) for one, cell in targets.items()},
+    )
+
+
+def _sides(name: str, where: str, value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        target = next((one for one in TARGET_NAMES if one in value), None)
+        if target is None or len(value) < 2:
+            raise BadRequest(
+                f"--dataset {name!r}: {where} is a dictionary of {', '.join(map(shown, value)) or 'nothing'}, without "
+                f"a target: call it 'label' or 'target', or return pairs of input and target"
+            )
+        return {str(one): cell for one, cell in value.items() if one != target}, {TARGET: value[target]}
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+        raise BadRequest(
+            f"--dataset {name!r}: {where} is {type(value).__name__}{many}, and examples are pairs of input and target, "
+            "or dictionaries"
+        )
+    sides = []
+    for cell, only in zip(value, (INPUT, TARGET), strict=True):
+        sides.append({str(one): inner for one, inner in cell.items()} if isinstance(cell, Mapping) else {only: cell})
+    if twice := [one for one in sides[0] if one in sides[1]]:
+        raise BadRequest(f"--dataset {name!r}: {twice[0]!r} names both an input and a target; rename one")
+    return sides[0], sides[1]
+
+
+def _array(name: str, what: str, cell: Any, *, words: bool = False) -> NDArray[Any]:
+    if hasattr(cell, "detach"):  # a tensor of PyTorch, which may be part of a graph or on another device
+        cell = cell.detach().cpu()
+    try:
+        array: NDArray[Any] = np.asarray(cell)
+    except (ValueError, TypeError):
+        array = np.asarray(None)
+    if array.dtype.kind == "S" and words:
+        array = np.char.decode(array, "utf-8")
+    if array.dtype.kind not in "buif" and not (words and array.dtype.kind == "U" and array.ndim == 0):
+        way_out = "; turn text into numbers first" if array.dtype.kind in "US" else ""
+        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{way_out}")
+    return array
+
+
+def stored_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    """The type an input is kept in: fractions float32, images of bytes as bytes, other whole numbers int64."""
+    if array.dtype.kind == "f":
+        return np.dtype(np.float32)
+    if array.dtype == np.uint8 and array.ndim >= 2:
+        # Bytes with channels first are an image whose engine expects fractions; they are not scaled.
+        return np.dtype(np.uint8) if is_image(array.shape) else np.dtype(np.float32)
+    return np.dtype(np.int64)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether one example has the shape (height, width, channels)."""
+    return len(shape) == 3 and 1 <= shape[2] <= 4
+
+
+def target_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    """Fractions float32, words and whole numbers int64."""
+    return np.dtype(np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def input_fields(item: Item) -> tuple[ArrayField, ...]:
+    return tuple(ArrayField(one, array.shape, stored_dtype(array).name) for one, array in item.inputs.items())
+
+
+def target_fields(item: Item) -> tuple[ArrayField, ...]:
+    return tuple(ArrayField(one, array.shape, target_dtype(array).name) for one, array in item.targets.items())
+
 
 #: A stream that is longer is taken for one that never ends.
 MOST_STREAMED = 1 << 28
 
 
-class Source(Protocol):
+class ItemSource(Protocol):
     """Examples by their positions."""
 
     def __len__(self) -> int: ...
@@ -156,11 +245,11 @@ def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable
 
 
 @dataclass(frozen=True)
-class SourcePart(ArrayPart):
+class SourcePart(ComputedPart):
     """Some examples of a source, read when they are asked for."""
 
     name: str = ""
-    source: Source = field(default_factory=lambda: MapSource("", ()))
+    source: ItemSource = field(default_factory=lambda: MapSource("", ()))
     #: Their positions in the source.
     positions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     #: What the first example has, and every other one must have.
@@ -183,10 +272,6 @@ class SourcePart(ArrayPart):
     @property
     def target_fields(self) -> tuple[ArrayField, ...]:
         return self.expected_targets
-
-    @property
-    def in_memory(self) -> bool:
-        return False
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
         chosen = self.positions[indices].tolist()
@@ -225,4 +310,3 @@ class SourcePart(ArrayPart):
                     "counted from 0"
                 )
         return out
-

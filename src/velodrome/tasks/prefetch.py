@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayPart, Named
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ExamplePart, Named
 from velodrome.tasks.schedule import Indices
 
 #: Bytes of rows that are read at a time.
 WINDOW_BYTES = 8 << 20
 
 
-class Ahead:
+class Prefetch:
     """One part, read step by step: a thread reads the next few steps while the ones before are trained on."""
 
-    def __init__(self, part: ArrayPart) -> None:
-        self._gather = rows_of(part)
+    def __init__(self, part: ExamplePart) -> None:
+        self._gather = part.reader()
         self._bytes = max(1, sum(one.bytes for one in (*part.input_fields, *part.target_fields)))
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="examples")
 
@@ -55,23 +53,3 @@ class Ahead:
 
 def _cut(arrays: Named, low: int, high: int) -> dict[str, NDArray[Any]]:
     return {name: array[low:high] for name, array in arrays.items()}
-
-
-class _Mapped:
-    """Reads rows of arrays that are mapped from files without the process growing by what it has read."""
-
-    def __init__(self, part: ArrayPart) -> None:
-        self._inputs = {name: Gather(array) for name, array in part.inputs.items()}
-        self._targets = {name: Gather(array) for name, array in part.targets.items()}
-
-    def __call__(self, indices: Indices, epoch: int) -> tuple[Named, Named]:
-        return _gathered(self._inputs, indices), _gathered(self._targets, indices)
-
-
-def _gathered(arrays: Mapping[str, Gather[Any]], indices: Indices) -> dict[str, NDArray[Any]]:
-    return {name: gather(indices) for name, gather in arrays.items()}
-
-
-def rows_of(part: ArrayPart) -> Any:
-    """A function of indices and epoch that returns inputs and targets."""
-    return _Mapped(part) if type(part) is ArrayPart else part.gather

@@ -1,4 +1,7 @@
-"""Finds code of the user's by `module:function`, in the current folder or on PYTHONPATH."""
+"""Finds code of the user's by `module:function`, in the current folder or on PYTHONPATH.
+
+Functions of Python's standard library are refused where the user's own one is expected: `os:system` is a mistake.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,33 @@ import sysconfig
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from velodrome.data.own.standard_library import refuse_standard, refuse_standard_function
 from velodrome.errors import BadRequest
+
+
+def _is_standard(module: str) -> bool:
+    """Whether a module is Python's; a file of that name in the current folder or on PYTHONPATH is the user's."""
+    top = module.partition(".")[0]
+    if top not in sys.stdlib_module_names:
+        return False
+    own = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return PathFinder.find_spec(top, own) is None
+
+
+def refuse_standard(option: str, name: str, module: str) -> None:
+    """Refuse `module:function` if the module is Python's; nothing is imported."""
+    if _is_standard(module):
+        raise BadRequest(
+            f"{option} {name!r}: {module!r} is a module of Python's standard library; name a function of your own"
+        )
+
+
+def refuse_standard_function(option: str, name: str, found: object) -> None:
+    """Refuse a function that the user's module only imported from the standard library."""
+    if isinstance(found, FunctionType | BuiltinFunctionType | type):
+        refuse_standard(option, name, found.__module__ or "builtins")
 
 
 def no_module(option: str, name: str, module: str) -> BadRequest:

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.schedule import evaluation_indices
 
 pytestmark = pytest.mark.unit
@@ -28,30 +28,30 @@ def test_the_sum_over_workers_has_every_answer_in_the_order_of_the_test_set(coun
         mine = evaluation_indices(count, rank, workers)
         own = np.zeros(count, np.bool_)
         own[mine] = right[mine]
-        parts.append(answers.to_vector(own))
-    assert (answers.from_vector(np.sum(parts, axis=0), count) == right).all()
+        parts.append(correctness_bits.to_vector(own))
+    assert (correctness_bits.from_vector(np.sum(parts, axis=0), count) == right).all()
 
 
 @pytest.mark.parametrize("right", [_random(1), _random(359), np.ones(48, np.bool_), np.zeros(10, np.bool_)])
 def test_answers_are_read_as_they_were_written(right: np.ndarray) -> None:
-    assert (answers.decode(answers.encode(right), len(right)) == right).all()
+    assert (correctness_bits.decode(correctness_bits.encode(right), len(right)) == right).all()
 
 
 def test_ten_thousand_answers_take_less_than_two_kilobytes() -> None:
-    assert len(answers.encode(_random(10_000))) < 2_000
+    assert len(correctness_bits.encode(_random(10_000))) < 2_000
 
 
 @pytest.mark.parametrize("text", [
     pytest.param("%", id="not base64"), pytest.param("AAAA", id="not compressed"),
-    pytest.param(answers.encode(np.ones(400, np.bool_)), id="of more examples"),
-    pytest.param(answers.encode(np.ones(350, np.bool_)), id="of fewer examples"),
-    pytest.param(answers.encode(np.ones(360, np.bool_)), id="one bit too many"),
-    pytest.param(answers.encode(np.ones(359, np.bool_))[:-8], id="cut off"),
+    pytest.param(correctness_bits.encode(np.ones(400, np.bool_)), id="of more examples"),
+    pytest.param(correctness_bits.encode(np.ones(350, np.bool_)), id="of fewer examples"),
+    pytest.param(correctness_bits.encode(np.ones(360, np.bool_)), id="one bit too many"),
+    pytest.param(correctness_bits.encode(np.ones(359, np.bool_))[:-8], id="cut off"),
     pytest.param(base64.b64encode(zlib.compress(bytes(10**7))).decode(), id="much more than there can be"),
 ])
 def test_what_is_not_an_answer_for_each_example_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="answers"):
-        answers.decode(text, 359)
+        correctness_bits.decode(text, 359)
 
 
 @pytest.mark.parametrize("count", [-1, -8, 2**40, 10**400], ids=["negative", "none", "a terabit", "400 digits"])
@@ -60,7 +60,7 @@ def test_a_number_of_examples_that_no_test_set_has_is_refused_before_anything_is
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=r"the answers of .* examples are not read"):
-            answers.decode(text, count)
+            correctness_bits.decode(text, count)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -69,11 +69,11 @@ def test_a_number_of_examples_that_no_test_set_has_is_refused_before_anything_is
 def test_a_fingerprint_tells_test_sets_apart() -> None:
     random = np.random.default_rng(1)
     images, labels = random.integers(0, 256, (100, 4, 4, 1), np.uint8), random.integers(0, 10, 100)
-    found = answers.fingerprint(images, labels)
-    assert found == answers.fingerprint(images.copy(), labels.astype(np.int64))
+    found = correctness_bits.fingerprint(images, labels)
+    assert found == correctness_bits.fingerprint(images.copy(), labels.astype(np.int64))
     other_labels, other_images = labels.copy(), images.copy()
     other_labels[50] = (labels[50] + 1) % 10
     other_images[99, 0, 0, 0] ^= 1
-    assert found != answers.fingerprint(images, other_labels)
-    assert found != answers.fingerprint(other_images, labels)
-    assert found != answers.fingerprint(images[:99], labels[:99])
+    assert found != correctness_bits.fingerprint(images, other_labels)
+    assert found != correctness_bits.fingerprint(other_images, labels)
+    assert found != correctness_bits.fingerprint(images[:99], labels[:99])

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.arrays import INPUT, TARGET
-from velodrome.data.images.array_windows import RowArray
-from velodrome.data.images.arrays import NAMES, PARTS, row_array
+from velodrome.data.examples import INPUT, TARGET
+from velodrome.data.images.arrays import NAMES, PARTS, RowArray, row_array
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
 
 @dataclass(frozen=True)
-class GivenPart:
+class ArgumentPart:
     """The arrays of one part, by name."""
 
     part: str
@@ -41,7 +40,7 @@ def is_known(key: str) -> bool:
     return key in NAMES or key.partition(".")[0] in NAMES
 
 
-def given_parts(name: str, arrays: Mapping[str, Any]) -> list[GivenPart]:
+def argument_parts(name: str, arrays: Mapping[str, Any]) -> list[ArgumentPart]:
     """The parts that are there, each with the same inputs and targets of the same shapes."""
     parts = []
     for part, which in PARTS:
@@ -53,7 +52,7 @@ def given_parts(name: str, arrays: Mapping[str, Any]) -> list[GivenPart]:
                 "x_train, y_train and, if there is a test set, x_test, y_test"
             )
         if not missing:
-            parts.append(GivenPart(part, which, *sides))
+            parts.append(ArgumentPart(part, which, *sides))
     for one in parts:
         _refuse_one_hot(name, one)
         _check_alike(name, parts[0], one)
@@ -72,7 +71,7 @@ def _side(name: str, arrays: Mapping[str, Any], letter: str, part: str, only: st
     return {one: row_array(name, called, array) for one, (called, array) in named.items()}
 
 
-def _check_alike(name: str, first: GivenPart, part: GivenPart) -> None:
+def _check_alike(name: str, first: ArgumentPart, part: ArgumentPart) -> None:
     every = {**part.inputs, **part.targets}
     if len(every) < len(part.inputs) + len(part.targets):
         twice = next(one for one in part.inputs if one in part.targets)
@@ -103,7 +102,7 @@ def _check_alike(name: str, first: GivenPart, part: GivenPart) -> None:
             raise BadRequest(f"data set {name!r}: {part.key(one)} has the shape {array.shape}, which holds no numbers")
 
 
-def _refuse_one_hot(name: str, part: GivenPart) -> None:
+def _refuse_one_hot(name: str, part: ArgumentPart) -> None:
     for one, array in part.targets.items():
         if len(array.shape) != 2 or array.shape[1] < 2 or array.dtype.kind not in "buif" or not len(part):
             continue
@@ -125,7 +124,7 @@ def _listed(names: Sequence[str]) -> str:
 _MOSTLY = 0.9
 
 
-def are_byte_images(parts: Sequence[GivenPart]) -> bool:
+def are_byte_images(parts: Sequence[ArgumentPart]) -> bool:
     """Whether these are images with one label each whose pixels are bytes without loss: they train fastest."""
     first = parts[0]
     if [*first.inputs] != [INPUT] or [*first.targets] != [TARGET] or not _are_labels(first.targets[TARGET]):

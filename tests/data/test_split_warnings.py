@@ -11,10 +11,8 @@ import pytest
 import tiny_idx as tiny
 from pictures import COLOURS, picture, write_folders
 
-from velodrome.data import catalogue
-from velodrome.data.cache import decoded
-from velodrome.data.remarks import fingerprints, fingerprints_of_file
-from velodrome.data.sets import idx
+from velodrome.data import cache, catalogue
+from velodrome.data.split_warnings import fingerprints, fingerprints_of_file
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -137,7 +135,7 @@ def test_sets_of_the_mnist_family_are_looked_at_once(tmp_path, monkeypatch):
     first = tiny.data_set().load(1, 0.1).notes
     assert len(first) >= 1
     assert first[0].startswith("1 of 20 test images is also in the ")
-    monkeypatch.setattr("velodrome.data.remarks.fingerprints", None)
+    monkeypatch.setattr("velodrome.data.split_warnings.fingerprints", None)
     assert tiny.data_set().load(1, 0.1).notes == first
 
 
@@ -147,9 +145,9 @@ def test_a_cache_that_cannot_be_written_is_no_reason_not_to_load(tmp_path, monke
     data.prepare(None)
 
     def full(*arguments, **options):
-        raise decoded.DataError("no space")
+        raise cache.DataError("no space")
 
-    monkeypatch.setattr(idx.decoded, "keep", full)
+    monkeypatch.setattr(cache, "keep", full)
     assert len(data.load(1, 0.1).train) == 36
 
 
