@@ -32,7 +32,7 @@ from velodrome.api import runs as api
 from velodrome.api.datasets import encode_row
 from velodrome.data.base import DataError
 from velodrome.data.shards.index import read_index
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import read_events
 from velodrome.events.models import MODELS

@@ -13,7 +13,7 @@ from velodrome.clusters import environments, preflight
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import Event, InspectionEvent, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Compression, Job, Mesh

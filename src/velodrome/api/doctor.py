@@ -8,7 +8,7 @@ from typing import Any
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.launcher import Finding
 from velodrome.clusters.registry import Where, launcher_named, open_launcher, where_of
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.judge.emulation import emulation_lines

@@ -14,7 +14,7 @@ from velodrome.api.race_plan import PlannedRace, plan_entries
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
 from velodrome.data.base import BadData, Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.names import expand
 from velodrome.judge.compare import compare

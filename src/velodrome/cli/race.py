@@ -182,7 +182,7 @@ def command(
     from velodrome.cli.board import Board
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
-    from velodrome.data.cache.fetch import using_mirror
+    from velodrome.data.fetch import using_mirror
     from velodrome.job.race import parse_vary
 
     at_once = parallel_of(parallel)

@@ -17,7 +17,7 @@ from velodrome.clusters import environments
 from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Description
-from velodrome.data.own.standard_library import refuse_standard
+from velodrome.data.own.user_code import refuse_standard
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.faults import parse_fault, process_names
 from velodrome.job.job import Job, Target
