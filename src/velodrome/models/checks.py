@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import Arrays
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.job.job import Job
 from velodrome.models.own import reason_of
@@ -102,14 +101,14 @@ def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str
     )
 
 
-def way_out(job: Job, data: Splits | Arrays) -> str:
+def way_out(job: Job, data: ExampleSet) -> str:
     """How to avoid a smaller batch at the end of an epoch."""
     if job.workers > 1:
         return "choose another --batch-size or another number of workers"
     return f"choose a --batch-size that divides the {len(data.train):,} training examples"
 
 
-def other_size(data: Splits | Arrays, workers: int, batch: int, but: int) -> int:
+def other_size(data: ExampleSet, workers: int, batch: int, but: int) -> int:
     """One of the numbers of examples that a process evaluates at a time, if possible another one than `but`."""
     shares = [-(-len(part) // workers) for part in (data.test, data.validation)]
     sizes = [size for share in shares for size in (min(share, batch), share % batch) if size not in (0, but)]

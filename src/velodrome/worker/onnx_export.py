@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
-from velodrome.data.arrays import Arrays
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.description import check_data
 from velodrome.models.recipe import read_description
@@ -117,10 +116,10 @@ def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
 def _examples(context: Context) -> tuple[Named, Named]:
     """Examples spread over the test set: inputs and targets as the data set stores them."""
     data = context.data
-    if isinstance(data, Splits):
+    if data.kind == "images":
         places = _spread(len(data.test))
         return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
-    if isinstance(data, Arrays):
+    if data.kind == "arrays":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
     length = min(context.job.unroll or _WORDS, _WORDS)
@@ -146,13 +145,13 @@ def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> 
         "task": context.task.name, "model": job.model, "engine": job.engine or about["engine"],
         "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
     }
-    if isinstance(data, Splits):
+    if data.kind == "images":
         shape = tuple(data.input_shape)
         return Served(
             kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
             classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
         )
-    if isinstance(data, Arrays):
+    if data.kind == "arrays":
         inputs = tuple(
             ServedInput(name=one.name, shape=one.shape, dtype=_fed(one.dtype, one.is_whole, one.name in data.images),
                         image=one.name in data.images)
@@ -185,7 +184,7 @@ def _names(names: tuple[str, ...], classes: int | None) -> tuple[str, ...]:
     return tuple(names) or tuple(str(number) for number in range(classes or 0))
 
 
-def _outputs_of(data: Arrays, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _outputs_of(data: ExampleSet, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
     if task in ("classification", "multi-label"):
         return _names(data.class_names, data.classes)
     if task == "binary":

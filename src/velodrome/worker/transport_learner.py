@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.transport.mpi import MpiTransport
@@ -66,7 +66,7 @@ def count_classified(
     if part == "test":
         whole = np.zeros(len(examples), np.bool_)
         whole[mine] = right
-        learner.answers = answers.from_vector(total(answers.to_vector(whole)), len(examples))
+        learner.answers = correctness_bits.from_vector(total(correctness_bits.to_vector(whole)), len(examples))
     if classes <= MAX_CONFUSION_CLASSES:
         pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
         learner.confusion = total(pairs).round().astype(np.int64).reshape(classes, classes)

@@ -12,9 +12,8 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import JaxLearner, Made
 from velodrome.errors import BadRequest
@@ -51,7 +50,7 @@ class ImageLearner(JaxLearner):
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
         data, job = context.data, context.job
-        if not isinstance(data, Splits):
+        if data.kind != "images":
             raise BadRequest(f"--dataset {job.dataset!r}: engine jax trains on images of bytes and on text; choose "
                              "engine torch or tensorflow for it")
         self._data, self._transform = data, transform_of(job.pixels, data)

@@ -16,7 +16,7 @@ from velodrome.engines.torch.objectives import Objective, OutputObjective, OwnOb
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import own
 from velodrome.models.checks import wrong_batch
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 

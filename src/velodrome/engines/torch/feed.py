@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Arrays
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet, Gather
 from velodrome.data.pixels import PixelTransform, transform_of
-from velodrome.data.splits import Part, Splits
 from velodrome.job.job import Job
-from velodrome.tasks.ahead import Ahead
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
+from velodrome.tasks.prefetch import Prefetch
 from velodrome.tasks.schedule import Indices
 
 
@@ -63,7 +61,8 @@ class Examples(ABC):
     """One part of a data set, iterated over in a new order for each epoch."""
 
     def __init__(
-        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
+        channels_last: bool,
     ) -> None:
         """`channels_last`: images are stored as (height, width, channels), otherwise as (channels, height, width)."""
         self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
@@ -90,7 +89,8 @@ class InMemoryExamples(Examples):
     """All images in memory, or in that of the device."""
 
     def __init__(
-        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
+        channels_last: bool,
     ) -> None:
         super().__init__(part, transform, dtype, device, channels_last=channels_last)
         # Models of the zoo take channels-last memory, which is faster for convolutions on a CPU; a user's model may not
@@ -108,7 +108,8 @@ class StreamedExamples(Examples):
     """Images mapped from disk: a thread reads the next few steps while the ones before are trained on."""
 
     def __init__(
-        self, part: Part, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *, channels_last: bool
+        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
+        channels_last: bool,
     ) -> None:
         super().__init__(part, transform, dtype, device, channels_last=True)
         self._gather, self._channels_last = Gather(part.images), channels_last
@@ -144,11 +145,11 @@ class StreamedExamples(Examples):
 
 
 def examples_of(
-    data: Splits, part: str, job: Job, device: torch.device, *, channels_last: bool,
+    data: ExampleSet, part: str, job: Job, device: torch.device, *, channels_last: bool,
     pixels: PixelTransform | None = None,
 ) -> Examples:
     """A part of the data set, in memory unless its images are mapped from a file."""
-    chosen: Part = getattr(data, part)
+    chosen: ExamplePart = getattr(data, part)
     kind = StreamedExamples if isinstance(chosen.images, np.memmap) else InMemoryExamples
     transform = pixels or transform_of(job.pixels, data)
     return kind(chosen, transform, dtype_of(job), device, channels_last=channels_last)
@@ -203,7 +204,7 @@ class Columns:
     """Every input and target of a data set."""
 
     def __init__(
-        self, data: Arrays, dtype: torch.dtype, device: torch.device, *, channels_last: bool,
+        self, data: ExampleSet, dtype: torch.dtype, device: torch.device, *, channels_last: bool,
         pixels: PixelTransform | None,
     ) -> None:
         self.inputs = {
@@ -225,7 +226,7 @@ def _ready(columns: Mapping[str, Column], arrays: Mapping[str, np.ndarray]) -> T
 class HeldFeed:
     """A part in memory, or in that of the device."""
 
-    def __init__(self, part: ArrayPart, columns: Columns, device: torch.device) -> None:
+    def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
         self._device, self._columns = device, columns
         self._inputs = {name: column.held(part.inputs[name]) for name, column in columns.inputs.items()}
         self._targets = {name: column.held(part.targets[name]) for name, column in columns.targets.items()}
@@ -249,8 +250,8 @@ class HeldFeed:
 class AheadFeed:
     """A part that is mapped from files or computed: a thread reads the next few steps."""
 
-    def __init__(self, part: ArrayPart, columns: Columns, device: torch.device) -> None:
-        self._ahead, self._columns = Ahead(part), columns
+    def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
+        self._ahead, self._columns = Prefetch(part), columns
 
     def begin(self, indices: Indices, offsets: Indices, epoch: int = 0) -> None:
         self._ahead.begin(indices, offsets, epoch)
@@ -262,7 +263,7 @@ class AheadFeed:
 Feed = HeldFeed | AheadFeed
 
 
-def feed_of(part: ArrayPart, columns: Columns, device: torch.device) -> Feed:
+def feed_of(part: ExamplePart, columns: Columns, device: torch.device) -> Feed:
     """Where the batches of a part come from. Begin with an order of examples, then request one step after another."""
     return HeldFeed(part, columns, device) if part.in_memory else AheadFeed(part, columns, device)
 

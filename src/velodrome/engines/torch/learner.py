@@ -24,7 +24,7 @@ from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_o
 from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Alone, Transport
@@ -254,7 +254,7 @@ class TorchLearner(Learner):
             mine = self._task.evaluate(part)
         names = self._context.task.counted
         nothing = np.zeros(0)
-        found = nothing if mine.answers is None or part != "test" else answers.to_vector(mine.answers)
+        found = nothing if mine.answers is None or part != "test" else correctness_bits.to_vector(mine.answers)
         optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
         parts = [mine.counts.vector(names), *optional, found]
         vector = np.concatenate(parts)
@@ -264,7 +264,7 @@ class TorchLearner(Learner):
             classes = math.isqrt(len(confusion))
             self.confusion = confusion.round().astype(np.int64).reshape(classes, classes)
         if mine.answers is not None and part == "test":
-            self.answers = answers.from_vector(found, len(mine.answers))
+            self.answers = correctness_bits.from_vector(found, len(mine.answers))
         counts, task = Counts.of(summed, names), self._context.task
         if mine.scores is None:
             return counts

@@ -22,7 +22,7 @@ from velodrome.models import torch_zoo
 from velodrome.models.checks import class_scores
 from velodrome.models.initial_weights import Matching, check_readable
 from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, read_description, tuples
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 
 WEIGHTS = "model.safetensors"
 

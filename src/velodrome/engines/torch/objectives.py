@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.torch.calling import SoftmaxInput, scores
 from velodrome.engines.torch.feed import repeated
 from velodrome.errors import BadRequest
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.classes import Binary, MultiLabel
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.regression import Regression
 
@@ -237,7 +237,7 @@ class ObjectiveModule(nn.Module):
 
 
 def objective_of(
-    task: ExampleTask, model: str, data: Arrays, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
+    task: ExampleTask, model: str, data: ExampleSet, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
 ) -> Objective:
     """The objective of a task for its data; `sigmoid` as for `LabelObjective`."""
     if isinstance(task, OwnTask):

@@ -9,7 +9,6 @@ from importlib import import_module
 import torch
 
 from velodrome.catalog.world import World
-from velodrome.data.arrays import Arrays
 from velodrome.engines.torch import tuning
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.saved_network import load_network
@@ -42,7 +41,7 @@ def _train(context: Context, connect: Connect) -> None:
         transport, learner_class = connect(context, gpus)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        if context.saved_model is None or isinstance(context.data, Arrays):
+        if context.saved_model is None or context.data.kind != "images":
             network = task_class(context).network(context, device)
         else:
             network = load_network(context.saved_model, context, device)

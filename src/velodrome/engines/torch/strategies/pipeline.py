@@ -15,7 +15,6 @@ from safetensors.torch import save as pack
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.array_network import columns_of
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
@@ -127,7 +126,7 @@ class PipelineLearner(TorchLearner):
     def _like_inputs(self, count: int) -> torch.Tensor:
         """What the first stage might take for so many examples."""
         job, data = self._context.job, self._context.data
-        if isinstance(data, Arrays):
+        if data.kind == "arrays":
             columns = columns_of(job, data, self._device, channels_last=self._network.channels_last)
             inputs: torch.Tensor = columns.batch(*data.train.gather(np.arange(count) % len(data.train))).x
             return inputs

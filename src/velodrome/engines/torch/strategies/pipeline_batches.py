@@ -17,8 +17,7 @@ from velodrome.engines.torch.tasks.base import TorchTask
 from velodrome.engines.torch.tasks.classification import ClassificationTask
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.tasks.batch import Batch
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import Batch, Counts
 
 Count = Callable[[], None]
 
@@ -174,7 +173,7 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
         plain = adapter.model is network.model and job.dtype != "bfloat16"
         objective = adapter.objective
         plain = plain and not (isinstance(objective, LabelObjective) and objective.takes_sigmoid)
-    elif not hasattr(data.train, "images"):
+    elif data.kind == "text":
         raise BadRequest(f"--strategy pipeline: {job.model!r} is a language model, whose layers do not follow one "
                          "another in one chain; choose another strategy")
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from velodrome.catalog.traffic import between_groups
+from velodrome.catalog.base import between_groups
 from velodrome.engines.torch.feed import dtype_of
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.strategies.pipeline_batches import refuse_what_cannot_pass

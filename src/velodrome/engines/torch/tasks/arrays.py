@@ -22,8 +22,7 @@ from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Steppe
 from velodrome.engines.torch.tasks.classification import EVALUATION_BATCH, MAX_CONFUSION_CLASSES
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.models.recipe import COLUMNS
-from velodrome.tasks.batch import Batch
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import Batch, Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
