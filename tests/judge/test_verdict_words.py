@@ -213,6 +213,16 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
     "open, on a machine that others use up": lambda: answer(
         [*[beside(run, 1.4) for run in single(100, 120, 110)], *[beside(run, 1.4) for run in ddp(145, 125, 138)]]
     ),
+    "open, between configurations with long names": lambda: answer(
+        [
+            *[
+                beside(run, 1.4)
+                for workers, batch, rates in ((2, 64, (100, 120, 110)), (16, 128, (145, 125, 138)))
+                for run in repeated(rates, strategy="parameter-server", engine="tensorflow", workers=workers,
+                                    servers=2 * workers, batch_size=batch)
+            ]
+        ]
+    ),
     "level on a machine that is busy": lambda: answer(
         [*[beside(run, 0.3) for run in single(100, 101, 99)], *[beside(run, 0.3) for run in ddp(100, 101, 99)]]
     ),

@@ -397,7 +397,7 @@ def _open(question: Question, commands: Commands) -> Recommendation:
         words = lead.plain(other.name, question.kind)
         seen = "in one run of each, which may be chance"
         if both > 1:
-            seen = f"in {_times(ahead, both)}, {_not_yet(settle, slowed=question.slowed)}"
+            seen = f"in {_times(ahead, both)}{_not_yet(settle, slowed=question.slowed)}"
         said = f"use {chosen.name} for now: it was {words} {seen}."
     else:
         words = lead.plain("", question.kind).strip()
@@ -434,9 +434,8 @@ def _times(ahead: int, both: int) -> str:
 def _not_yet(settle: Settling, *, slowed: bool) -> str:
     """What would settle it; repetitions beside the same load would not."""
     if settle.repetitions is None:
-        return "which is not certain"
-    more = f"{settle.repetitions} more {'repetition' if settle.repetitions == 1 else 'repetitions'}"
-    return f"and {more}{' on an idle machine' if slowed else ''} would settle it"
+        return ", which is not certain"
+    return f"; {settle.repetitions} more{' on an idle machine' if slowed else ''} would settle it"
 
 
 def _less_accurate(question: Question, commands: Commands) -> Recommendation:
