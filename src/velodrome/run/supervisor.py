@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from velodrome.catalog.registry import strategy_of
-from velodrome.clusters.faults import Breakable
 from velodrome.clusters.interrupts import Patience, deferred
-from velodrome.clusters.launcher import CountsTraffic, Exit, Group, Launcher, Warns
+from velodrome.clusters.launcher import Exit, Group, Launcher
 from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
@@ -51,7 +50,7 @@ class FaultSchedule:
 
     def advance(self, group: Group, now: float) -> list[Event]:
         """Begin and end what is due; the events of it."""
-        if self._origin is None or not isinstance(group, Breakable):
+        if self._origin is None:
             return []
         events, since = [], now - self._origin
         for entry in self._entries:
@@ -279,10 +278,9 @@ class Supervisor:
 
     def _count_traffic(self, group: Group) -> None:
         """Record what each host exchanged, where the group can tell."""
-        if isinstance(group, CountsTraffic):
-            with suppress(OSError, VelodromeError):
-                for host, network in group.traffic().items():
-                    self._record(make_event("traffic", host=host, network=dict(network)))
+        with suppress(OSError, VelodromeError):
+            for host, network in group.traffic().items():
+                self._record(make_event("traffic", host=host, network=dict(network)))
 
     def _collect(self, group: Group, patience: Patience) -> Failure | None:
         try:
@@ -290,6 +288,6 @@ class Supervisor:
         except (OSError, VelodromeError) as error:
             return Failure(f"model, checkpoints or logs could not be collected: {error}", cause="collect")
         finally:
-            for sentence in group.warnings() if isinstance(group, Warns) else ():
+            for sentence in group.warnings():
                 self._record(make_event("warning", message=sentence))
         return None
