@@ -144,8 +144,8 @@ class RaceFolder:
         return self._place is None or self._place.is_in_place()
 
     def check_place(self) -> None:
-        """Raise `FolderGone` if the folder was removed, renamed or replaced since it was locked, or has no race.yaml any
-        more: nobody could read its verdict."""
+        """Raise `FolderGone` if the folder was removed, renamed or replaced since it was locked, or if its race.yaml
+        was, without which nobody could read its verdict."""
         if not self.is_in_place:
             raise FolderGone(f"race {self.path.name!r}", self.path)
         if self._place is not None and not os.path.lexists(self.path / "race.yaml"):
