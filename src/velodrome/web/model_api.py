@@ -16,11 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from velodrome.serving import language
-from velodrome.serving.explain import occlusion
+from velodrome.serving import responses
+from velodrome.serving.inputs import FORM_BYTES, LARGEST_BYTES
 from velodrome.serving.model import BadInput
-from velodrome.serving.pictures import LARGEST_BYTES
-from velodrome.serving.uploads import FORM_BYTES
+from velodrome.serving.responses import occlusion
 from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.model_facts import facts_of
 from velodrome.web.openapi import description
@@ -106,7 +105,7 @@ async def generate(request: Request) -> Response:
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
     words = await loop.run_in_executor(
-        _models(request).patient, lambda: list(language.generate(model, text, **options))
+        _models(request).patient, lambda: list(responses.generate(model, text, **options))
     )
     return JsonAnswer({"model": slot.name, "words": words, "milliseconds": since(began)})
 

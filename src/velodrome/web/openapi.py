@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from velodrome.serving.language import LONGEST_TEXT, MOST_WORDS
+from velodrome.serving.responses import LONGEST_TEXT, MOST_WORDS
 
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 _SENTENCES = {

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.api.runs import locate_run
+from velodrome.run.dry_run import finished_result, job_of_saved_model
 from velodrome.run.store import RunFolder
-from velodrome.run.verify import finished_result, job_of_saved_model
 from velodrome.serving.model import is_exported
 from velodrome.web import model_api
 from velodrome.web.app import make_app, page

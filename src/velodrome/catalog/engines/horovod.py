@@ -108,4 +108,4 @@ def _tensorflow() -> Engine:
     )
 
 
-FORMS = (_torch(), _tensorflow())
+ENGINE = (_torch(), _tensorflow())
