@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from velodrome.data.budget import memory_budget
+from velodrome.data.base import memory_budget
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
