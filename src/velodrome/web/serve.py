@@ -19,10 +19,9 @@ from velodrome.run.store import RunFolder
 from velodrome.serving.model import is_exported
 from velodrome.web import model_api
 from velodrome.web.app import make_app, page
-from velodrome.web.model_facts import facts_of
 from velodrome.web.predicting import PREDICT, Predict
 from velodrome.web.security import Security
-from velodrome.web.served_models import ServedModels
+from velodrome.web.served_models import ServedModels, facts_of
 from velodrome.web.siblings import Siblings
 
 
