@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from velodrome.data.cache import RemoteFile
-from velodrome.data.sets.idx import IdxDataSet
+from velodrome.data.sources.published import IdxDataSet
 
 NAMES = (
     "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"

@@ -20,7 +20,7 @@ from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step
 
 if TYPE_CHECKING:
-    from velodrome.data.base import Description
+    from velodrome.data.source import Description
     from velodrome.tasks.counts import Counts
 
 Better = Literal["more", "less"]

@@ -15,7 +15,7 @@ from velodrome.job.resolve import batch_of_step, replicas_of
 from velodrome.tasks.base import LOSS, Metric, Task, mean_loss
 
 if TYPE_CHECKING:
-    from velodrome.data.base import Description
+    from velodrome.data.source import Description
     from velodrome.data.text import Text
     from velodrome.tasks.counts import Counts
     from velodrome.tasks.schedule import TextSchedule

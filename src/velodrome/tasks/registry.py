@@ -24,7 +24,7 @@ from velodrome.tasks.regression import Regression
 
 if TYPE_CHECKING:
     from velodrome.catalog.base import Engine
-    from velodrome.data.base import Description
+    from velodrome.data.source import Description
 
 class Script(Task):
     """Takes figures as they were reported."""

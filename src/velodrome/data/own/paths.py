@@ -1,69 +1,29 @@
-"""The user's own data: `path:` and a folder, an archive, a table or an `.npz` file, with options after a `?`."""
+"""The user's own data at a path: kinds of it, each a module of `velodrome.data.sources`, and options after a `?`."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from velodrome import files
-from velodrome.data.base import BadData, DataSet
-from velodrome.data.images.listings import list_folders, list_table
-from velodrome.data.images.photos import Listing, PhotoSet
-from velodrome.data.own.npz import NpzSet, holds_images
-from velodrome.data.own.npz_arrays import NpzArraySet
-from velodrome.data.storage.trees import tree_of
-from velodrome.data.tables.data_set import ENDINGS, OPTIONS, TableSet
+from velodrome.data.base import BadData
+from velodrome.data.source import Source
 from velodrome.errors import BadRequest
 
-_TABLES = (".csv", ".tsv")
-_LARGEST_SIDE = 10_000
 
+@dataclass(frozen=True)
+class PathFormat:
+    """A kind of data that `path:` may name."""
 
-def data_set(rest: str, bad_data: BadData) -> DataSet:
-    """The data set that `path:rest` names."""
-    name = f"path:{rest}"
-    path, options = split_options(rest)
-    check_exists(name, path)
-    ending = path.suffix.lower()
-    lister: Callable[[], Listing]
-    chosen: tuple[str | None, ...]
-    common = {"name": name, "title": "your own data", "licence": "your own", "homepage": "", "bad_data": bad_data}
-    if ending == ".npz":
-        check_options(name, options, ())
-        return _npz(NpzSet(**common, path=path), NpzArraySet(name, path, bad_data))  # type: ignore[arg-type]
-    if ending in ENDINGS and ("target" in options or ending not in _TABLES):
-        check_options(name, options, OPTIONS)
-        return TableSet(name, path, tuple(sorted(options.items())), bad_data)
-    if ending in _TABLES:
-        check_options(name, options, ("size", "channels", "links", "image", "label", "part"))
-        image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
-        follow = follows_links(name, options)
-        lister = partial(list_table, path, image=image, label=label, part=part, follow_links=follow)
-        chosen = (image, label, part, options.get("links"))
-    elif path.is_dir() or ending == ".zip":
-        check_options(name, options, ("size", "channels", "links"))
-        lister = partial(_list_folders, path, follow_links=follows_links(name, options))
-        chosen = (options.get("links"),)
-    else:
-        raise BadRequest(
-            f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv or .parquet table, or an "
-            ".npz file"
-        )
-    return PhotoSet(
-        **common, place=str(path.resolve()), lister=lister, size=_size(name, options),  # type: ignore[arg-type]
-        channels=_channels(name, options), options=chosen,
-    )
-
-
-def _npz(images: NpzSet, arrays: NpzArraySet) -> DataSet:
-    """Byte images, or arrays of anything. What was prepared before is not read again to find out."""
-    if images.is_here() or (not arrays.is_here() and holds_images(images.name, images.path)):
-        return images
-    return arrays
+    #: Whether a file or folder, with these options, is of this kind.
+    takes: Callable[[Path, Mapping[str, str]], bool]
+    #: Names of the options that it has.
+    options: tuple[str, ...]
+    #: The data set of a name, at a path, with these options.
+    source: Callable[[str, Path, Mapping[str, str], BadData], Source]
 
 
 def check_exists(name: str, path: Path) -> None:
@@ -77,10 +37,6 @@ def check_exists(name: str, path: Path) -> None:
         raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError:
         raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
-
-
-def _list_folders(path: Path, *, follow_links: bool) -> Listing:
-    return list_folders(tree_of(path, follow_links=follow_links))
 
 
 def expanded(path: str) -> Path:
@@ -103,7 +59,7 @@ def split_options(rest: str) -> tuple[Path, dict[str, str]]:
         raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
 
 
-def check_options(name: str, options: dict[str, str], known: tuple[str, ...]) -> None:
+def check_options(name: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Refuse options that this kind of data does not have."""
     for option in options:
         if option not in known:
@@ -111,26 +67,8 @@ def check_options(name: str, options: dict[str, str], known: tuple[str, ...]) ->
             raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
 
 
-def follows_links(name: str, options: dict[str, str]) -> bool:
+def follows_links(name: str, options: Mapping[str, str]) -> bool:
     """Whether links that lead out of the folder are followed."""
     if options.get("links", "follow") != "follow":
         raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
     return "links" in options
-
-
-def _size(name: str, options: dict[str, str]) -> tuple[int, int] | None:
-    if "size" not in options:
-        return None
-    match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", options["size"])
-    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
-        raise BadRequest(f"--dataset {name!r}: size {options['size']!r} is none; write height and width as size=64x48")
-    return height, width
-
-
-def _channels(name: str, options: dict[str, str]) -> int | None:
-    if "channels" not in options:
-        return None
-    if options["channels"] not in ("1", "3"):
-        raise BadRequest(f"--dataset {name!r}: channels {options['channels']!r}; 1 is grey and 3 is colour")
-    return int(options["channels"])

@@ -42,6 +42,12 @@ def refuse_standard_function(option: str, name: str, found: object) -> None:
         refuse_standard(option, name, found.__module__ or "builtins")
 
 
+def is_function(name: str) -> bool:
+    """Whether a name has the form `module:function`."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+
+
 def no_module(option: str, name: str, module: str) -> BadRequest:
     return BadRequest(f"{option} {name!r}: no module named {module!r} in {Path.cwd()} or on PYTHONPATH")
 

@@ -26,8 +26,8 @@ from velodrome.data.split import (
 )
 from velodrome.data.split_warnings import row_fingerprints, with_row_warnings
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
-from velodrome.data.tables.data_set import Request
 from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
+from velodrome.data.tables.request import Request
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
@@ -39,10 +39,10 @@ _EACH = 24
 
 
 def make(
-    name: str, path: Path, request: Request, folder: Path, progress: Callable[[float], None]
+    name: str, path: Path, request: Request, folder: Path, faults: Faults, progress: Callable[[float], None]
 ) -> dict[str, Any]:
     """Write the arrays and return their metadata."""
-    faults, notes = Faults(), list(request.notes)
+    notes = list(request.notes)
     table = _read(name, path, request, faults, progress)
     parts, used = _parts(path, table, request, faults, notes)
     kept = used & ~np.logical_or.reduce([table.columns[target].missing for target in request.targets])
@@ -71,7 +71,7 @@ def make(
         "targets": [_about(target, column) for target, column in targets.columns.items()], "how": request.how,
         "parts": [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
         "scale_targets": request.scale_targets and targets.task == "regression",
-        "faults": [fault.as_json() for fault in faults.found()], "notes": notes, "missing": missing,
+        "notes": notes, "missing": missing,
     }
 
 

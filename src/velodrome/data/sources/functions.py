@@ -10,10 +10,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from velodrome.data.base import BadData, Description, Faults, Progress, refuse, summaries
+from velodrome.data.base import BadData, Faults, Progress, refuse, summaries
 from velodrome.data.own.user_code import no_module, refuse_standard, users_function
+from velodrome.data.source import Description, Source
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text
@@ -26,16 +27,12 @@ if TYPE_CHECKING:
     from velodrome.data.images.arrays import ArrayExamples
     from velodrome.data.own.array_args import ArgumentPart
 
-def is_function(name: str) -> bool:
-    """Whether a name has the form `module:function`."""
-    module, colon, function = name.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
-
 
 @dataclass(frozen=True)
-class FunctionSet:
+class FunctionSet(Source):
     """Arrays or an iterable from the user's function. Nothing is known of them until it is called."""
 
+    from_function: ClassVar[bool] = True
     name: str
     bad_data: BadData
 
@@ -142,7 +139,7 @@ def _check_memory(name: str, count: int, noun: str, needed: int) -> None:
 
 
 @dataclass(frozen=True)
-class ScriptData:
+class ScriptData(Source):
     """Stands where a job names a data set."""
 
     name: str
@@ -152,6 +149,3 @@ class ScriptData:
             self.name, "what the script reads", "", "", train=None, validation=None, test=None, input_shape=None,
             classes=None,
         )
-
-    def prepare(self, progress: Progress | None) -> None:
-        """Nothing to do."""

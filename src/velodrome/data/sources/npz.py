@@ -1,6 +1,7 @@
 """Arrays in an `.npz` file: `x_train`, `y_train`, `x_test`, `y_test`. Never a pickle, which could run anything.
 
-Images are read and converted a window at a time, so a file may be larger than memory.
+They are read and converted a window at a time, so a file may be larger than memory; then cached, and mapped by every
+worker.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.base import Faults, Progress
-from velodrome.data.images.cached_set import CachedImageSet, Counted, check_room, write_arrays
+from velodrome.data.base import BadData, Faults, Progress
+from velodrome.data.images.photos import CachedImageSet, Counted, write_arrays
+from velodrome.data.own.paths import PathFormat
+from velodrome.data.source import CachedSource, Description, Source, check_room, file_key, notes_of
+from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
@@ -26,6 +31,9 @@ from velodrome.printable import bytes_text, shown
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from velodrome.data.examples import ArrayField, ExampleSet
+    from velodrome.data.own.array_args import ArgumentPart
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (
@@ -132,21 +140,22 @@ def _head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 @dataclass(frozen=True)
 class NpzSet(CachedImageSet):
-    path: Path
+    """Images with a label each, whose pixels are bytes without loss."""
+
+    path: Path = field(kw_only=True)
 
     @property
     def source(self) -> str:
         return repr(("npz", str(self.path.resolve())))
 
     def key(self) -> str:
-        about = self.path.stat()
-        return cache.key_of(("npz",), [(self.path.name, about.st_size, about.st_mtime_ns)])
+        return file_key(self.path, "npz")
 
     def count(self) -> Counted:
         """Sizes as the heads of the arrays say; the labels have to be read to count the classes."""
         import numpy as np
 
-        arrays = self._arrays()
+        arrays = given_arrays(self.path)
         shapes = [arrays[key].shape if key in arrays else () for key in ("x_train", "x_validation", "x_test")]
         if not shapes[0] or "y_train" not in arrays:
             missing = "y_train" if shapes[0] else "x_train"
@@ -159,14 +168,14 @@ class NpzSet(CachedImageSet):
             tuple(map(str, range(len(np.unique(arrays["y_train"].whole()))))), self.path.stat().st_size,
         )
 
-    def make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
         import numpy as np
 
         from velodrome.data.images.arrays import check_arrays
 
-        faults = Faults()
-        examples = check_arrays(self.name, self._arrays(), faults)
-        check_room(self.name, len(examples), examples.shape)
+        examples = check_arrays(self.name, given_arrays(self.path), faults)
+        height, width, _ = examples.shape
+        check_room(self.name, examples.bytes, f"{len(examples):,} images of {height}×{width}")
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(examples), *examples.shape)}
         done = 0
         with (folder / "images.npy").open("wb") as out:
@@ -185,9 +194,6 @@ class NpzSet(CachedImageSet):
             shape=examples.shape, class_names=examples.class_names, faults=faults, notes=examples.notes,
             source_bytes=self.path.stat().st_size,
         )
-
-    def _arrays(self) -> dict[str, NpzArray]:
-        return given_arrays(self.path)
 
 
 def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArray]:
@@ -212,3 +218,108 @@ def holds_images(name: str, path: Path) -> bool:
 
     with _refusing(path):
         return are_byte_images(argument_parts(name, given_arrays(path)))
+
+
+@dataclass(frozen=True)
+class NpzArraySet(CachedSource):
+    """Named inputs and targets of any shape."""
+
+    path: Path
+
+    @property
+    def source(self) -> str:
+        return repr(("npz arrays", str(self.path.resolve())))
+
+    def key(self) -> str:
+        return file_key(self.path, "npz arrays", 1)
+
+    @cached_property
+    def _given(self) -> list[ArgumentPart]:
+        from velodrome.data.own.array_args import argument_parts
+
+        return argument_parts(self.name, given_arrays(self.path))
+
+    def describe(self, validation: float) -> Description:
+        from velodrome.data.examples import implied_task
+
+        kept = self.decoded()  # classes and bad examples are only known when everything was read
+        inputs, targets = _fields(kept.about, "inputs"), _fields(kept.about, "targets")
+        train, validated, test = sizes_of(tuple(kept.about["parts"]), validation)
+        return Description(
+            name=self.name, title="your own data", licence="your own", homepage="", kind="arrays", train=train,
+            validation=validated, test=test, input_shape=inputs[0].shape if len(inputs) == 1 else None,
+            classes=kept.about["classes"], class_names=tuple(kept.about["class_names"]),
+            bytes=self.path.stat().st_size, notes=notes_of(kept.about), inputs=inputs, targets=targets,
+            task=implied_task(targets),
+        )
+
+    def implied_task(self) -> str | None:
+        from velodrome.data.examples import implied_task
+
+        return implied_task(_fields(self.decoded().about, "targets"))
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        import numpy as np
+
+        from velodrome.data.own.array_examples import ArrayExamples, divided
+
+        kept = self.decoded()
+        about = kept.about
+        examples = ArrayExamples(
+            {one["name"]: kept.array(f"input{place}") for place, one in enumerate(about["inputs"])},
+            {one["name"]: kept.array(f"target{place}") for place, one in enumerate(about["targets"])},
+            kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
+            frozenset(about["images"]), np.asarray(kept.array("prints")),
+        )
+        return divided(self.name, examples, seed, validation, notes_of(about))
+
+    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+        import numpy as np
+
+        from velodrome.data.own.array_examples import read
+
+        names = [*self._given[0].inputs]
+        total = sum(array.shape[0] * int(np.prod(array.shape[1:])) * 4 for part in self._given
+                    for array in part.inputs.values())
+        check_room(self.name, total, "its arrays")
+        done = 0
+
+        def allocate(one: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+            nonlocal done
+            if progress:
+                progress(done, total, f"reading {self.name}")
+            done += int(np.prod(shape)) * dtype.itemsize
+            return cache.allocate(folder / f"input{names.index(one)}.npy", dtype, shape)
+
+        examples = read(self.name, self._given, allocate, faults)
+        for array in examples.inputs.values():
+            array.flush()  # type: ignore[attr-defined]
+        for place, array in enumerate(examples.targets.values()):
+            np.save(folder / f"target{place}.npy", array)
+        np.save(folder / "rows.npy", examples.rows)
+        np.save(folder / "parts.npy", examples.parts)
+        np.save(folder / "prints.npy", examples.prints)
+        return {
+            "inputs": _as_json(examples.inputs), "targets": _as_json(examples.targets), "classes": examples.classes,
+            "class_names": list(examples.class_names), "images": sorted(examples.images),
+            "parts": [int((examples.parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+        }
+
+
+def _as_json(arrays: Any) -> list[dict[str, Any]]:
+    return [{"name": one, "shape": list(array.shape[1:]), "dtype": array.dtype.name} for one, array in arrays.items()]
+
+
+def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
+    from velodrome.data.examples import ArrayField
+
+    return tuple(ArrayField(one["name"], tuple(one["shape"]), one["dtype"]) for one in about[side])
+
+
+def _source(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> Source:
+    """Byte images, or arrays of anything. What was prepared before is not read again to find out."""
+    images, arrays = NpzSet(name, bad_data, path=path), NpzArraySet(name, bad_data, path)
+    return images if images.is_here() or (not arrays.is_here() and holds_images(name, path)) else arrays
+
+
+FORMATS = (PathFormat(lambda path, options: path.suffix.lower() == ".npz", (), _source),)
