@@ -26,8 +26,8 @@ from velodrome.job.job import Job
 from velodrome.variables import WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
+from velodrome.worker.host import avoid_missing_tiles
 from velodrome.worker.main import report
-from velodrome.worker.processor import avoid_missing_tiles
 
 #: In place of a file of data: the job's own data set is loaded, as in a real run.
 CATALOGUE = "-"

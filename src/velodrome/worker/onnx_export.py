@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
@@ -24,7 +26,7 @@ from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
-from velodrome.worker.pace import Pace
+from velodrome.worker.loop import Pace
 
 Named = dict[str, NDArray[Any]]
 #: Words of a row of a language model that carries a state, and of any other one at most.
@@ -65,10 +67,7 @@ def run(context: Context, folder: Path) -> None:
     saved = folder.parent
     about = read_description(saved, context.job.model, context.job.model_args)
     engine = engine_of(context.job)
-    name = f"{engine.worker.rpartition('.')[0]}.onnx_export"
-    if find_spec(name) is None:
-        raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {name!r}")
-    module = import_module(name)
+    module = _exporter(engine)
     check_data(about, context.data)
     inputs, targets = _examples(context)
     with context.events.phase("build"):
@@ -86,6 +85,15 @@ def run(context: Context, folder: Path) -> None:
         "result", test=context.task.fields(Counts()), history=[], parameters=0, steps=0,
         metrics=context.task.definitions(), pace=Pace(0).fields(),
     )
+
+
+def _exporter(engine: Engine) -> ModuleType:
+    """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
+    own = f"{engine.worker.rpartition('.')[0]}.onnx_export"
+    for name in (own, f"velodrome.engines.{engine.tasks_of}.onnx_export"):
+        if find_spec(name) is not None:
+            return import_module(name)
+    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
 
 
 def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:

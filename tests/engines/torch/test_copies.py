@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from velodrome.data.examples import ExamplePart, ExampleSet  # noqa: E402
 from velodrome.data.pixels import transform_of_arrays  # noqa: E402
-from velodrome.engines.torch.array_feed import Columns, feed_of  # noqa: E402
+from velodrome.engines.torch.feed import Columns, feed_of  # noqa: E402
 
 pytestmark = pytest.mark.unit
 COUNT, SHAPE = 60, (8, 8, 3)

@@ -22,15 +22,14 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
-from velodrome.models.given_arrays import read_matching
+from velodrome.models.initial_weights import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
-from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
-from velodrome.worker.transport_learner import TransportLearner
+from velodrome.worker.transport_learner import TransportLearner, count_classified
 
 WEIGHTS = "model.safetensors"
 EVALUATION_BATCH = 512

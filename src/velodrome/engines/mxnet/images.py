@@ -19,9 +19,9 @@ from velodrome.models import mxnet_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
-from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
+from velodrome.worker.transport_learner import count_classified
 
 EVALUATION_BATCH = 512
 

@@ -26,8 +26,7 @@ from velodrome.engines.tensorflow.objectives import Computed, objective_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores, other_size, way_out
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import COLUMNS
 from velodrome.tasks.counts import Batch as TaskBatch

@@ -22,9 +22,7 @@ from velodrome.engines.tensorflow.softmax import before_activation, class_losses
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.byte_input import byte_input_note
-from velodrome.models.outputs import check_outputs, class_scores
+from velodrome.models.checks import byte_input_note, check_outputs, class_scores, other_size, way_out
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
 from velodrome.tasks.classes import Classification

@@ -14,7 +14,7 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
 from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores
 from velodrome.tasks.classes import Binary, MultiLabel
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask

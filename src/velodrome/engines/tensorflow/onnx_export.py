@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.engines.tensorflow.model_file import restored
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores
 from velodrome.models.served import ServedState
 from velodrome.tasks.counts import Batch
 from velodrome.worker.onnx_export import Exported, Named

@@ -28,8 +28,8 @@ from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
 from velodrome.worker.learner import Inspection, Learner, Part, State
+from velodrome.worker.transport_learner import gather
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20

@@ -13,16 +13,16 @@ from velodrome.catalog.models import is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.torch import array_trial, trial
-from velodrome.engines.torch.array_feed import Columns
-from velodrome.engines.torch.layout import put_channels_last
-from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, seed_everything
+from velodrome.engines.torch.calling import LogitsModel
+from velodrome.engines.torch.feed import Columns, dtype_of
+from velodrome.engines.torch.model_checks import put_channels_last
+from velodrome.engines.torch.network import Network, loss_of_logits, seed_everything
 from velodrome.engines.torch.objectives import ObjectiveModule, OwnObjective, objective_of
-from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
-from velodrome.models.batches import other_size, way_out
+from velodrome.models.checks import other_size, way_out
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 

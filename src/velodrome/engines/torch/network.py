@@ -17,17 +17,14 @@ from velodrome.catalog.models import is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.engines.torch import trial
-from velodrome.engines.torch.byte_input import expects_bytes
-from velodrome.engines.torch.calling import call
-from velodrome.engines.torch.layout import put_channels_last
-from velodrome.engines.torch.pixels import converter
-from velodrome.engines.torch.softmax import LogitsModel
+from velodrome.engines.torch.calling import LogitsModel, call
+from velodrome.engines.torch.feed import converter, dtype_of
+from velodrome.engines.torch.model_checks import expects_bytes, put_channels_last
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.byte_input import byte_input_note
+from velodrome.models.checks import byte_input_note, other_size, way_out
 from velodrome.tasks.classes import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
@@ -122,10 +119,6 @@ def seed_everything(seed: int) -> None:
     # A user's model may draw from these.
     np.random.seed(seed)
     random.seed(seed)
-
-
-def dtype_of(job: Job) -> torch.dtype:
-    return torch.float64 if job.dtype == "float64" else torch.float32
 
 
 def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int], classes: int) -> nn.Module:
