@@ -115,13 +115,21 @@ MOST_STREAMED = 1 << 28
 class ItemSource(Protocol):
     """Examples by their positions."""
 
+    #: Whether positions must be asked for in rising order.
+    in_order: bool
+
     def __len__(self) -> int: ...
+
+    def again(self) -> ItemSource:
+        """The same examples for another reader."""
 
     def read(self, positions: Sequence[int]) -> list[Item]: ...
 
 
 class MapSource:
     """A data set with `__len__` and `__getitem__`. One thread reads it, so it need not be safe for several."""
+
+    in_order = False
 
     def __init__(self, name: str, dataset: Any) -> None:
         self._name, self._dataset = name, dataset
@@ -138,6 +146,9 @@ class MapSource:
 
     def __len__(self) -> int:
         return self._length
+
+    def again(self) -> MapSource:
+        return self
 
     def read(self, positions: Sequence[int]) -> list[Item]:
         if changed := self._changed():
@@ -169,6 +180,8 @@ class MapSource:
 
 class StreamSource:
     """A data set that can only be iterated over: positions must be asked for in rising order, and begin anew."""
+
+    in_order = True
 
     def __init__(self, name: str, iterate: Callable[[], Iterator[Any]], length: int) -> None:
         self._name, self._iterate, self._length = name, iterate, length
