@@ -107,6 +107,13 @@ def divide(
     return train, validated, test
 
 
+def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:
+    """A sentence if another share for validation was asked for than data with a validation set of its own has."""
+    if not parts[VALIDATION] or validation == DEFAULT_VALIDATION:
+        return ()
+    return (f"--validation {validation:g} is not used: {name!r} has a validation set of its own",)
+
+
 def _drawn_for_test(train: int) -> int:
     if train < 2:
         raise BadRequest(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.data import cache
 from velodrome.data.base import Fault, Faults, Progress
 from velodrome.data.source import CachedSource, Description, check_room, notes_of
-from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, VALIDATION, divide, large_enough, sizes_of
+from velodrome.data.split import TEST, TRAIN, VALIDATION, divide, large_enough, sizes_of, unused_validation
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
@@ -95,9 +95,8 @@ class CachedImageSet(CachedSource):
 
     def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         """What a reader of a run should know of the division."""
-        if (parts == VALIDATION).any() and validation != DEFAULT_VALIDATION:
-            return (f"--validation {validation:g} is not used: {self.name!r} has a validation set of its own",)
-        return ()
+        return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+                                 validation)
 
 
 def _part(
@@ -159,7 +158,7 @@ def write_arrays(
     """
     import numpy as np
 
-    from velodrome.data.split_warnings import fingerprints_of_file
+    from velodrome.data.split_warnings import fingerprints_of_files
 
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = large_enough(label, part, class_names, faults)
@@ -172,7 +171,7 @@ def write_arrays(
             f"data set {name!r} has {len(names)} classes that can be used, and training needs two"
             + (f": {wrong}" if wrong else "")
         )
-    prints = fingerprints_of_file(folder / "images.npy", row)
+    prints = fingerprints_of_files([folder / "images.npy"], row)
     for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
         np.save(folder / f"{file}.npy", array)
     return {

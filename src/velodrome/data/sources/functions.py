@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from velodrome.data.examples import ExampleSet
-    from velodrome.data.images.arrays import ArrayExamples
     from velodrome.data.own.array_args import ArgumentPart
+    from velodrome.data.own.array_examples import Kind
 
 
 @dataclass(frozen=True)
@@ -63,71 +63,40 @@ class FunctionSet(Source):
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
         parts = argument_parts(self.name, returned.arrays)
-        if are_byte_images(parts):
-            found: ExampleSet = self._images(returned.arrays, faults, seed, validation)
-        else:
-            found = self._arrays(parts, faults, seed, validation)
+        found = self._arrays(parts, "images" if are_byte_images(parts) else "arrays", faults, seed, validation)
         named = len(found.class_names) == len(returned.class_names)
         return replace(found, class_names=returned.class_names) if named else found
 
-    def _arrays(self, parts: list[ArgumentPart], faults: Faults, seed: int, validation: float) -> ExampleSet:
-        """Arrays of any shape, as float32 or whole numbers."""
+    def _arrays(
+        self, parts: list[ArgumentPart], kind: Kind, faults: Faults, seed: int, validation: float
+    ) -> ExampleSet:
+        """Images whose pixels are bytes, or arrays of any shape."""
         import numpy as np
 
-        from velodrome.data.own.array_examples import divided, read
+        from velodrome.data.own.array_examples import divided, form_of, noun_of, read
+        from velodrome.data.split_warnings import row_fingerprints
 
+        count, forms = sum(map(len, parts)), [form_of(kind, parts, one) for one in parts[0].inputs]
         # They are held a second time when they are divided.
-        size = sum(len(part) * math.prod(array.shape[1:]) * 4 for part in parts for array in part.inputs.values())
-        _check_memory(self.name, sum(map(len, parts)), "examples", 2 * size)
-        examples = read(self.name, parts, lambda one, shape, dtype: np.empty(shape, dtype), faults)
+        size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
+        _check_memory(self.name, count, noun_of(kind), size)
+        inputs: dict[str, NDArray[Any]] = {}
+
+        def begin(one: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
+            inputs[one], filled = np.empty(shape, dtype), 0
+
+            def take(window: NDArray[Any]) -> None:
+                nonlocal filled
+                inputs[one][filled : filled + len(window)] = window
+                filled += len(window)
+
+            return take
+
+        examples = read(self.name, kind, parts, begin, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.found())
-        return divided(self.name, examples, seed, validation, summaries(faults.found()))
-
-    def _images(self, arrays: Mapping[str, Any], faults: Faults, seed: int, validation: float) -> ExampleSet:
-        """Images whose pixels are bytes."""
-        import numpy as np
-
-        from velodrome.data.examples import image_part, image_set
-        from velodrome.data.images.arrays import check_arrays
-        from velodrome.data.split import divide, large_enough
-        from velodrome.data.split_warnings import fingerprints, with_split_warnings
-
-        examples = check_arrays(self.name, arrays, faults)
-        images, rows = _converted(examples, faults)
-        labels, parts, names = examples.labels[rows], examples.parts[rows], examples.class_names
-        trained = large_enough(labels, parts, names, faults)
-        if self.bad_data == "fail":
-            refuse(self.name, faults.found())
-        if trained.sum() < 2:
-            raise BadRequest(f"data set {self.name!r} has {trained.sum()} classes, and training needs two")
-        kept = trained[labels]
-        rows, labels, parts = rows[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
-        division = divide(labels, parts, seed, validation)
-        train, validated, test = (image_part(images[rows[chosen]], labels[chosen]) for chosen in division)
-        splits = image_set(
-            self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
-            class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
-            notes=(*summaries(faults.found()), *examples.notes),
-        )
-        return with_split_warnings(splits, [fingerprints(part.images) for part in (train, validated, test)])
-
-
-def _converted(examples: ArrayExamples, faults: Faults) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All images as bytes, and the rows of those that can be used."""
-    import numpy as np
-
-    # They are held a second time when they are divided.
-    _check_memory(examples.name, len(examples), "images", 2 * examples.bytes)
-    images = np.empty((len(examples), *examples.shape), np.uint8)
-    filled = 0
-
-    def take(window: NDArray[np.uint8]) -> None:
-        nonlocal filled
-        images[filled : filled + len(window)] = window
-        filled += len(window)
-
-    return images, examples.convert(take, faults)
+        examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))
+        return divided(self.name, examples, seed, validation, (*summaries(faults.found()), *examples.notes))
 
 
 def _check_memory(name: str, count: int, noun: str, needed: int) -> None:

@@ -10,19 +10,18 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-from velodrome.data import cache
-from velodrome.data.base import BadData, Faults, Progress
-from velodrome.data.images.photos import CachedImageSet, Counted, write_arrays
+from velodrome.data.base import Faults, Progress
+from velodrome.data.images.photos import ChosenRows
 from velodrome.data.own.paths import PathFormat
-from velodrome.data.source import CachedSource, Description, Source, check_room, file_key, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of
+from velodrome.data.source import CachedSource, Description, check_room, file_key, notes_of
+from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of, unused_validation
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from velodrome.data.examples import ArrayField, ExampleSet
     from velodrome.data.own.array_args import ArgumentPart
+    from velodrome.data.own.array_examples import Pick
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (
@@ -139,61 +139,145 @@ def _head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 @dataclass(frozen=True)
-class NpzSet(CachedImageSet):
-    """Images with a label each, whose pixels are bytes without loss."""
+class NpzSet(CachedSource):
+    """Labelled images whose pixels are bytes without loss, or named inputs and targets of any shape."""
 
-    path: Path = field(kw_only=True)
+    path: Path
 
     @property
     def source(self) -> str:
         return repr(("npz", str(self.path.resolve())))
 
     def key(self) -> str:
-        return file_key(self.path, "npz")
+        return file_key(self.path, "npz", 2)
 
-    def count(self) -> Counted:
-        """Sizes as the heads of the arrays say; the labels have to be read to count the classes."""
+    @cached_property
+    def _parts(self) -> list[ArgumentPart]:
+        from velodrome.data.own.array_args import argument_parts
+
+        with _refusing(self.path):
+            return argument_parts(self.name, given_arrays(self.path))
+
+    @cached_property
+    def _kind(self) -> Literal["images", "arrays"]:
+        """What was prepared before is not read again to find out."""
+        if kept := self.kept():
+            found: Literal["images", "arrays"] = kept.about["kind"]
+            return found
+        from velodrome.data.own.array_args import are_byte_images
+
+        with _refusing(self.path):
+            return "images" if are_byte_images(self._parts) else "arrays"
+
+    def describe(self, validation: float) -> Description:
+        from velodrome.data.examples import implied_task
+
+        kept = self.kept()
+        shape: tuple[int, ...] | None
+        if kept is None and self._kind == "images":
+            sizes, shape, names = self._looked_at()
+        else:
+            kept = kept or self.decoded()  # classes and bad examples are only known when everything was read
+            inputs = _fields(kept.about, "inputs")
+            sizes, shape = tuple(kept.about["parts"]), inputs[0].shape if len(inputs) == 1 else None
+            names = tuple(kept.about["class_names"])
+        train, validated, test = sizes_of(sizes, validation)  # type: ignore[arg-type]
+        about = Description(
+            name=self.name, title="your own data", licence="your own", homepage="", kind=self._kind, train=train,
+            validation=validated, test=test, input_shape=shape, classes=len(names), class_names=names,
+            bytes=self.path.stat().st_size, notes=notes_of(kept.about) if kept else (),
+        )
+        if kept is None or self._kind == "images":
+            return about
+        targets = _fields(kept.about, "targets")
+        return replace(
+            about, classes=kept.about["classes"], inputs=inputs, targets=targets, task=implied_task(targets)
+        )
+
+    def _looked_at(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
+        """Of images, how many each part has, their shape and classes; only the labels are read."""
         import numpy as np
 
-        arrays = given_arrays(self.path)
-        shapes = [arrays[key].shape if key in arrays else () for key in ("x_train", "x_validation", "x_test")]
-        if not shapes[0] or "y_train" not in arrays:
-            missing = "y_train" if shapes[0] else "x_train"
-            with _refusing(self.path):
-                raise ValueError(f"it has no array {missing!r} with an example a row")
-        shape = shapes[0][1:] if len(shapes[0]) != 3 else (*shapes[0][1:], 1)
-        return Counted(
-            tuple(shape[0] if shape else 0 for shape in shapes),  # type: ignore[arg-type]
-            shape if len(shape) == 3 else None,  # type: ignore[arg-type]
-            tuple(map(str, range(len(np.unique(arrays["y_train"].whole()))))), self.path.stat().st_size,
+        from velodrome.data.own.array_examples import form_of
+
+        sizes = {part.which: len(part) for part in self._parts}
+        (labels,) = self._parts[0].targets.values()
+        shape, _ = form_of("images", self._parts, next(iter(self._parts[0].inputs)))
+        return (tuple(sizes.get(which, 0) for which in (TRAIN, VALIDATION, TEST)), shape,
+                tuple(map(str, range(len(np.unique(labels.whole()))))))
+
+    def implied_task(self) -> str | None:
+        from velodrome.data.examples import implied_task
+
+        return None if self._kind == "images" else implied_task(_fields(self.decoded().about, "targets"))
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        from velodrome.data.own.array_examples import picked
+
+        return self._loaded(seed, validation, picked)
+
+    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
+        return self._loaded(seed, validation, ChosenRows)  # type: ignore[arg-type]
+
+    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
+        from velodrome.data.own.array_examples import ArrayExamples, divided
+
+        kept = self.decoded()
+        about = kept.about
+        examples = ArrayExamples(
+            about["kind"], {one["name"]: kept.array(f"target{place}") for place, one in enumerate(about["targets"])},
+            kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
+            frozenset(about["images"]), (),
+            {one["name"]: kept.array(f"input{place}") for place, one in enumerate(about["inputs"])},
+            kept.array("prints"),
         )
+        notes = (*notes_of(about), *unused_validation(self.name, about["parts"], validation))
+        return divided(self.name, examples, seed, validation, notes, pick)
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
         import numpy as np
 
-        from velodrome.data.images.arrays import check_arrays
+        from velodrome.data.own.array_examples import form_of, read
+        from velodrome.data.split_warnings import fingerprints_of_files
 
-        examples = check_arrays(self.name, given_arrays(self.path), faults)
-        height, width, _ = examples.shape
-        check_room(self.name, examples.bytes, f"{len(examples):,} images of {height}×{width}")
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(examples), *examples.shape)}
+        names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
+        forms = [form_of(self._kind, self._parts, one) for one in names]
+        total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
+        size = "×".join(map(str, forms[0][0][:2]))
+        check_room(self.name, total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
+        files = [folder / f"input{place}.npy" for place in range(len(names))]
         done = 0
-        with (folder / "images.npy").open("wb") as out:
-            np.lib.format.write_array_header_1_0(out, header)
+        with ExitStack() as stack:
 
-            def take(window: NDArray[np.uint8]) -> None:
-                nonlocal done
-                out.write(window.data)
-                done += window.nbytes
-                if progress:
-                    progress(done, examples.bytes, f"reading {self.name}")
+            def begin(one: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
+                out = stack.enter_context(files[names.index(one)].open("wb"))
+                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(out, header)
 
-            rows = examples.convert(take, faults)
-        return write_arrays(
-            folder, name=self.name, labels=examples.labels[rows], parts=examples.parts[rows], rows=rows,
-            shape=examples.shape, class_names=examples.class_names, faults=faults, notes=examples.notes,
-            source_bytes=self.path.stat().st_size,
-        )
+                def take(window: NDArray[Any]) -> None:
+                    nonlocal done
+                    out.write(window.data)
+                    done += window.nbytes
+                    if progress:
+                        progress(done, total, f"reading {self.name}")
+
+                return take
+
+            examples = read(self.name, self._kind, self._parts, begin, faults)
+        for place, array in enumerate(examples.targets.values()):
+            np.save(folder / f"target{place}.npy", array)
+        for name, array in (("rows", examples.rows), ("parts", examples.parts),
+                            ("prints", fingerprints_of_files(files, examples.rows))):
+            np.save(folder / f"{name}.npy", array)
+        return {
+            "kind": self._kind, "classes": examples.classes, "class_names": list(examples.class_names),
+            "inputs": [{"name": one, "shape": list(shape), "dtype": dtype.name}
+                       for one, (shape, dtype) in zip(names, forms, strict=True)],
+            "targets": [{"name": one, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
+                        for one, array in examples.targets.items()],
+            "images": sorted(examples.images), "notes": list(examples.notes),
+            "parts": [int((examples.parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+        }
 
 
 def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArray]:
@@ -212,114 +296,13 @@ def given_arrays(path: Path) -> dict[str, NpzArray]:
     return npz_arrays(path, is_known)
 
 
-def holds_images(name: str, path: Path) -> bool:
-    """Whether a file holds images with a label each, whose pixels are bytes without loss."""
-    from velodrome.data.own.array_args import are_byte_images, argument_parts
-
-    with _refusing(path):
-        return are_byte_images(argument_parts(name, given_arrays(path)))
-
-
-@dataclass(frozen=True)
-class NpzArraySet(CachedSource):
-    """Named inputs and targets of any shape."""
-
-    path: Path
-
-    @property
-    def source(self) -> str:
-        return repr(("npz arrays", str(self.path.resolve())))
-
-    def key(self) -> str:
-        return file_key(self.path, "npz arrays", 1)
-
-    @cached_property
-    def _given(self) -> list[ArgumentPart]:
-        from velodrome.data.own.array_args import argument_parts
-
-        return argument_parts(self.name, given_arrays(self.path))
-
-    def describe(self, validation: float) -> Description:
-        from velodrome.data.examples import implied_task
-
-        kept = self.decoded()  # classes and bad examples are only known when everything was read
-        inputs, targets = _fields(kept.about, "inputs"), _fields(kept.about, "targets")
-        train, validated, test = sizes_of(tuple(kept.about["parts"]), validation)
-        return Description(
-            name=self.name, title="your own data", licence="your own", homepage="", kind="arrays", train=train,
-            validation=validated, test=test, input_shape=inputs[0].shape if len(inputs) == 1 else None,
-            classes=kept.about["classes"], class_names=tuple(kept.about["class_names"]),
-            bytes=self.path.stat().st_size, notes=notes_of(kept.about), inputs=inputs, targets=targets,
-            task=implied_task(targets),
-        )
-
-    def implied_task(self) -> str | None:
-        from velodrome.data.examples import implied_task
-
-        return implied_task(_fields(self.decoded().about, "targets"))
-
-    def load(self, seed: int, validation: float) -> ExampleSet:
-        import numpy as np
-
-        from velodrome.data.own.array_examples import ArrayExamples, divided
-
-        kept = self.decoded()
-        about = kept.about
-        examples = ArrayExamples(
-            {one["name"]: kept.array(f"input{place}") for place, one in enumerate(about["inputs"])},
-            {one["name"]: kept.array(f"target{place}") for place, one in enumerate(about["targets"])},
-            kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
-            frozenset(about["images"]), np.asarray(kept.array("prints")),
-        )
-        return divided(self.name, examples, seed, validation, notes_of(about))
-
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        import numpy as np
-
-        from velodrome.data.own.array_examples import read
-
-        names = [*self._given[0].inputs]
-        total = sum(array.shape[0] * int(np.prod(array.shape[1:])) * 4 for part in self._given
-                    for array in part.inputs.values())
-        check_room(self.name, total, "its arrays")
-        done = 0
-
-        def allocate(one: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-            nonlocal done
-            if progress:
-                progress(done, total, f"reading {self.name}")
-            done += int(np.prod(shape)) * dtype.itemsize
-            return cache.allocate(folder / f"input{names.index(one)}.npy", dtype, shape)
-
-        examples = read(self.name, self._given, allocate, faults)
-        for array in examples.inputs.values():
-            array.flush()  # type: ignore[attr-defined]
-        for place, array in enumerate(examples.targets.values()):
-            np.save(folder / f"target{place}.npy", array)
-        np.save(folder / "rows.npy", examples.rows)
-        np.save(folder / "parts.npy", examples.parts)
-        np.save(folder / "prints.npy", examples.prints)
-        return {
-            "inputs": _as_json(examples.inputs), "targets": _as_json(examples.targets), "classes": examples.classes,
-            "class_names": list(examples.class_names), "images": sorted(examples.images),
-            "parts": [int((examples.parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
-        }
-
-
-def _as_json(arrays: Any) -> list[dict[str, Any]]:
-    return [{"name": one, "shape": list(array.shape[1:]), "dtype": array.dtype.name} for one, array in arrays.items()]
-
-
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
     from velodrome.data.examples import ArrayField
 
     return tuple(ArrayField(one["name"], tuple(one["shape"]), one["dtype"]) for one in about[side])
 
 
-def _source(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> Source:
-    """Byte images, or arrays of anything. What was prepared before is not read again to find out."""
-    images, arrays = NpzSet(name, bad_data, path=path), NpzArraySet(name, bad_data, path)
-    return images if images.is_here() or (not arrays.is_here() and holds_images(name, path)) else arrays
-
-
-FORMATS = (PathFormat(lambda path, options: path.suffix.lower() == ".npz", (), _source),)
+FORMATS = (
+    PathFormat(lambda path, options: path.suffix.lower() == ".npz", (),
+               lambda name, path, options, bad_data: NpzSet(name, bad_data, path)),
+)

@@ -24,7 +24,7 @@ from velodrome.data.split import (
     looks_like_parts,
     overlooked_note,
 )
-from velodrome.data.split_warnings import row_fingerprints, with_row_warnings
+from velodrome.data.split_warnings import row_fingerprints, with_split_warnings
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
 from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
 from velodrome.data.tables.request import Request
@@ -209,7 +209,7 @@ def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation
     prints = kept.array("prints")
     given = np.column_stack([column.values if isinstance(column, Numbers) else column.codes
                              for column in targets.values()])
-    return with_row_warnings(arrays, [prints[chosen] for chosen in division], "rows",
+    return with_split_warnings(arrays, [prints[chosen] for chosen in division], "rows",
                             [given[chosen] for chosen in division])
 
 
