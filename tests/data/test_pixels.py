@@ -19,7 +19,7 @@ from velodrome.data.source import Description
 from velodrome.data.storage.store import open_store
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.tasks.classes import Classification
+from velodrome.tasks.supervised import Classification
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 

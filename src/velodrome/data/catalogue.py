@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data import sources
 from velodrome.data.base import BadData, Checked, Progress
-from velodrome.data.own.paths import PathFormat, check_exists, check_options, split_options
-from velodrome.data.own.user_code import is_function
+from velodrome.data.own.names import PathFormat, check_exists, check_options, is_function, split_options
 from velodrome.data.source import Description, Source
 from velodrome.data.sources.functions import FunctionSet, ScriptData
 from velodrome.errors import BadRequest, VelodromeError, which_name

@@ -17,10 +17,9 @@ from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.figures import less_is_better
 from velodrome.job.job import Job, Target
 from velodrome.tasks.base import Metric, Task
-from velodrome.tasks.classes import Binary, Classification, MultiLabel
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.own import OwnTask, metrics_of
-from velodrome.tasks.regression import Regression
+from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regression
 
 if TYPE_CHECKING:
     from velodrome.catalog.base import Engine

@@ -13,7 +13,7 @@ import numpy as np
 
 from velodrome.data import catalogue
 from velodrome.data.examples import ExamplePart
-from velodrome.data.own.user_code import is_function
+from velodrome.data.own.names import is_function
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.serving.model import LoadedModel, is_exported

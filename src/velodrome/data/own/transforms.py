@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.examples import ArrayField, ComputedPart, ExamplePart, ExampleSet, Named
-from velodrome.data.own.user_code import users_function
+from velodrome.data.own.names import users_function
 from velodrome.errors import RunFailed, UserCodeError, VelodromeError, raised
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Any]

@@ -15,9 +15,9 @@ from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Faults, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure, mirror_folder
-from velodrome.data.images.listings import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
 from velodrome.data.source import Description
+from velodrome.data.sources.photos import list_folders
 from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from velodrome.data.base import BadData, Faults, Progress, refuse, summaries
-from velodrome.data.own.user_code import no_module, refuse_standard, users_function
+from velodrome.data.own.names import no_module, refuse_standard, users_function
 from velodrome.data.source import Description, Source
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory

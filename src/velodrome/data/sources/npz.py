@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from velodrome.data.base import Faults, Progress
 from velodrome.data.images.photos import ChosenRows
-from velodrome.data.own.paths import PathFormat
+from velodrome.data.own.names import PathFormat
 from velodrome.data.source import CachedSource, Description, check_room, file_key, notes_of
 from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of, unused_validation
 from velodrome.errors import BadRequest

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data.base import BadData, Faults, Progress
-from velodrome.data.own.paths import PathFormat
+from velodrome.data.own.names import PathFormat
 from velodrome.data.source import CachedSource, Description, file_key, notes_of
 from velodrome.data.split import sizes_of
 
 if TYPE_CHECKING:
     from velodrome.data.examples import ArrayField, ExampleSet
-    from velodrome.data.tables.request import Request
+    from velodrome.data.tables.files import Request
 
 _TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")
@@ -33,7 +33,7 @@ class TableSet(CachedSource):
 
     @cached_property
     def request(self) -> Request:
-        from velodrome.data.tables.request import request_of
+        from velodrome.data.tables.files import request_of
 
         return request_of(self.name, self.path, dict(self.options))
 

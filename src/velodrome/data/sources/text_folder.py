@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
 from velodrome.data.base import BadData, Faults, Progress, refuse
-from velodrome.data.own.paths import check_exists, check_options, follows_links, split_options
+from velodrome.data.own.names import check_exists, check_options, follows_links, split_options
 from velodrome.data.source import CachedSource, Description, notes_of
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost

@@ -27,7 +27,7 @@ from velodrome.data.split import (
 from velodrome.data.split_warnings import row_fingerprints, with_split_warnings
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
 from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
-from velodrome.data.tables.request import Request
+from velodrome.data.tables.files import Request
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
