@@ -60,14 +60,14 @@ class Description:
     def shape(self) -> str:
         """`28×28×1`, `words` of a text, `age 1, photo 8×8×1` of several inputs, or `?` if only loading shows it."""
         if len(self.inputs) > 1:
-            return ", ".join(f"{one.name} {_times(one.shape)}" for one in self.inputs)
+            return ", ".join(f"{column.name} {_times(column.shape)}" for column in self.inputs)
         return _times(self.input_shape) if self.input_shape else "words" if self.kind == "text" else "?"
 
     @property
     def example_bytes(self) -> int:
         """What one example takes in memory; 0 where it is not known."""
         if self.inputs or self.targets:
-            return sum(one.bytes for one in (*self.inputs, *self.targets))
+            return sum(column.bytes for column in (*self.inputs, *self.targets))
         return math.prod(self.input_shape) if self.input_shape else 0
 
     @property

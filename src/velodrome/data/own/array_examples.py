@@ -86,17 +86,17 @@ def read(name: str, kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, fau
     count = sum(map(len, parts))
     sound = np.ones(count, np.bool_)
     images = set()
-    for one in parts[0].inputs:
-        shape, dtype = form_of(kind, parts, one)
-        take = begin(one, (count, *shape), dtype)
-        windows = _pixels(name, parts, one, faults) if kind == "images" else _numbers(parts, one, dtype, faults)
+    for column in parts[0].inputs:
+        shape, dtype = form_of(kind, parts, column)
+        take = begin(column, (count, *shape), dtype)
+        windows = _pixels(name, parts, column, faults) if kind == "images" else _numbers(parts, column, dtype, faults)
         first = 0
         for window, good in windows:
             take(np.ascontiguousarray(window).reshape(-1, *shape))
             sound[first : first + len(good)] &= good
             first += len(good)
         if len(shape) == 3 and 1 <= shape[2] <= 4:
-            images.add(one)
+            images.add(column)
     targets, classes, names = _targets(name, kind, parts, sound, faults)
     which = np.concatenate([np.full(len(part), part.which, np.int8) for part in parts])
     if classes is not None and len(targets) == 1 and next(iter(targets.values())).ndim == 1:
@@ -112,28 +112,29 @@ def read(name: str, kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, fau
 
 
 def _numbers(
-    parts: Sequence[ArgumentPart], one: str, dtype: np.dtype[Any], faults: Faults
+    parts: Sequence[ArgumentPart], column: str, dtype: np.dtype[Any], faults: Faults
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
     """The rows of an input, a window at a time, and which of them are finite."""
     for part in parts:
         first = 0
-        for window in part.inputs[one].windows(max(1, _WINDOW // max(1, math.prod(part.inputs[one].shape[1:])))):
+        array = part.inputs[column]
+        for window in array.windows(max(1, _WINDOW // max(1, math.prod(array.shape[1:])))):
             with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinity
                 numbers = window.astype(dtype, copy=False)
             finite = np.ones(len(window), np.bool_)
             if dtype.kind == "f":
                 finite = np.isfinite(numbers).reshape(len(window), -1).all(axis=1)
                 for row in np.flatnonzero(~finite).tolist():
-                    faults.add("examples with NaN or infinity", f"{part.key(one)}[{first + row}]")
+                    faults.add("examples with NaN or infinity", f"{part.key(column)}[{first + row}]")
             yield numbers, finite
             first += len(window)
 
 
 def _pixels(
-    name: str, parts: Sequence[ArgumentPart], one: str, faults: Faults
+    name: str, parts: Sequence[ArgumentPart], column: str, faults: Faults
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.bool_]]]:
     """The same for images whose pixels are bytes; arrays with fractions have a scale of their own."""
-    arrays = {part.key(one): part.inputs[one] for part in parts}
+    arrays = {part.key(column): part.inputs[column] for part in parts}
     check_memory(name, list(arrays.values()))
     scales = {fractions: scale_of(name, [array for array in arrays.values() if has_fractions(array) == fractions])
               for fractions in (False, True)}
@@ -147,24 +148,24 @@ def _targets(
     """The targets, how many classes the only one has, and their names."""
     found: dict[str, NDArray[Any]] = {}
     classes, names = None, tuple[str, ...]()
-    for one in parts[0].targets:
-        arrays = {part.key(one): part.targets[one].whole() for part in parts}
+    for column in parts[0].targets:
+        arrays = {part.key(column): part.targets[column].whole() for part in parts}
         kinds = {array.dtype.kind for array in arrays.values()}
         if "f" in kinds and "U" not in kinds and kind == "arrays":
-            found[one] = values = np.concatenate([array.astype(np.float32) for array in arrays.values()])
+            found[column] = values = np.concatenate([array.astype(np.float32) for array in arrays.values()])
             _drop_nan(arrays, sound, faults)
             if values.shape[1:] == (1,):
-                found[one] = values[:, 0]
+                found[column] = values[:, 0]
             continue
         single = all(array.ndim == 1 or array.shape[1:] == (1,) for array in arrays.values())
         if single and len(parts[0].targets) == 1:
-            found[one], good, names = _labels(name, arrays, faults)
+            found[column], good, names = _labels(name, arrays, faults)
             sound &= good
             classes = len(names)
         elif "U" in kinds:
             raise BadRequest(f"data set {name!r}: {next(iter(arrays))} holds words, which only a single target may")
         else:
-            found[one] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
+            found[column] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
             if len(parts[0].targets) == 1 and values.ndim == 2 and set(np.unique(values).tolist()) <= {0, 1}:
                 classes = values.shape[1]
     return found, classes, names
@@ -195,7 +196,7 @@ def _trained(
     names: tuple[str, ...], faults: Faults,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], tuple[str, ...]]:
     """Without the examples of classes that have too few to train on, which are faults."""
-    (one, labels), = targets.items()
+    (column, labels), = targets.items()
     trained = large_enough(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
     if trained.sum() < 2:
         wrong = "; ".join(map(str, faults.found()))
@@ -205,7 +206,7 @@ def _trained(
         )
     sound = sound & trained[labels]
     renumbered = np.where(sound, (np.cumsum(trained) - 1)[labels], 0)
-    return {one: renumbered}, sound, tuple(word for word, any_ in zip(names, trained, strict=True) if any_)
+    return {column: renumbered}, sound, tuple(word for word, any_ in zip(names, trained, strict=True) if any_)
 
 
 def noun_of(kind: Kind) -> str:
@@ -230,8 +231,8 @@ def divided(
     division = divide(labels, examples.parts, seed, validation)
 
     def part(rows: NDArray[np.int64]) -> ExamplePart:
-        return ExamplePart({one: pick(array, rows) for one, array in examples.inputs.items()},
-                           {one: picked(array, rows) for one, array in examples.targets.items()})
+        return ExamplePart({column: pick(array, rows) for column, array in examples.inputs.items()},
+                           {column: picked(array, rows) for column, array in examples.targets.items()})
 
     train, validated, test = (part(examples.rows[chosen]) for chosen in division)
     found = ExampleSet(

@@ -76,18 +76,18 @@ class FunctionSet(Source):
         from velodrome.data.own.array_examples import divided, form_of, noun_of, read
         from velodrome.data.split_warnings import row_fingerprints
 
-        count, forms = sum(map(len, parts)), [form_of(kind, parts, one) for one in parts[0].inputs]
+        count, forms = sum(map(len, parts)), [form_of(kind, parts, column) for column in parts[0].inputs]
         # They are held a second time when they are divided.
         size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
         _check_memory(self.name, count, noun_of(kind), size)
         inputs: dict[str, NDArray[Any]] = {}
 
-        def begin(one: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
-            inputs[one], filled = np.empty(shape, dtype), 0
+        def begin(column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
+            inputs[column], filled = np.empty(shape, dtype), 0
 
             def take(window: NDArray[Any]) -> None:
                 nonlocal filled
-                inputs[one][filled : filled + len(window)] = window
+                inputs[column][filled : filled + len(window)] = window
                 filled += len(window)
 
             return take

@@ -225,10 +225,11 @@ class NpzSet(CachedSource):
         kept = self.decoded()
         about = kept.about
         examples = ArrayExamples(
-            about["kind"], {one["name"]: kept.array(f"target{place}") for place, one in enumerate(about["targets"])},
+            about["kind"],
+            {column["name"]: kept.array(f"target{place}") for place, column in enumerate(about["targets"])},
             kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
             frozenset(about["images"]), (),
-            {one["name"]: kept.array(f"input{place}") for place, one in enumerate(about["inputs"])},
+            {column["name"]: kept.array(f"input{place}") for place, column in enumerate(about["inputs"])},
             kept.array("prints"),
         )
         notes = (*notes_of(about), *unused_validation(self.name, about["parts"], validation))
@@ -241,7 +242,7 @@ class NpzSet(CachedSource):
         from velodrome.data.split_warnings import fingerprints_of_files
 
         names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
-        forms = [form_of(self._kind, self._parts, one) for one in names]
+        forms = [form_of(self._kind, self._parts, column) for column in names]
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
         size = "×".join(map(str, forms[0][0][:2]))
         check_room(self.name, total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
@@ -249,8 +250,8 @@ class NpzSet(CachedSource):
         done = 0
         with ExitStack() as stack:
 
-            def begin(one: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
-                out = stack.enter_context(files[names.index(one)].open("wb"))
+            def begin(column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
+                out = stack.enter_context(files[names.index(column)].open("wb"))
                 header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(out, header)
 
@@ -271,10 +272,10 @@ class NpzSet(CachedSource):
             np.save(folder / f"{name}.npy", array)
         return {
             "kind": self._kind, "classes": examples.classes, "class_names": list(examples.class_names),
-            "inputs": [{"name": one, "shape": list(shape), "dtype": dtype.name}
-                       for one, (shape, dtype) in zip(names, forms, strict=True)],
-            "targets": [{"name": one, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
-                        for one, array in examples.targets.items()],
+            "inputs": [{"name": column, "shape": list(shape), "dtype": dtype.name}
+                       for column, (shape, dtype) in zip(names, forms, strict=True)],
+            "targets": [{"name": column, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
+                        for column, array in examples.targets.items()],
             "images": sorted(examples.images), "notes": list(examples.notes),
             "parts": [int((examples.parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
         }
@@ -299,7 +300,7 @@ def given_arrays(path: Path) -> dict[str, NpzArray]:
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
     from velodrome.data.examples import ArrayField
 
-    return tuple(ArrayField(one["name"], tuple(one["shape"]), one["dtype"]) for one in about[side])
+    return tuple(ArrayField(column["name"], tuple(column["shape"]), column["dtype"]) for column in about[side])
 
 
 FORMATS = (

@@ -100,9 +100,10 @@ def _fields(about: dict[str, Any]) -> tuple[tuple[ArrayField, ...], tuple[ArrayF
     from velodrome.data.examples import TARGET, ArrayField
     from velodrome.data.tables.encoding import FEATURES, INDICES
 
-    indexed = [one for one in about["features"] if one["categories"] is not None and about["how"] == "index"]
+    indexed = [column for column in about["features"] if column["categories"] is not None and about["how"] == "index"]
     width = sum(
-        1 if one["categories"] is None else len(one["categories"]) for one in about["features"] if one not in indexed
+        1 if column["categories"] is None else len(column["categories"]) for column in about["features"]
+        if column not in indexed
     )
     inputs = []
     if width:
