@@ -90,6 +90,11 @@ class Faults:
             remedy, so_far, first = self._found.get(fault.what, (fault.remedy, 0, []))
             self._found[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
 
+    @property
+    def because(self) -> str:
+        """What was found, as the end of a sentence: `: images that cannot be read: 3 (…)`; empty if nothing was."""
+        return f": {'; '.join(map(str, self.found()))}" if self._found else ""
+
     def found(self) -> tuple[Fault, ...]:
         return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._found.items())
 

@@ -171,11 +171,10 @@ class ComputedPart(ExamplePart):
 
 
 @dataclass(frozen=True)
-class ChangedTargets(ComputedPart):
-    """A computed part with other targets."""
+class DerivedPart(ComputedPart):
+    """What is computed from another part, example by example."""
 
     part: ExamplePart = field(default_factory=lambda: ExamplePart({}, {}))
-    change: Change = dict
 
     def __len__(self) -> int:
         return len(self.part)
@@ -183,6 +182,17 @@ class ChangedTargets(ComputedPart):
     @property
     def input_fields(self) -> tuple[ArrayField, ...]:
         return self.part.input_fields
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return self.part.target_fields
+
+
+@dataclass(frozen=True)
+class ChangedTargets(DerivedPart):
+    """A computed part with other targets."""
+
+    change: Change = dict
 
     @property
     def target_fields(self) -> tuple[ArrayField, ...]:

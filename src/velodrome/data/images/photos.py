@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from velodrome.data.examples import ExamplePart, ExampleSet
+    from velodrome.data.images.decode import Look
 
 #: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
@@ -166,10 +167,8 @@ def write_arrays(
     label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
     names = [class_name for class_name, any_ in zip(class_names, trained, strict=True) if any_]
     if len(names) < 2:
-        wrong = "; ".join(map(str, faults.found()))
         raise BadRequest(
-            f"data set {name!r} has {len(names)} classes that can be used, and training needs two"
-            + (f": {wrong}" if wrong else "")
+            f"data set {name!r} has {len(names)} classes that can be used, and training needs two{faults.because}"
         )
     prints = fingerprints_of_files([folder / "images.npy"], row)
     for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
@@ -221,9 +220,7 @@ class PhotoSet(CachedImageSet):
         return repr((self.place, self.size, self.channels, self.options))
 
     def key(self) -> str:
-        return self._key(self.lister())
-
-    def _key(self, listing: Listing) -> str:
+        listing = self.lister()
         return cache.key_of(
             (self.size, self.channels, self.options, tuple(listing.class_names), tuple(listing.labels),
              tuple(listing.parts), listing.faults, listing.empty),
@@ -234,16 +231,11 @@ class PhotoSet(CachedImageSet):
         from velodrome.data.images.decode import Look, look_at_all
 
         listing = self.lister()
-        shape: tuple[int, int, int] | None = None
-        if self.size and self.channels:
-            shape = (*self.size, self.channels)
-        else:
-            step = max(1, len(listing.files) // _SAMPLE)
-            looks = look_at_all(listing.tree, listing.files[::step], lambda done: None)
-            seen = [look for look in looks if isinstance(look, Look)]
-            if seen:
-                height, width = self.size or _most_common([(look.height, look.width) for look in seen])
-                shape = (height, width, self.channels or max(look.channels for look in seen))
+        step = max(1, len(listing.files) // _SAMPLE)
+        chosen = self.size and self.channels
+        looks = [] if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)
+        seen = [look for look in looks if isinstance(look, Look)]
+        shape = self._form(seen) if seen or chosen else None
         sizes = Counter(listing.parts)
         return Counted(
             (sizes[TRAIN], sizes[VALIDATION], sizes[TEST]), shape, tuple(listing.class_names),
@@ -296,7 +288,7 @@ class PhotoSet(CachedImageSet):
         from velodrome.data.images.decode import Look, look_at_all
 
         if self.size and self.channels:
-            return list(range(len(listing.files))), (*self.size, self.channels)
+            return list(range(len(listing.files))), self._form(())
         looks = look_at_all(listing.tree, listing.files, advance)
         seen: dict[int, Look] = {}
         for place, found in enumerate(looks):
@@ -305,10 +297,8 @@ class PhotoSet(CachedImageSet):
             else:
                 faults.add("images that cannot be read", listing.files[place].name, found)
         if not seen:
-            wrong = "; ".join(map(str, faults.found()))
-            raise BadRequest(f"data set {self.name!r} has no image that can be read" + (f": {wrong}" if wrong else ""))
-        height, width = self.size or _most_common([(look.height, look.width) for look in seen.values()])
-        channels = self.channels or max(look.channels for look in seen.values())
+            raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
+        height, width, channels = self._form(seen.values())
         for place, found in seen.items():
             name = listing.files[place].name
             if not self.size and (found.height, found.width) != (height, width):
@@ -323,6 +313,8 @@ class PhotoSet(CachedImageSet):
                 )
         return list(seen), (height, width, channels)
 
-
-def _most_common(sizes: list[tuple[int, int]]) -> tuple[int, int]:
-    return Counter(sizes).most_common(1)[0][0]
+    def _form(self, looks: Collection[Look]) -> tuple[int, int, int]:
+        """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has
+        it."""
+        height, width = self.size or Counter((look.height, look.width) for look in looks).most_common(1)[0][0]
+        return height, width, self.channels or max(look.channels for look in looks)

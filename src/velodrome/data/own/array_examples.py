@@ -104,7 +104,7 @@ def read(name: str, kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, fau
         classes = len(names)
     rows = np.flatnonzero(sound)
     if not len(rows):
-        raise BadRequest(f"data set {name!r} has no examples that can be used: {'; '.join(map(str, faults.found()))}")
+        raise BadRequest(f"data set {name!r} has no examples that can be used{faults.because}")
     fractions = kind == "images" and any(has_fractions(array) for part in parts for array in part.inputs.values())
     return ArrayExamples(
         kind, targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
@@ -199,10 +199,8 @@ def _trained(
     (column, labels), = targets.items()
     trained = large_enough(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
     if trained.sum() < 2:
-        wrong = "; ".join(map(str, faults.found()))
         raise BadRequest(
-            f"data set {name!r} has {trained.sum()} classes that can be used, and training needs two"
-            + (f": {wrong}" if wrong else "")
+            f"data set {name!r} has {trained.sum()} classes that can be used, and training needs two{faults.because}"
         )
     sound = sound & trained[labels]
     renumbered = np.where(sound, (np.cumsum(trained) - 1)[labels], 0)

@@ -148,8 +148,7 @@ def gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str,
     kept &= _alike("labels", [label.shape for label in labels], places, faults)
     kept &= _alike("labels", kinds, places, faults, what="kind")
     if not kept:
-        wrong = "; ".join(map(str, faults.found()))
-        more = f" that can be used: {wrong}" if wrong else ""
+        more = f" that can be used{faults.because}" if faults.because else ""
         raise BadRequest(f"--dataset {name!r}: the function returned no examples{more}")
     chosen = sorted(kept)
     return {"x_train": np.stack([images[k] for k in chosen]), "y_train": np.array([labels[k] for k in chosen])}

@@ -54,8 +54,7 @@ def make(
     if targets.task == "classification":
         table, parts, targets = _with_large_classes(name, table, parts, targets, faults)
     if not (parts == TRAIN).any():
-        wrong = "; ".join(map(str, faults.found()))
-        raise BadRequest(f"data set {name!r} has no rows to train on" + (f": {wrong}" if wrong else ""))
+        raise BadRequest(f"data set {name!r} has no rows to train on{faults.because}")
     features = {feature: table.columns[feature] for feature in request.features}
     _check_categories(name, features, request)
     if missing := {feature: int(column.missing.sum()) for feature, column in features.items() if column.missing.any()}:
@@ -95,8 +94,7 @@ def _read(
     named = (*request.categorical, *((request.part,) if request.part else ()))
     table = read(path, request.wanted, named, faults, progress)
     if not len(table):
-        wrong = "; ".join(map(str, faults.found()))
-        raise BadRequest(f"data set {name!r} has no rows that can be used" + (f": {wrong}" if wrong else ""))
+        raise BadRequest(f"data set {name!r} has no rows that can be used{faults.because}")
     return table
 
 
@@ -142,10 +140,9 @@ def _with_large_classes(
     trained = large_enough(column.codes.astype(np.int64), parts, column.names, faults, noun="rows")
     kept = np.asarray(trained[column.codes])
     if trained.sum() < 2:
-        wrong = "; ".join(map(str, faults.found()))
         raise BadRequest(
             f"data set {name!r}: column {shown(head)!r} has {trained.sum()} classes that can be used, and training "
-            "needs two" + (f": {wrong}" if wrong else "")
+            f"needs two{faults.because}"
         )
     codes = (np.cumsum(trained) - 1)[column.codes[kept]].astype(np.int32)
     names = tuple(one for one, any_ in zip(column.names, trained, strict=True) if any_)
