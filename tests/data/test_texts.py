@@ -54,7 +54,7 @@ def small_treebank(monkeypatch):
         )
         for file, text in zip(published.files, TEXTS.values(), strict=True)
     )
-    monkeypatch.setitem(catalogue._data_sets(), "ptb", replace(published, files=files))
+    monkeypatch.setitem(catalogue._ours().data_sets, "ptb", replace(published, files=files))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 

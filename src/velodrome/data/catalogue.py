@@ -1,4 +1,5 @@
-"""Finds data sets by name. A new data set, or a new kind of them, is a module of `velodrome.data.sources`.
+"""Finds data sets by name. A new data set, or a new kind of them, is a module of `velodrome.data.sources`, or one that
+another package offers as an entry point of the group `velodrome.sources`.
 
 Such a module may have `DATA_SETS`, sources with a name; `SCHEMES`, functions `(place, bad_data)` that return the source
 of `scheme:place`; and `FORMATS` of what `path:` names.
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -29,30 +31,58 @@ if TYPE_CHECKING:
 #: What lists of data sets begin with.
 _FIRST = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar-10", "fruits", "fashion-products", "diabetes",
           "breast-cancer", "ptb")
+#: The group of the entry points of other packages.
+ENTRY_POINTS = "velodrome.sources"
 #: The scheme of files and folders.
 _PATH = "path"
 
 
-@cache
-def _modules() -> list[ModuleType]:
-    return [import_module(f"{sources.__name__}.{found.name}") for found in iter_modules(sources.__path__)]
+class _Kinds:
+    """What some modules know: data sets by name, schemes, and formats of files and folders."""
+
+    def __init__(self, modules: Sequence[ModuleType]) -> None:
+        self.data_sets: dict[str, Source] = {
+            source.name: source for module in modules for source in vars(module).get("DATA_SETS", ())
+        }
+        self.schemes: dict[str, Callable[[str, BadData], Source]] = {
+            scheme: make for module in modules for scheme, make in vars(module).get("SCHEMES", {}).items()
+        }
+        self._formats: list[PathFormat] = [each for module in modules for each in vars(module).get("FORMATS", ())]
+
+    def source(self, name: str, bad_data: BadData) -> Source | None:
+        before, colon, rest = name.partition(":")
+        if name in self.data_sets:
+            return self.data_sets[name].with_bad_data(bad_data)
+        if colon and before in self.data_sets and (variant := self.data_sets[before].variant(rest)):
+            return variant.with_bad_data(bad_data)
+        if colon and before in self.schemes:
+            return self.schemes[before](rest, bad_data)
+        return self._at_path(name, rest, bad_data) if colon and before == _PATH else None
+
+    def _at_path(self, name: str, rest: str, bad_data: BadData) -> Source | None:
+        path, options = split_options(rest)
+        check_exists(name, path)
+        for each in self._formats:
+            if each.takes(path, options):
+                check_options(name, options, each.options)
+                return each.source(name, path, options, bad_data)
+        return None
 
 
 @cache
+def _ours() -> _Kinds:
+    return _Kinds([import_module(f"{sources.__name__}.{found.name}") for found in iter_modules(sources.__path__)])
+
+
+@cache
+def _added() -> _Kinds:
+    """Those of other packages. Looking for them takes time, so they are asked last."""
+    return _Kinds([point.load() for point in entry_points(group=ENTRY_POINTS)])
+
+
 def _data_sets() -> dict[str, Source]:
-    every = {source.name: source for module in _modules() for source in vars(module).get("DATA_SETS", ())}
+    every = {**_ours().data_sets, **_added().data_sets}
     return {name: every[name] for name in (*_FIRST, *(name for name in every if name not in _FIRST))}
-
-
-@cache
-def _schemes() -> dict[str, Callable[[str, BadData], Source]]:
-    others = {scheme: make for module in _modules() for scheme, make in vars(module).get("SCHEMES", {}).items()}
-    return {_PATH: _at_path, **dict(sorted(others.items(), reverse=True))}
-
-
-@cache
-def _formats() -> list[PathFormat]:
-    return [found for module in _modules() for found in vars(module).get("FORMATS", ())]
 
 
 def names() -> list[str]:
@@ -61,42 +91,27 @@ def names() -> list[str]:
 
 def schemes() -> list[str]:
     """What comes before the colon in names of the user's own data."""
-    return list(_schemes())
+    return [_PATH, *sorted(_ours().schemes, reverse=True), *_added().schemes]
 
 
 def data_set(name: str, bad_data: BadData = "fail") -> Source:
     """The data set of a name: one of the catalogue, `name:variant` of one, `scheme:place`, or `module:function`."""
-    known = _data_sets()
-    before, colon, rest = name.partition(":")
-    if name in known:
-        return known[name].with_bad_data(bad_data)
     if name == OF_SCRIPT:
         return ScriptData(name)
-    if colon and before in known and (variant := known[before].variant(rest)):
-        return variant.with_bad_data(bad_data)
-    if colon and before in _schemes():
-        return _schemes()[before](rest, bad_data)
-    if is_function(name):
-        return FunctionSet(name, bad_data)
-    raise BadRequest(
-        f"no data set {name!r}: {which_name(before, known, 'velodrome data list')}"
-        + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in _schemes())} or module:function"
-    )
-
-
-def _at_path(rest: str, bad_data: BadData) -> Source:
-    """The data set that `path:rest` names."""
-    name = f"{_PATH}:{rest}"
-    path, options = split_options(rest)
-    check_exists(name, path)
-    found = next((each for each in _formats() if each.takes(path, options)), None)
-    if found is None:
+    if found := _ours().source(name, bad_data) or _added().source(name, bad_data):
+        return found
+    before, colon, _ = name.partition(":")
+    if colon and before == _PATH:
         raise BadRequest(
             f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv or .parquet table, or an "
             ".npz file"
         )
-    check_options(name, options, found.options)
-    return found.source(name, path, options, bad_data)
+    if is_function(name):
+        return FunctionSet(name, bad_data)
+    raise BadRequest(
+        f"no data set {name!r}: {which_name(before, _data_sets(), 'velodrome data list')}"
+        + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in schemes())} or module:function"
+    )
 
 
 def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") -> Description:
