@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from velodrome.catalog import plugins
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 
@@ -82,10 +83,13 @@ def package(tmp_path: Path, monkeypatch):
     (about / "entry_points.txt").write_text("[velodrome.sources]\nrows = added_rows\n")
     (site / "added_rows.py").write_text(MODULE)
     monkeypatch.syspath_prepend(site)
-    catalogue._added.cache_clear()
+    caches = (plugins._registered, plugins.Plugins.broken, catalogue._added)
+    for each in caches:
+        each.cache_clear()
     yield
     sys.modules.pop("added_rows", None)
-    catalogue._added.cache_clear()
+    for each in caches:
+        each.cache_clear()
 
 
 def written(path: Path, bad: str = "") -> Path:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from velodrome.catalog.plugins import Plugins
 from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data import sources
 from velodrome.data.base import BadData, Checked, Progress
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: What lists of data sets begin with.
 _FIRST = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar-10", "fruits", "fashion-products", "diabetes",
           "breast-cancer", "ptb")
-#: The group of the entry points of other packages.
-ENTRY_POINTS = "velodrome.sources"
+#: Modules of other packages.
+_PLUGINS = Plugins("velodrome.sources", "source of data", ModuleType, {})
 #: The scheme of files and folders.
 _PATH = "path"
 
@@ -77,7 +77,7 @@ def _ours() -> _Kinds:
 @cache
 def _added() -> _Kinds:
     """Those of other packages. Looking for them takes time, so they are asked last."""
-    return _Kinds([point.load() for point in entry_points(group=ENTRY_POINTS)])
+    return _Kinds(_PLUGINS.all())
 
 
 def _data_sets() -> dict[str, Source]:
