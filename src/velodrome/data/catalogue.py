@@ -71,7 +71,7 @@ class _Kinds:
 
 @cache
 def _ours() -> _Kinds:
-    return _Kinds([import_module(f"{sources.__name__}.{found.name}") for found in iter_modules(sources.__path__)])
+    return _Kinds([import_module(f"{sources.__name__}.{module.name}") for module in iter_modules(sources.__path__)])
 
 
 @cache
@@ -98,8 +98,8 @@ def data_set(name: str, bad_data: BadData = "fail") -> Source:
     """The data set of a name: one of the catalogue, `name:variant` of one, `scheme:place`, or `module:function`."""
     if name == OF_SCRIPT:
         return ScriptData(name)
-    if found := _ours().source(name, bad_data) or _added().source(name, bad_data):
-        return found
+    if source := _ours().source(name, bad_data) or _added().source(name, bad_data):
+        return source
     before, colon, _ = name.partition(":")
     if colon and before == _PATH:
         raise BadRequest(
@@ -136,9 +136,9 @@ def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail")
     return _images(name, load_examples(name, seed=seed, validation=validation, bad_data=bad_data))
 
 
-def _images(name: str, found: ExampleSet) -> ExampleSet:
-    if found.kind == "images":
-        return found
+def _images(name: str, examples: ExampleSet) -> ExampleSet:
+    if examples.kind == "images":
+        return examples
     raise BadRequest(f"data set {name!r} is arrays and not images: choose a data set of images")
 
 

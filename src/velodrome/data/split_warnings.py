@@ -108,10 +108,10 @@ def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
     """A number for each row of targets, which depends on all of its numbers."""
     rows = targets.reshape(len(targets), math.prod(targets.shape[1:]))
     bits = np.ascontiguousarray(rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)).view(np.uint64)
-    found = np.zeros(len(rows), np.uint64)
+    numbers = np.zeros(len(rows), np.uint64)
     for column in bits.T:
-        found = found * _ODD + column + np.uint64(1)
-    return found * _ODD
+        numbers = numbers * _ODD + column + np.uint64(1)
+    return numbers * _ODD
 
 
 def _overlaps(
@@ -123,18 +123,18 @@ def _overlaps(
         return []
     train, validation, test = prints
     how = "pixel by pixel" if noun == "images" else "number by number"
-    found = []
+    notes = []
     for name, part, other, where in (
         ("test", test, train, "training"), ("validation", validation, train, "training"),
         ("test", test, validation, "validation"),
     ):
         if twice := int(np.isin(part, other).sum()):
-            found.append(
+            notes.append(
                 f"{twice:,} of {len(part):,} {name} {noun} {'is' if twice == 1 else 'are'} also in the {where} set, "
                 f"{how}: remove duplicates from one of the two, or {name} results look better than they are"
             )
     if labels is None:
-        return found
+        return notes
     marks = np.concatenate(list(labels))
     order = np.lexsort((marks, every))
     differ = (every[order][1:] == every[order][:-1]) & (marks[order][1:] != marks[order][:-1])
@@ -142,16 +142,16 @@ def _overlaps(
     if len(doubtful):
         examples = int(np.isin(every, doubtful).sum())
         one = len(doubtful) == 1
-        found.append(
+        notes.append(
             f"{len(doubtful):,} {noun[:-1] if one else noun} {'occurs' if one else 'occur'} with different labels, in "
             f"{examples:,} examples: at most one label of each can be right"
         )
-    return found
+    return notes
 
 
 def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all_files: bool) -> list[str]:
     """Classes without test examples, and those that the division left without training examples."""
-    found = []
+    notes = []
     train, _, test = labels
     for name, part, effect in (
         ("test", test, "test results say nothing about them"),
@@ -163,5 +163,5 @@ def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all
         if missing:
             names = ", ".join(shown(known[place]) for place in missing[:_NAMED])
             more = f", and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
-            found.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")
-    return found
+            notes.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")
+    return notes

@@ -42,8 +42,8 @@ class LanguageModel(Task):
         return {"correct": 0, **super().fields(counts)}
 
     def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        found = super().summary(counts)
-        return found and {"perplexity": found["perplexity"], "accuracy": None, "correct": None, **found}
+        scores = super().summary(counts)
+        return scores and {"perplexity": scores["perplexity"], "accuracy": None, "correct": None, **scores}
 
     def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
         return {**super().history(**parts), **{f"{part}_accuracy": None for part in parts}}

@@ -101,7 +101,7 @@ class _Labels(ExampleTask):
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         hits, false_alarms, misses = (counts[name] for name in self.counted[1:4])
         labels, area = counts.get("auc_labels") or 0, counts.get("auc_sum")
-        found: dict[str, float | None] = {
+        values: dict[str, float | None] = {
             "accuracy": float(counts["correct"] / counts["total"]),
             "precision": _share(hits, hits + false_alarms),
             "recall": _share(hits, hits + misses),
@@ -109,7 +109,7 @@ class _Labels(ExampleTask):
             "roc_auc": float(area / labels) if labels and area is not None else None,
             "loss": mean_loss(counts),
         }
-        return {metric.name: found[metric.name] for metric in self.metrics}
+        return {metric.name: values[metric.name] for metric in self.metrics}
 
     def amount(self, counts: Mapping[str, Any]) -> str:
         correct, total = counts.get("correct"), counts.get("total")
@@ -206,18 +206,18 @@ class Regression(ExampleTask):
         """
         import numpy as np
 
-        found = getattr(data, part)
-        if found.targets:
-            (values,) = found.targets.values()
+        examples = getattr(data, part)
+        if examples.targets:
+            (values,) = examples.targets.values()
             return np.zeros(values.shape[1:]) if not len(values) else np.mean(values, axis=0, dtype=np.float64)
-        shape = found.target_fields[0].shape
+        shape = examples.target_fields[0].shape
         if part == "train":  # rows that are computed: reading all of them would take as long as an epoch
             return np.full(shape, np.nan)
         total = np.zeros(shape)
-        for first in range(0, len(found), _ROWS):
-            _, targets = found.gather(np.arange(first, min(first + _ROWS, len(found)), dtype=np.int64))
+        for first in range(0, len(examples), _ROWS):
+            _, targets = examples.gather(np.arange(first, min(first + _ROWS, len(examples)), dtype=np.int64))
             total += sum(values.sum(axis=0, dtype=np.float64) for values in targets.values())
-        return total / max(1, len(found))
+        return total / max(1, len(examples))
 
 
 def _finite(value: float | None) -> float | None:

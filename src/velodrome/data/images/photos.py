@@ -82,11 +82,11 @@ class CachedImageSet(CachedSource):
         images, labels, parts, rows, prints = (kept.array(name) for name in names)
         division = self.divide(labels, parts, seed, validation)
         class_names = tuple(kept.about["class_names"])
-        found = image_set(
+        data = image_set(
             self.name, *(part(images, labels, rows, chosen) for chosen in division), classes=len(class_names),
             class_names=class_names, notes=(*notes_of(kept.about), *self.division_notes(parts, validation)),
         )
-        return with_split_warnings(found, [prints[chosen] for chosen in division])
+        return with_split_warnings(data, [prints[chosen] for chosen in division])
 
     def divide(
         self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
@@ -291,22 +291,22 @@ class PhotoSet(CachedImageSet):
             return list(range(len(listing.files))), self._form(())
         looks = look_at_all(listing.tree, listing.files, advance)
         seen: dict[int, Look] = {}
-        for place, found in enumerate(looks):
-            if isinstance(found, Look):
-                seen[place] = found
+        for place, header in enumerate(looks):
+            if isinstance(header, Look):
+                seen[place] = header
             else:
-                faults.add("images that cannot be read", listing.files[place].name, found)
+                faults.add("images that cannot be read", listing.files[place].name, header)
         if not seen:
             raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
         height, width, channels = self._form(seen.values())
-        for place, found in seen.items():
+        for place, header in seen.items():
             name = listing.files[place].name
-            if not self.size and (found.height, found.width) != (height, width):
+            if not self.size and (header.height, header.width) != (height, width):
                 faults.add(
                     f"images of another size than most ({height}×{width}; add ?size={height}x{width} to the name to "
-                    "ask for one)", name, f"{found.height}×{found.width}", remedy="resized",
+                    "ask for one)", name, f"{header.height}×{header.width}", remedy="resized",
                 )
-            if not self.channels and found.channels != channels:
+            if not self.channels and header.channels != channels:
                 faults.add(
                     "grey images among colour ones (add ?channels=3 to the name to ask for colour)", name,
                     remedy="turned into colour",

@@ -61,11 +61,11 @@ def argument_parts(name: str, arrays: Mapping[str, Any]) -> list[ArgumentPart]:
 
 def _side(name: str, arrays: Mapping[str, Any], letter: str, part: str, only: str) -> dict[str, RowArray]:
     key = f"{letter}_{part}"
-    found = arrays.get(key)
-    if isinstance(found, Mapping):
-        named = {str(column): (f"{key}.{column}", array) for column, array in found.items()}
-    elif found is not None:
-        named = {only: (key, found)}
+    given = arrays.get(key)
+    if isinstance(given, Mapping):
+        named = {str(column): (f"{key}.{column}", array) for column, array in given.items()}
+    elif given is not None:
+        named = {only: (key, given)}
     else:
         named = {called.partition(".")[2]: (called, array) for called, array in arrays.items()
                  if called.startswith(f"{key}.")}

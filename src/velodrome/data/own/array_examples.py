@@ -146,29 +146,29 @@ def _targets(
     name: str, kind: Kind, parts: Sequence[ArgumentPart], sound: NDArray[np.bool_], faults: Faults
 ) -> tuple[dict[str, NDArray[Any]], int | None, tuple[str, ...]]:
     """The targets, how many classes the only one has, and their names."""
-    found: dict[str, NDArray[Any]] = {}
+    targets: dict[str, NDArray[Any]] = {}
     classes, names = None, tuple[str, ...]()
     for column in parts[0].targets:
         arrays = {part.key(column): part.targets[column].whole() for part in parts}
         kinds = {array.dtype.kind for array in arrays.values()}
         if "f" in kinds and "U" not in kinds and kind == "arrays":
-            found[column] = values = np.concatenate([array.astype(np.float32) for array in arrays.values()])
+            targets[column] = values = np.concatenate([array.astype(np.float32) for array in arrays.values()])
             _drop_nan(arrays, sound, faults)
             if values.shape[1:] == (1,):
-                found[column] = values[:, 0]
+                targets[column] = values[:, 0]
             continue
         single = all(array.ndim == 1 or array.shape[1:] == (1,) for array in arrays.values())
         if single and len(parts[0].targets) == 1:
-            found[column], good, names = _labels(name, arrays, faults)
+            targets[column], good, names = _labels(name, arrays, faults)
             sound &= good
             classes = len(names)
         elif "U" in kinds:
             raise BadRequest(f"data set {name!r}: {next(iter(arrays))} holds words, which only a single target may")
         else:
-            found[column] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
+            targets[column] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
             if len(parts[0].targets) == 1 and values.ndim == 2 and set(np.unique(values).tolist()) <= {0, 1}:
                 classes = values.shape[1]
-    return found, classes, names
+    return targets, classes, names
 
 
 def _drop_nan(arrays: Mapping[str, NDArray[Any]], sound: NDArray[np.bool_], faults: Faults) -> None:
@@ -233,11 +233,11 @@ def divided(
                            {column: picked(array, rows) for column, array in examples.targets.items()})
 
     train, validated, test = (part(examples.rows[chosen]) for chosen in division)
-    found = ExampleSet(
+    data = ExampleSet(
         name, train, validated, test, kind=examples.kind, classes=examples.classes, class_names=examples.class_names,
         images=examples.images, notes=notes,
     )
     targets = np.column_stack([array[examples.rows].reshape(len(examples.rows), -1)
                                for array in examples.targets.values()])
-    return with_split_warnings(found, [examples.prints[chosen] for chosen in division], noun_of(examples.kind),
+    return with_split_warnings(data, [examples.prints[chosen] for chosen in division], noun_of(examples.kind),
                                [targets[chosen] for chosen in division])

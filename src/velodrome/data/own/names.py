@@ -102,10 +102,10 @@ def refuse_standard(option: str, name: str, module: str) -> None:
         )
 
 
-def refuse_standard_function(option: str, name: str, found: object) -> None:
+def refuse_standard_function(option: str, name: str, function: object) -> None:
     """Refuse a function that the user's module only imported from the standard library."""
-    if isinstance(found, FunctionType | BuiltinFunctionType | type):
-        refuse_standard(option, name, found.__module__ or "builtins")
+    if isinstance(function, FunctionType | BuiltinFunctionType | type):
+        refuse_standard(option, name, function.__module__ or "builtins")
 
 
 def is_function(name: str) -> bool:
@@ -126,15 +126,15 @@ def users_roots() -> list[str]:
 def file_of_module(module: str, path: list[str]) -> Path | None:
     """The file, or the folder of a package without one, that a module of a path would be imported from; nothing is
     imported."""
-    found, places = None, path
+    spec, places = None, path
     names = module.split(".")
     for count in range(1, len(names) + 1):
-        found = PathFinder.find_spec(".".join(names[:count]), places)
-        if found is None:
+        spec = PathFinder.find_spec(".".join(names[:count]), places)
+        if spec is None:
             return None
-        places = list(found.submodule_search_locations or ())
-    assert found is not None
-    return Path(found.origin) if found.origin else Path(places[0]) if places else None
+        places = list(spec.submodule_search_locations or ())
+    assert spec is not None
+    return Path(spec.origin) if spec.origin else Path(places[0]) if places else None
 
 
 def is_installed(file: Path) -> bool:
@@ -157,20 +157,20 @@ def imported(option: str, name: str, what: str = "function") -> Callable[..., An
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        member: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             raise no_module(option, name, error.name) from None
         raise
-    _refuse_another(option, name, found)
+    _refuse_another(option, name, member)
     for part in function.split("."):
-        if not hasattr(found, part):
+        if not hasattr(member, part):
             raise BadRequest(f"{option} {name!r}: module {module!r} has no {part!r}")
-        found = getattr(found, part)
-    if not callable(found):
+        member = getattr(member, part)
+    if not callable(member):
         raise BadRequest(f"{option} {name!r}: {function!r} is not a {what}")
-    refuse_standard_function(option, name, found)
-    called: Callable[..., Any] = found
+    refuse_standard_function(option, name, member)
+    called: Callable[..., Any] = member
     return called
 
 

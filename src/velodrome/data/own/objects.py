@@ -241,8 +241,8 @@ def _counted(name: str, value: Any) -> _Counted:
     if not _is_class(first):
         return _Counted(source, first, None)
     for attribute in ("targets", "labels"):
-        if known is None and (found := getattr(value, attribute, None)) is not None and len(found) == len(source):
-            known = np.asarray(found)
+        if known is None and (labels := getattr(value, attribute, None)) is not None and len(labels) == len(source):
+            known = np.asarray(labels)
     if known is not None and known.ndim == 1 and known.dtype.kind in "buiU":
         return _Counted(source, first, known.tolist(), names)
     targets: list[Any] = []

@@ -198,14 +198,14 @@ class StreamSource:
     def read(self, positions: Sequence[int]) -> list[Item]:
         if not self._next or (positions and positions[0] < self._next):
             self._items, self._next = _begun(self._name, self._iterate), 0
-        found = []
+        items = []
         for position in positions:
             value = None
             while self._next <= position:
                 value = self._advance()
                 self._next += 1
-            found.append(item_of(self._name, f"item {position}", value))
-        return found
+            items.append(item_of(self._name, f"item {position}", value))
+        return items
 
     def _advance(self) -> Any:
         try:
@@ -307,9 +307,9 @@ class SourcePart(ComputedPart):
         out = np.empty((len(cells), *column.shape), column.dtype)
         for row, (cell, position) in enumerate(zip(cells, positions, strict=True)):
             if cell is None or cell.shape != column.shape:
-                found = "is missing" if cell is None else f"has the shape {cell.shape}"
+                what = "is missing" if cell is None else f"has the shape {cell.shape}"
                 raise RunFailed(
-                    f"--dataset {self.name!r}: {column.name!r} of item {position} {found}, and that of the first item "
+                    f"--dataset {self.name!r}: {column.name!r} of item {position} {what}, and that of the first item "
                     f"has {column.shape}; make them alike"
                 )
             if cell.dtype.kind == "U":

@@ -72,11 +72,11 @@ class TransformedPart(DerivedPart):
             ) from error
         changed = example if changed is None else changed
         if not isinstance(changed, dict) or changed.keys() != every.keys():
-            found = f"a dictionary of {', '.join(map(str, changed))}" if isinstance(changed, dict) else (
+            what = f"a dictionary of {', '.join(map(str, changed))}" if isinstance(changed, dict) else (
                 type(changed).__name__
             )
             raise RunFailed(
-                f"--transform {self.name!r} returned {found}, and must return the example, a dictionary of "
+                f"--transform {self.name!r} returned {what}, and must return the example, a dictionary of "
                 f"{', '.join(every)}"
             )
         for one, array in every.items():

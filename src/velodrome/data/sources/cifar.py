@@ -69,20 +69,20 @@ class Cifar(PublishedImages):
 def unpack(archive: Path, within: str, wanted: tuple[RemoteFile, ...]) -> dict[RemoteFile, bytes]:
     """The wanted files of a tar archive, each compared with its checksum. No name of the archive becomes a path."""
     by_name = {f"{within}/{file.name}": file for file in wanted}
-    found: dict[RemoteFile, bytes] = {}
+    payloads: dict[RemoteFile, bytes] = {}
     try:
         with tarfile.open(archive, "r:gz") as packed:
             for number, member in enumerate(packed):
                 file = by_name.get(member.name.removeprefix("./"))
                 if file is not None:
-                    found[file] = _member(packed, member, file)
-                if len(found) == len(wanted) or number >= _MOST_MEMBERS:
+                    payloads[file] = _member(packed, member, file)
+                if len(payloads) == len(wanted) or number >= _MOST_MEMBERS:
                     break
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{archive} cannot be read ({error}): remove it, and it is fetched again") from None
-    if missing := [file.name for file in wanted if file not in found]:
+    if missing := [file.name for file in wanted if file not in payloads]:
         raise DataError(f"{archive} holds no {', '.join(missing)}: remove it, and it is fetched again")
-    return found
+    return payloads
 
 
 def _member(packed: tarfile.TarFile, member: tarfile.TarInfo, file: RemoteFile) -> bytes:

@@ -104,10 +104,10 @@ class Fruits(PhotoSet):
 
     def verify(self) -> list[Checked]:
         path = cache.folder() / FOLDER / ARCHIVE.name
-        found = cache.verify(self.source)
+        checked = cache.verify(self.source)
         if path.exists():
-            found.append(Checked.by_checksum(path, ARCHIVE.sha256))
-        return found or [Checked(str(path), "missing")]
+            checked.append(Checked.by_checksum(path, ARCHIVE.sha256))
+        return checked or [Checked(str(path), "missing")]
 
 
 def fetch(progress: Progress | None) -> None:

@@ -63,9 +63,9 @@ class FunctionSet(Source):
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
         parts = argument_parts(self.name, returned.arrays)
-        found = self._arrays(parts, "images" if are_byte_images(parts) else "arrays", faults, seed, validation)
-        named = len(found.class_names) == len(returned.class_names)
-        return replace(found, class_names=returned.class_names) if named else found
+        examples = self._arrays(parts, "images" if are_byte_images(parts) else "arrays", faults, seed, validation)
+        named = len(examples.class_names) == len(returned.class_names)
+        return replace(examples, class_names=returned.class_names) if named else examples
 
     def _arrays(
         self, parts: list[ArgumentPart], kind: Kind, faults: Faults, seed: int, validation: float

@@ -162,8 +162,8 @@ class NpzSet(CachedSource):
     def _kind(self) -> Literal["images", "arrays"]:
         """What was prepared before is not read again to find out."""
         if kept := self.kept():
-            found: Literal["images", "arrays"] = kept.about["kind"]
-            return found
+            kind: Literal["images", "arrays"] = kept.about["kind"]
+            return kind
         from velodrome.data.own.array_args import are_byte_images
 
         with _refusing(self.path):

@@ -31,36 +31,36 @@ def list_folders(tree: Tree) -> Listing:
 
     parts = _parts_of(tree)
     depth = 2 if parts else 1
-    found: dict[tuple[int, str], list[File]] = {}
+    files_of: dict[tuple[int, str], list[File]] = {}
     for folder in tree.folders:
         pieces = PurePosixPath(folder).parts
         if len(pieces) == depth:
-            found[parts.get(pieces[0], TRAIN), pieces[-1]] = []
+            files_of[parts.get(pieces[0], TRAIN), pieces[-1]] = []
     ignored = 0
     for file in tree.files:
         pieces = PurePosixPath(file.name).parts
         if len(pieces) <= depth or PurePosixPath(file.name).suffix.lower() not in ENDINGS:
             ignored += 1
         else:
-            found[parts.get(pieces[0], TRAIN), pieces[depth - 1]].append(file)
+            files_of[parts.get(pieces[0], TRAIN), pieces[depth - 1]].append(file)
     faults = Faults()
     for lost in tree.lost:
         # Where classes are expected it may have been one; further down only images count.
         if lost.name.count("/") < depth or PurePosixPath(lost.name).suffix.lower() in ENDINGS:
             faults.add(lost.what, lost.name, lost.reason)
-    names = sorted({name for _, name in found})
+    names = sorted({name for _, name in files_of})
     if not names:
         wrong = "".join(f"; it has {fault}" for fault in faults.found())
         raise BadRequest(
             f"{tree.place!r} has no folders: put the images of each class into a folder named after the class{wrong}"
         )
     empty = [
-        name for name, group in groupby(sorted(found, key=lambda key: key[1]), key=lambda key: key[1])
-        if not any(found[key] for key in group)
+        name for name, group in groupby(sorted(files_of, key=lambda key: key[1]), key=lambda key: key[1])
+        if not any(files_of[key] for key in group)
     ]
     names = [name for name in names if name not in empty]
     places = {name: place for place, name in enumerate(names)}
-    rows = [(part, places[name], file) for (part, name), files in sorted(found.items()) for file in files]
+    rows = [(part, places[name], file) for (part, name), files in sorted(files_of.items()) for file in files]
     notes = [f"{ignored:,} files that are no images by their names were not looked at"] if ignored else []
     if not parts:
         notes += _maybe_parts(tree)

@@ -129,20 +129,20 @@ class TextFolder(CachedSource):
             )
         parts = {file.name: _part_of(file.name) for file in files}
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
-        found: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
+        lines_of: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
         for file in files:
             lines = _read(tree, file, self.encoding, faults)
             which = parts[file.name] if by_name else TRAIN
             if which is None:
                 faults.add("files other than train, validation and test", file.name)
             else:
-                found[which] += [line for line in lines if line]
+                lines_of[which] += [line for line in lines if line]
             done += file.bytes
             if progress:
                 progress(done, total, f"reading {self.name}")
-        missing = [name for name, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True) if not found[which]]
+        missing = [name for name, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True) if not lines_of[which]]
         if missing:
-            _cut(found)
+            _cut(lines_of)
         if by_name and missing:
             notes.append(
                 f"there are no lines for {' and '.join(missing)}: 5 % of the training lines, from their end, are used "
@@ -154,7 +154,7 @@ class TextFolder(CachedSource):
                 f"no files are named train, and validation or test, so the lines of all {len(files):,} ({some}) were "
                 "divided 90 : 5 : 5, in the order of the names"
             )
-        return found
+        return lines_of
 
 
 def _faults_of(lost: list[Lost]) -> Faults:
@@ -188,13 +188,13 @@ def _part_of(name: str) -> int | None:
     return next((PART_NAMES[word] for word in words if word in PART_NAMES), None)
 
 
-def _cut(found: dict[int, list[list[str]]]) -> None:
+def _cut(lines_of: dict[int, list[list[str]]]) -> None:
     """Take what is missing from the end of training: a twentieth of its lines for validation, the last for test."""
-    lines = found[TRAIN]
+    lines = lines_of[TRAIN]
     share = max(1, len(lines) // 20) if len(lines) > 2 else 0
     for which in (TEST, VALIDATION):
-        if not found[which] and share:
-            found[which] = lines[len(lines) - share :]
+        if not lines_of[which] and share:
+            lines_of[which] = lines[len(lines) - share :]
             del lines[len(lines) - share :]
 
 

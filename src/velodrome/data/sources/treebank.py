@@ -82,10 +82,10 @@ def _checked(file: RemoteFile, payload: bytes) -> bytes:
 
 
 def _installed() -> dict[str, bytes]:
-    found = find_spec(PACKAGE)
-    if found is None or not found.origin:
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.origin:
         raise _UnavailableError("not installed")
-    return _texts(files.read_bytes(found.origin, _LARGEST))
+    return _texts(files.read_bytes(spec.origin, _LARGEST))
 
 
 def _downloaded(progress: Progress | None, size: int) -> dict[str, bytes]:
@@ -116,10 +116,10 @@ def _texts(source: bytes) -> dict[str, bytes]:
         body = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
         raise _UnavailableError(f"its source cannot be read ({error})") from None
-    found = dict(_assigned(body))
-    if not set(PARTS) <= set(found):
-        raise _UnavailableError(f"it holds {', '.join(sorted(found)) or 'no text'}")
-    return {part: found[part] for part in PARTS}
+    texts = dict(_assigned(body))
+    if not set(PARTS) <= set(texts):
+        raise _UnavailableError(f"it holds {', '.join(sorted(texts)) or 'no text'}")
+    return {part: texts[part] for part in PARTS}
 
 
 def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, bytes]]:

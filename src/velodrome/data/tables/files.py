@@ -55,13 +55,13 @@ class Request:
 
 def heads_of(path: Path) -> list[str]:
     """The names of a table's columns, as its header says."""
-    found = heads(path) if path.suffix.lower() in (".parquet", ".pq") else delimited.columns(path)
-    if len(found) > MOST_COLUMNS:
+    names = heads(path) if path.suffix.lower() in (".parquet", ".pq") else delimited.columns(path)
+    if len(names) > MOST_COLUMNS:
         raise BadRequest(
-            f"{str(path)!r} has {len(found):,} columns, and at most {MOST_COLUMNS:,} are read: make a table of those "
+            f"{str(path)!r} has {len(names):,} columns, and at most {MOST_COLUMNS:,} are read: make a table of those "
             "you need"
         )
-    return found
+    return names
 
 
 def request_of(name: str, path: Path, options: Mapping[str, str]) -> Request:
@@ -115,10 +115,10 @@ def _part(
     path: Path, heads: Sequence[str], options: Mapping[str, str], targets: Sequence[str], ignored: Sequence[str]
 ) -> str | None:
     if "part" in options:
-        found = _columns_named(path, heads, "part", options["part"])
-        if len(found) > 1:
+        named = _columns_named(path, heads, "part", options["part"])
+        if len(named) > 1:
             raise BadRequest(f"{str(path)!r}: part={options['part']!r} names several columns; one divides the rows")
-        return found[0] if found else None
+        return named[0] if named else None
     taken = {*targets, *ignored, *_columns_named(path, heads, "features", options.get("features", ""))}
     return part_column(heads, taken)
 
