@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.examples import ExamplePart
-
 TRAIN, VALIDATION, TEST = 0, 1, 2
 #: What a part of the user's own data may be called, in small letters.
 PART_NAMES: Mapping[str, int] = {
@@ -66,14 +64,6 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int, purpose: int) -
     marked = np.zeros(len(labels), dtype=np.bool_)
     marked[order[place_in_class < np.repeat(take, sizes)]] = True
     return marked
-
-
-def split_images(part: ExamplePart, marked: NDArray[np.bool_]) -> tuple[ExamplePart, ExamplePart]:
-    """The images that are not marked, and those that are, each in their order."""
-    from velodrome.data.examples import image_part
-
-    rest, chosen = (image_part(part.images[rows], part.labels[rows]) for rows in (~marked, marked))
-    return rest, chosen
 
 
 def sizes_of(parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:

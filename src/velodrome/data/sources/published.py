@@ -17,7 +17,7 @@ from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
 from velodrome.data.source import Description, Source
-from velodrome.data.split import held_out, split_images, stratified
+from velodrome.data.split import held_out, stratified
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,12 +111,12 @@ class PublishedImages(PublishedFiles):
         )
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        from velodrome.data.examples import image_set
+        from velodrome.data.examples import image_part, image_set
         from velodrome.data.split_warnings import with_split_warnings
 
         whole, test = self.read()
         marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
-        train, validated = split_images(whole, marked)
+        train, validated = (image_part(whole.images[rows], whole.labels[rows]) for rows in (~marked, marked))
         images = image_set(
             self.name, train, validated, test, classes=len(self.class_names), class_names=self.class_names
         )
