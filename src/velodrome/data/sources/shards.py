@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from velodrome.data.base import BadData, Checked, Progress
-from velodrome.data.shards.index import PARTS, read_index
+from velodrome.data.shards.index import PARTS
 from velodrome.data.source import Description, Source
 from velodrome.data.split import DEFAULT_VALIDATION
 from velodrome.data.storage.store import open_store
@@ -67,9 +67,8 @@ class ShardedData(Source):
         from velodrome.data.shards.data_set import ShardSet
         from velodrome.data.shards.records import check_set
 
-        store = open_store(self.url)
-        shards = ShardSet(store, read_index(store))
-        return [*check_set(store, shards.index), *shards.verify_kept()]
+        shards = ShardSet.open(self.url, check=False)
+        return [*check_set(shards.store, shards.index), *shards.verify_kept()]
 
     def forget_damaged(self) -> None:
         """Remove what is damaged in the cache. The set itself is not read: only its writer can repair it."""
