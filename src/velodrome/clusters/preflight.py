@@ -13,8 +13,8 @@ from velodrome.catalog.registry import engine_of, engines, strategy_of
 from velodrome.catalog.transports import shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.data import catalogue
-from velodrome.data.base import Description
-from velodrome.data.own.user_code import refuse_standard
+from velodrome.data.own.names import refuse_standard
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import roles_of
