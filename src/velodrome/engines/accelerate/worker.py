@@ -49,7 +49,7 @@ class SingleLearner(_Accelerated):
     """One process."""
 
     def _wrapped(self) -> nn.Module:
-        return self._accelerator.prepare(self._network.forward)
+        return self._accelerator.prepare(self._network.module)
 
 
 class DdpLearner(_Accelerated, PreparedDdpLearner):

@@ -49,7 +49,7 @@ class SingleLearner(_SetUp):
     """One process."""
 
     def _wrapped(self) -> nn.Module:
-        return self._fabric.setup_module(self._network.forward)
+        return self._fabric.setup_module(self._network.module)
 
 
 class DdpLearner(_SetUp, PreparedDdpLearner):

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
 from velodrome.engines.torch.average import WeightAverage, average_of
 from velodrome.engines.torch.kernels import ADAM_EPSILON, Kernels, Tensors, choose_kernels
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.worker.context import Context
 
 #: What another library puts around an optimizer of `torch.optim`, which offers the same.
 Wrap = Callable[[torch.optim.Optimizer], Any]
@@ -267,3 +269,21 @@ def clip(gradients: Gradients, norm: float, maximum: float) -> None:
         for gradient in gradients:
             if gradient is not None:
                 gradient.mul_(maximum / norm)
+
+
+def report_implementation(context: Context, optimizer: Optimizer, path: str | None) -> dict[str, Any]:
+    """The parts that train here: those of the strategy's description, with what this PyTorch lacks replaced."""
+    job = context.job
+    report = context.strategy.implementation.report(job.implementation, path)
+    if job.has_own_optimizer:
+        ours = (FUSED_OPTIMIZER, STOCK_OPTIMIZER)
+        for parts in ("own", "framework"):
+            report[parts] = [part for part in report[parts] if part not in ours]
+        report["framework"].append(f"your optimizer {job.optimizer}")
+    if optimizer.missing:
+        report["own"] = [PLAIN_OPTIMIZER if part == FUSED_OPTIMIZER else part for part in report["own"]]
+        if context.is_chief:
+            names = " and ".join(f"torch.{name}" for name in optimizer.missing)
+            message = f"this PyTorch lacks {names}: optimizer steps use public functions and take longer"
+            context.events.emit("warning", message=message)
+    return report

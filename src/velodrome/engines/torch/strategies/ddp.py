@@ -134,7 +134,7 @@ class DdpLearner(TorchLearner):
             # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
             "find_unused_parameters": find_unused,
         }
-        model = Participant(self._network.forward, find_unused=find_unused, flags=may_skip and not find_unused)
+        model = Participant(self._network.module, find_unused=find_unused, flags=may_skip and not find_unused)
         self._flags = model.flags
         if self._flags is not None:
             self._all = torch.ones_like(self._flags)
@@ -228,7 +228,7 @@ class PreparedDdpLearner(DdpLearner):
 
     def _wrapped(self) -> nn.Module:
         self.loss_factor = float(self._transport.size)  # DistributedDataParallel divides by the number of processes
-        prepared = self._prepared(Participant(self._network.forward, find_unused=not self._network.from_zoo))
+        prepared = self._prepared(Participant(self._network.module, find_unused=not self._network.from_zoo))
         (self._ddp,) = [module for module in prepared.modules() if isinstance(module, DistributedDataParallel)]
         return _Watched(prepared, self._context.status)
 
