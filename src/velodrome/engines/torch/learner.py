@@ -16,6 +16,7 @@ from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.counting import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.inspection import inspect_step
+from velodrome.engines.torch.model_state import average_buffers, broadcast_weights, generators_of, start_from_weights
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import (
     Gradients,
@@ -26,19 +27,16 @@ from velodrome.engines.torch.optimizer import (
     squared_norm,
 )
 from velodrome.engines.torch.tasks import task_of_job
-from velodrome.engines.torch.trial import generators_of
-from velodrome.engines.torch.weights import average_buffers, broadcast_weights, load_initial_weights
 from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Inspection, Learner, Part, State
-from velodrome.worker.transport_learner import gather
+from velodrome.worker.learner import Inspection, Part, State
+from velodrome.worker.transport_learner import TransportLearner
 
 
-class TorchLearner(Learner):
+class TorchLearner(TransportLearner):
     """One process's copy of the network. Subclasses define how the gradients of several processes are combined."""
 
     #: What a subclass multiplies the loss with, to undo what its engine divides by.
@@ -53,7 +51,8 @@ class TorchLearner(Learner):
     _last_factors: tuple[tuple[float, int, torch.dtype], torch.Tensor] | None = None
 
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
-        self._context, self._network, self._transport, self._device = context, network, transport, device
+        super().__init__(context, transport)
+        self._network, self._device = network, device
         self._task, self._objective = task_of_job(context), network.objective
         #: The processes among which examples are divided.
         self._among: Transport = transport if context.strategy.divides_batch else Alone()
@@ -61,7 +60,7 @@ class TorchLearner(Learner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self.pixels = network.pixels.form if network.pixels else None
-        self._start_from_weights()
+        start_from_weights(context, self._model, transport.rank)
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         #: The rates of the steps to come, where they differ; and the batches whose gradients a step adds up.
@@ -285,13 +284,6 @@ class TorchLearner(Learner):
     def generators(self) -> Generators:
         return super().generators() | generators_of(self._model)
 
-    def gather(self, data: bytes) -> list[bytes]:
-        def total(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-            self._transport.all_reduce(vector)
-            return vector
-
-        return gather(data, self._transport.rank, self._transport.size, total)
-
     def state(self) -> State:
         model = {
             f"model.{name}": value.detach().cpu().contiguous().numpy()
@@ -338,17 +330,6 @@ class TorchLearner(Learner):
         saved.save(folder, self._model, description | self._task.description(self._network), self._collected)
         if average is not None:
             average.swap()
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def _start_from_weights(self) -> None:
-        """Load the weights that the job starts from; the other processes get them from rank 0."""
-        file, context = self._context.job.weights, self._context
-        if file is None or self._transport.rank or (context.resume and checkpoint.latest(context.folder)):
-            return
-        for note in load_initial_weights(self._model, file):
-            context.events.emit("warning", message=note)
 
     def _broadcast_model(self) -> None:
         """Give every process the weights of rank 0: a user's function may ignore the seed."""

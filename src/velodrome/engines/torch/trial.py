@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from velodrome.engines.torch.calling import Outputs, SoftmaxInput, call, scores
+from velodrome.engines.torch.model_state import generators_of
 from velodrome.engines.torch.objectives import Objective, OutputObjective
 from velodrome.engines.torch.own_task import OwnObjective
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
@@ -26,7 +27,6 @@ from velodrome.models.checks import (
     probabilities_note,
     wrong_batch,
 )
-from velodrome.models.generators import KINDS, Generator, Generators, of_model
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
@@ -71,19 +71,6 @@ class Findings:
     def returns_logits(self) -> bool:
         """Whether it returns what the loss takes, for any batch; the scores may be among several outputs."""
         return {self.training, self.evaluation} <= {"logits", "sigmoid"} and self.evaluation_batch is None
-
-
-def _of_torch(one: Any) -> Generator:
-    """Of a `torch.Generator`."""
-    return Generator(lambda: one.get_state().numpy(), lambda state: one.set_state(torch.from_numpy(state)))
-
-
-def generators_of(model: nn.Module) -> Generators:
-    """PyTorch's generators that a model may draw from, and those of any kind that it holds."""
-    found = {"torch": _of_torch(torch.default_generator)}
-    for device in sorted({tensor.device.index for tensor in model.parameters() if tensor.is_cuda}):
-        found[f"cuda:{device}"] = _of_torch(torch.cuda.default_generators[device])
-    return found | of_model(model, nn.Module, {**KINDS, torch.Generator: _of_torch})
 
 
 @contextmanager

@@ -1,6 +1,8 @@
-"""The weights that all processes begin with, and the statistics that they average."""
+"""The state of a model that processes have in common: initial weights, statistics, random number generators."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,8 +10,11 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from velodrome.errors import BadRequest
+from velodrome.models.generators import KINDS, Generator, Generators, of_model
 from velodrome.models.initial_weights import Matching, check_readable
 from velodrome.transport.base import Transport
+from velodrome.worker import checkpoint
+from velodrome.worker.context import Context
 
 
 @torch.no_grad()
@@ -27,6 +32,15 @@ def load_initial_weights(model: nn.Module, file: str) -> tuple[str, ...]:
     except SafetensorError as error:
         raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
     return matching.notes()
+
+
+def start_from_weights(context: Context, model: nn.Module, rank: int) -> None:
+    """Load the weights that the job starts from; the other processes get them from rank 0."""
+    file = context.job.weights
+    if file is None or rank or (context.resume and checkpoint.latest(context.folder)):
+        return
+    for note in load_initial_weights(model, file):
+        context.events.emit("warning", message=note)
 
 
 @torch.no_grad()
@@ -55,3 +69,16 @@ def average_buffers(model: nn.Module, among: Transport) -> None:
         mean = torch.from_numpy(flat[offset : offset + buffer.numel()])
         buffer.copy_(mean.view(buffer.shape))
         offset += buffer.numel()
+
+
+def _of_torch(one: Any) -> Generator:
+    """Of a `torch.Generator`."""
+    return Generator(lambda: one.get_state().numpy(), lambda state: one.set_state(torch.from_numpy(state)))
+
+
+def generators_of(model: nn.Module) -> Generators:
+    """PyTorch's generators that a model may draw from, and those of any kind that it holds."""
+    found = {"torch": _of_torch(torch.default_generator)}
+    for device in sorted({tensor.device.index for tensor in model.parameters() if tensor.is_cuda}):
+        found[f"cuda:{device}"] = _of_torch(torch.cuda.default_generators[device])
+    return found | of_model(model, nn.Module, {**KINDS, torch.Generator: _of_torch})
