@@ -17,9 +17,10 @@ from velodrome.engines.deepspeed.zero_optimizer import ZeroOptimizer
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
 from velodrome.engines.torch.strategies.fsdp import LockstepLearner
+from velodrome.engines.torch.torch_optimizers import torch_optimizer
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context

@@ -18,7 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from velodrome.engines.torch.feed import Columns, dtype_of
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, make_optimizer, squared_norm
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import (
     ProcessGroup,
     translate_errors_of_collectives,
@@ -40,6 +40,7 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
     groups_of,
     owners_of,
 )
+from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import Part, State
