@@ -33,11 +33,10 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.checks import byte_input_note, other_size, way_out
-from velodrome.tasks.classes import Binary, MultiLabel
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
-from velodrome.tasks.regression import Regression
+from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
 
