@@ -19,8 +19,7 @@ NO_COPIES = {"Placeholder", "Const", "Identity", "NoOp", "ReadVariableOp", "Shap
 
 def copies_of_a_batch(array: Any) -> tuple[list[str], Any]:
     """The operations of a step's graph that copy a batch of training examples, and the batch."""
-    from velodrome.engines.tensorflow.array_inputs import ArrayInputs
-    from velodrome.engines.tensorflow.examples import Source, gather
+    from velodrome.engines.tensorflow.examples import ArrayInputs, Source, gather
 
     part = ArrayPart({"x": array}, {"y": np.arange(COUNT) % 2})
     data = Arrays("some", part, part, part, classes=2, images=frozenset("x"))

@@ -45,7 +45,7 @@ def test_data_on_disk_trains_like_data_in_memory(
     assert streamed.result["test_answers"] == in_memory.result["test_answers"]
 
 
-@pytest.mark.parametrize("without", ["worker_files:supported", "worker_data:WorkerData.is_kept"])
+@pytest.mark.parametrize("without", ["worker_data:supported", "worker_data:WorkerData.is_kept"])
 def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
     make_job: Any, train: Any, data: Path, tmp_path: Path, without: str
 ) -> None:
@@ -59,18 +59,18 @@ def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
 
 
 def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
-    """If this fails, TensorFlow has dropped what `worker_files.py` relies on: training works, but examples are sent."""
+    """If this fails, TensorFlow has dropped what `worker_data.py` relies on: training works, but examples are sent."""
     pytest.importorskip("tensorflow")
     from velodrome.data.splits import Part, Splits
-    from velodrome.engines.tensorflow import worker_files
+    from velodrome.engines.tensorflow import worker_data
     from velodrome.engines.tensorflow.examples import Source
 
     images, labels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2, 1), np.array([2, 0, 1])
     part = Part(images, labels)
-    assert worker_files.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
-    worker_files.publish(Splits(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
+    assert worker_data.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
+    worker_data.publish(Splits(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
-        found = next(iter(worker_files.dataset("train", Source(part).arrays)))
+        found = next(iter(worker_data.dataset("train", Source(part).arrays)))
         assert (np.asarray(found.inputs) == images).all()
         assert (np.asarray(found.targets) == labels).all()
     finally:

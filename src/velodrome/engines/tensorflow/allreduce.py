@@ -1,12 +1,13 @@
-"""Synchronous training with one flat gradient summed by MPI: TensorFlow computes, a transport all-reduces.
+"""Synchronous training with one flat gradient buffer: TensorFlow computes, a transport all-reduces.
 
 A call into TensorFlow applies the gradient that was summed last and computes the next one. Where possible the gradient
-is summed in the tensor's own memory and passed back to TensorFlow, so that it is never copied (`tensor_memory.py`).
-"""
+is summed in the tensor's own memory and passed back to TensorFlow, so that it is never copied."""
 
 from __future__ import annotations
 
+import ctypes
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,35 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.replicas import Replicas, traced
 from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.engines.tensorflow.tensor_memory import writable_memory
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.transport_learner import connect_mpi
+
+
+def writable_memory(tensor: tf.Tensor) -> NDArray[Any] | None:
+    """The tensor's memory as a flat array, or None if it cannot be written in place. Write only to a tensor that you
+    alone hold."""
+    return _view(tensor) if "CPU" in tensor.device and available() else None
+
+
+@cache
+def available() -> bool:
+    """Whether what is written through the view appears in the tensor."""
+    with tf.device("CPU:0"):
+        tensor = tf.zeros([64]) + 1  # computed, not a constant: nothing else holds its memory
+    try:
+        _view(tensor)[:] = np.arange(64)
+    except (TypeError, ValueError, BufferError, AttributeError):
+        return False
+    return bool(np.array_equal(tf.identity(tensor).numpy(), np.arange(64)))
+
+
+def _view(tensor: tf.Tensor) -> NDArray[Any]:
+    lent = np.asarray(memoryview(tensor))
+    memory = (ctypes.c_char * lent.nbytes).from_address(lent.ctypes.data)
+    return np.frombuffer(memoryview(memory), lent.dtype)
 
 
 class AllReduce(Replicas):

@@ -15,11 +15,9 @@ from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.data.arrays import Arrays
 from velodrome.engines.tensorflow import model_file
-from velodrome.engines.tensorflow.array_inputs import ArrayInputs
 from velodrome.engines.tensorflow.array_trial import ArrayTrial
-from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
-from velodrome.engines.tensorflow.examples import Examples, Source
+from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, ArrayInputs, Examples, Source
 from velodrome.engines.tensorflow.flat import Array, Batch, StepResult, set_number_format
 from velodrome.engines.tensorflow.keras_network import KerasNetwork
 from velodrome.engines.tensorflow.objectives import Computed, objective_of

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.batches import constants_of
+from velodrome.engines.tensorflow.examples import constants_of
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.engines.tensorflow.objectives import ClassObjective, OutputObjective, OwnObjective
-from velodrome.engines.tensorflow.softmax import last_activation
+from velodrome.engines.tensorflow.objectives import ClassObjective, OutputObjective, OwnObjective, last_activation
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
 from velodrome.models.batches import wrong_batch

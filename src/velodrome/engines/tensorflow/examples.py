@@ -1,20 +1,28 @@
-"""The examples of a part, whatever the task feeds: inputs and targets, each an array or several by name.
+"""Examples as tensors: where they are read from, which ones each step takes, and the format in which they are fed.
 
-The same structure holds arrays in the process that loaded them, and tensors in the graphs that gather batches.
-"""
+A step without examples holds one example that counts nothing, because TensorFlow's convolution gradient aborts the
+process on an empty batch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import ArrayPart
+from velodrome.data.arrays import ArrayField, ArrayPart, Arrays
 from velodrome.data.gather import Gather
+from velodrome.data.pixels import transform_of_arrays
 from velodrome.data.splits import Part
+from velodrome.engines.tensorflow.flat import Batch
+from velodrome.engines.tensorflow.pixels import to_inputs
+from velodrome.job.job import Job
+from velodrome.tasks import batch as task_batch
 from velodrome.tasks.ahead import rows_of
-from velodrome.tasks.schedule import Indices
+from velodrome.tasks.base import Task
+from velodrome.tasks.regression import Regression
+from velodrome.tasks.schedule import Indices, Partition, evaluation_indices
 
 
 class Examples(NamedTuple):
@@ -93,3 +101,117 @@ def gather(examples: Examples, indices: tf.Tensor) -> Examples:
     """Those of the examples that the indices name, in the graph."""
     found: Examples = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), examples)
     return found
+
+
+EVALUATION_BATCH = 500
+PARTS = ("train", "validation", "test")
+
+
+#: Tensors by name that are the same for all examples of a part.
+Constants = dict[str, tf.Tensor]
+
+
+def constants_of(task: Task, data: Any, part: str) -> Constants:
+    """What the counts of a part need to know of it as a whole: of regression, the mean of its targets."""
+    return {"centre": tf.constant(task.centre(data, part), tf.float64)} if isinstance(task, Regression) else {}
+
+
+class StepIndex(NamedTuple):
+    """Which examples each step takes: step `s` takes ``indices[offsets[s]:offsets[s + 1]]``, of which `real[s]` count
+    (all, or none)."""
+
+    indices: tf.Tensor
+    offsets: tf.Tensor
+    real: tf.Tensor
+    batch: tf.Tensor
+
+
+class ReplicaBatches(NamedTuple):
+    """The batches of one replica for many steps: their index, the examples that it refers to, and what the counts of
+    the part need to know beside them."""
+
+    steps: StepIndex
+    examples: Examples
+    constants: Constants
+
+
+#: Tensor specifications of an index.
+STEPS = StepIndex(*(tf.TensorSpec([None], tf.int64) for _ in StepIndex._fields))
+
+
+def step_index(partition: Partition) -> StepIndex:
+    """The index of a partition, with its empty steps filled."""
+    real = np.diff(partition.offsets)
+    indices, offsets = partition.indices, partition.offsets
+    if not real.all():
+        indices = np.concatenate([partition.step(step) if real[step] else [0] for step in range(partition.steps)])
+        offsets = np.concatenate([[0], np.cumsum(np.maximum(real, 1))])
+    as_tensor = [tf.constant(values, tf.int64) for values in (indices, offsets, real, partition.batch)]
+    return StepIndex(*as_tensor)
+
+
+def evaluation_partition(examples: int, rank: int, workers: int) -> Partition:
+    """The examples of a whole set that a replica evaluates, in steps of a fixed size and as many as the others have."""
+    mine = evaluation_indices(examples, rank, workers)
+    largest = -(-examples // workers)
+    steps = -(-largest // EVALUATION_BATCH)
+    offsets = np.minimum(np.arange(steps + 1, dtype=np.int64) * EVALUATION_BATCH, len(mine))
+    return Partition(mine, offsets, np.diff(offsets))
+
+
+def gather_batch(batches: ReplicaBatches, step: tf.Tensor) -> Batch:
+    """Inputs and targets of a step."""
+    index = batches.steps
+    mine = gather(batches.examples, index.indices[index.offsets[step] : index.offsets[step + 1]])
+    return Batch(mine.inputs, mine.targets, index.real[step], index.batch[step], batches.constants)
+
+
+class GraphBatch(task_batch.Batch):
+    """A batch in a graph, which is made once for batches of any size."""
+
+    def __len__(self) -> int:
+        size = next(iter((*self.targets.values(), *self.inputs.values()))).shape[0]
+        if size is None:
+            raise TypeError(
+                "len(batch) is not known while TensorFlow traces a graph for batches of any size: use "
+                "tf.shape(batch.y)[0]"
+            )
+        return int(size)
+
+
+class ArrayInputs:
+    """Numbers with fractions are fed in the job's format, whole numbers as int32 or int64, bytes of images scaled as
+    `--pixels` says."""
+
+    def __init__(self, job: Job, data: Arrays, dtype: tf.DType) -> None:
+        self.pixels = transform_of_arrays(job.pixels, data)
+        self._dtype, self._data = dtype, data
+        #: The format of every input, by name.
+        self.formats = {one.name: self._format(one) for one in data.inputs}
+        self._target_formats = {one.name: self._format(one) for one in data.targets}
+
+    def _format(self, field: ArrayField) -> tf.DType:
+        if not field.is_whole or field.dtype == "bool" or self._is_image(field):
+            return self._dtype
+        return tf.int32 if field.dtype == "int32" else tf.int64
+
+    def _is_image(self, field: ArrayField) -> bool:
+        return field.dtype == "uint8" and field.name in self._data.images
+
+    def batch(self, inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor]) -> GraphBatch:
+        """Rows of the arrays as a batch, in the order in which the data names them."""
+        fed = {}
+        for one in self._data.inputs:
+            if self._is_image(one):
+                assert self.pixels is not None, "bytes of images have a transform"
+                fed[one.name] = to_inputs(inputs[one.name], self.pixels, self._dtype)
+            else:
+                fed[one.name] = tf.cast(inputs[one.name], self.formats[one.name])
+        return GraphBatch(fed, {name: tf.cast(targets[name], form) for name, form in self._target_formats.items()})
+
+    def description(self) -> dict[str, Any]:
+        """Every input as a saved model records it."""
+        return {
+            one.name: {"shape": list(one.shape), "dtype": one.dtype, "fed": self.formats[one.name].name}
+            for one in self._data.inputs
+        }

@@ -1,9 +1,8 @@
-"""What a forward and backward pass of a Keras model takes, layer by layer.
+"""What a forward and backward pass of a Keras model takes, layer by layer, and why several workers would end elsewhere.
 
-It is computed once outside any graph, because a graph does not say what its layers take; so shares are those of the
+A pass is measured once outside any graph, because a graph does not say what its layers take; so shares are those of the
 layers, and a step in a graph is faster than their sum. The clock is passed from layer to layer as in PyTorch's module
-of the same name.
-"""
+of the same name."""
 
 from __future__ import annotations
 
@@ -15,6 +14,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+
+from velodrome.models import generators
+from velodrome.models.promises import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
 
 
 class _Recorder:
@@ -107,3 +109,35 @@ def layers_of(model: keras.Model, inputs: Any) -> tuple[list[dict[str, Any]], in
                 "parameters": sum(int(np.prod(each.shape)) for each in own), "seconds": seconds,
             })
     return rows, recorder.activation_bytes
+
+
+def reasons_of(model: keras.Model, batch: Any) -> list[str]:
+    """Why workers and one process differ; `batch` is the specification of what the model takes."""
+    changed: list[keras.Variable] = []
+
+    def call(inputs: Any) -> None:
+        with keras.StatelessScope() as scope:
+            model(inputs, training=True)
+        changed.extend(each for each in model.non_trainable_variables if scope.get_current_value(each) is not None)
+
+    try:
+        with generators.preserved():
+            graph = tf.function(call, autograph=False).get_concrete_function(batch).graph
+    except Exception:  # a model that cannot be traced on any batch is refused elsewhere, or takes one size only
+        return []
+    norms = {id(each) for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)
+             for each in layer.non_trainable_variables}
+    floating = [each for each in changed if tf.as_dtype(each.dtype).is_floating]
+    found = {
+        BATCH_NORMALISATION: any(id(each) in norms for each in floating),
+        RANDOM_NUMBERS: any("Random" in operation for operation in _operations(graph)),
+        STATISTICS: any(id(each) not in norms for each in floating),
+    }
+    return [reason for reason, holds in found.items() if holds]
+
+
+def _operations(graph: Any) -> Iterator[str]:
+    """The kinds of operations in a graph and in the functions that it calls."""
+    definition = graph.as_graph_def()
+    yield from (node.op for node in definition.node)
+    yield from (node.op for function in definition.library.function for node in function.node_def)

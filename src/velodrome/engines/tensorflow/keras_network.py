@@ -13,8 +13,7 @@ import tensorflow as tf
 from velodrome.catalog.models import is_own
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, FlatModel
-from velodrome.engines.tensorflow.inspection import layers_of
-from velodrome.engines.tensorflow.promises import reasons_of
+from velodrome.engines.tensorflow.inspection import layers_of, reasons_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import generators

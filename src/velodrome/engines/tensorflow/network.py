@@ -13,12 +13,12 @@ import tensorflow as tf
 from velodrome.catalog.models import is_own
 from velodrome.data.splits import Splits
 from velodrome.engines.tensorflow import model_file
-from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
+from velodrome.engines.tensorflow.examples import EVALUATION_BATCH
 from velodrome.engines.tensorflow.flat import Batch, StepResult, set_number_format
 from velodrome.engines.tensorflow.keras_network import KerasNetwork
+from velodrome.engines.tensorflow.objectives import before_activation, class_losses, logarithm
 from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
-from velodrome.engines.tensorflow.softmax import before_activation, class_losses, logarithm
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo

@@ -1,18 +1,20 @@
-"""What a batch of arrays is trained by: the summed loss of each task in TensorFlow's graphs, and what is counted."""
+"""What a model is trained by: the summed loss of each task in TensorFlow's graphs, and what is counted of a batch.
+
+The loss of a model that ends in a softmax is computed from what goes into it: logits are exact where a probability
+rounds to zero."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from numbers import Real
+from typing import Any, Literal, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from velodrome.data.arrays import Arrays
-from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
-from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
 from velodrome.models.outputs import class_scores
 from velodrome.tasks.batch import Batch
@@ -20,6 +22,123 @@ from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.regression import Regression
+
+#: What a model ends in. Of a sigmoid, too, Keras' own cross-entropy takes what goes into it.
+Activation = Literal["softmax", "sigmoid"]
+
+_ACTIVATIONS: dict[str, Activation] = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+#: What may follow it: other shapes and number formats of the same values.
+_SAME_VALUES = {"Identity", "Reshape", "Squeeze", "Cast"}
+
+
+def last_activation(outputs: tf.Tensor, classes: int) -> tuple[Activation, tf.Tensor] | None:
+    """What outputs in a graph came out of, a softmax or a sigmoid over the classes, and what went into it."""
+    last = outputs
+    while last.op.type in _SAME_VALUES or _takes_all(last.op):
+        last = last.op.inputs[0]
+    name = _ACTIVATIONS.get(last.op.type)
+    if name is None or last.shape[-1] != classes:
+        return None
+    return name, last.op.inputs[0]
+
+
+def _takes_all(operation: tf.Operation) -> bool:
+    """Whether it is an indexing such as `x[:, 0]` that leaves every value where it is: the axis has length 1."""
+    if operation.type != "StridedSlice":
+        return False
+    source, taken = operation.inputs[0].shape[1:], operation.outputs[0].shape[1:]
+    strides = tf.get_static_value(operation.inputs[3])
+    return bool(
+        source.is_fully_defined() and taken.is_fully_defined() and source.num_elements() == taken.num_elements()
+        and strides is not None and (strides == 1).all()
+    )
+
+
+def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:
+    """What went into the last activation, in the shape of the outputs; None if there is none."""
+    found = last_activation(outputs, classes)
+    return None if found is None else tf.cast(tf.reshape(found[1], [-1, classes]), outputs.dtype)
+
+
+def before_sigmoid(outputs: tf.Tensor) -> tf.Tensor:
+    """What went into the sigmoid that outputs in a graph came out of; the outputs themselves if there is none."""
+    last = outputs
+    while last.op.type in _SAME_VALUES:
+        last = last.op.inputs[0]
+    return last.op.inputs[0] if last.op.type == "Sigmoid" else outputs
+
+
+def logarithm(probabilities: tf.Tensor) -> tf.Tensor:
+    """Log-probabilities; the smallest number of the format stands for zero."""
+    smallest = np.finfo(probabilities.dtype.as_numpy_dtype).tiny
+    return tf.math.log(tf.maximum(probabilities, smallest))
+
+
+def class_losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """Cross-entropy of each example; with smoothing, that share of a label's weight is spread over all classes."""
+    if not smoothing:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    classes = logits.shape[-1]
+    weights = tf.one_hot(labels, classes, dtype=logits.dtype) * (1 - smoothing) + smoothing / classes
+    return tf.nn.softmax_cross_entropy_with_logits(labels=weights, logits=logits)
+
+
+_FORMS = "return one value per example, or a sum and the count that it is a sum over"
+
+
+class CalledModel:
+    """The user's model as the user's loss calls it: in training or in evaluation, remembering what it returned last."""
+
+    def __init__(self, model: keras.Model, *, training: bool) -> None:
+        self._model, self._training = model, training
+        self.returned: Any = None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.returned = self._model(*arguments, **{"training": self._training, **named})
+        return self.returned
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def sum_and_count(task: str, returned: Any, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, bool]:
+    """The summed loss, what it is a sum over in float64, and whether that is the number of examples."""
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        loss, count = returned
+        if not tf.is_tensor(loss) or loss.shape.num_elements() != 1:
+            raise BadRequest(f"--task {task!r}: loss() returned {described(loss)} as its sum: {_FORMS}")
+        return tf.reshape(loss, []), as_number(task, "the count of loss()", count), False
+    if not tf.is_tensor(returned):
+        raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
+    # Sizes are known where the loss is called outside a graph.
+    wanted = tf.get_static_value(size)
+    if returned.shape.rank != 1 or (None not in (wanted, returned.shape[0]) and wanted != returned.shape[0]):
+        raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
+    return tf.reduce_sum(returned), tf.cast(size, tf.float64), True
+
+
+def count_of(task: OwnTask, outputs: Any, batch: Any) -> dict[str, tf.Tensor]:
+    """What the user's `metrics` counted of a batch, in float64."""
+    found = task.user.metrics(outputs, batch)
+    if not isinstance(found, Mapping):
+        raise BadRequest(f"--task {task.name!r}: metrics() returned {described(found)}: return sums by name")
+    return {name: as_number(task.name, f"{name!r} of metrics()", value) for name, value in found.items()}
+
+
+def as_number(task: str, what: str, value: Any) -> tf.Tensor:
+    single = value.shape.num_elements() == 1 if tf.is_tensor(value) else isinstance(value, Real)
+    if not single:
+        raise BadRequest(
+            f"--task {task!r}: {what} is {described(value)}: return one number, the sum over the batch"
+        )
+    return tf.reshape(tf.cast(value, tf.float64), [])
+
+
+def described(value: Any) -> str:
+    if tf.is_tensor(value):
+        return f"a tensor of shape {tuple(value.shape)}" if value.shape.rank else "a single number"
+    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
+
 
 #: A confusion matrix of more classes is unreadable and large.
 MOST_CONFUSED = 100

@@ -1,4 +1,4 @@
-"""How bytes become the input of a Keras model: by the job's choice, or by the layer that the model begins with."""
+"""How bytes become the input of a Keras model: by the job's choice, or by what the model begins with."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from keras import layers
 from velodrome.data.pixels import PixelTransform, transform_of
 from velodrome.data.splits import Splits
 from velodrome.job.job import Job
+from velodrome.models.byte_input import Operation, is_for_bytes
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.
@@ -92,3 +93,28 @@ def _expected(layer: Any) -> Expected:
         return "adapting"
     # Numbers from 0 to 1 have a mean of 1 and a variance of 1/4 at most.
     return "bytes" if mean.max() > 1 or variance.max() > 1 else "other"
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "RealDiv": "divide", "Div": "divide", "Mul": "multiply", "Sub": "subtract",
+}
+#: What keeps the values of the input.
+_SAME_VALUES = {"Identity", "Cast", "Reshape", "Transpose"}
+
+
+def expects_bytes(images: tf.Tensor) -> bool:
+    """Whether what a graph does with its input first is meant for numbers up to 255."""
+    waiting = [images]
+    while waiting:
+        source = waiting.pop()
+        for consumer in source.consumers():
+            if consumer.type in _SAME_VALUES:
+                waiting += consumer.outputs
+            elif operation := _OPERATIONS.get(consumer.type):
+                others = [other for other in consumer.inputs if other is not source]
+                number = tf.get_static_value(others[0]) if others else None
+                # Only what the input is divided by or lessened by: a number over the input is something else.
+                first = operation == "multiply" or consumer.inputs[0] is source
+                if number is not None and first and is_for_bytes(operation, number):
+                    return True
+    return False

@@ -15,14 +15,18 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.accumulate import gradient_in_parts
-from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, clip_by_norm
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, pack_state, unpack_state
 from velodrome.engines.tensorflow.generators import generators_of
-from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.rates import GraphRates, steps_of_epoch
+from velodrome.engines.tensorflow.optimizers import (
+    GraphRates,
+    clip_by_norm,
+    gradient_in_parts,
+    optimizer_of,
+    over_total,
+    steps_of_epoch,
+    with_total,
+)
 from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
-from velodrome.engines.tensorflow.totals import over_total, with_total
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import answers
 from velodrome.tasks.counts import Counts

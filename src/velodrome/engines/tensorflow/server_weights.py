@@ -14,8 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.flat import Array, FlatModel
-from velodrome.engines.tensorflow.optimizers import optimizer_of
-from velodrome.engines.tensorflow.rates import GraphRates
+from velodrome.engines.tensorflow.optimizers import GraphRates, optimizer_of
 from velodrome.job.job import Job
 
 

@@ -16,13 +16,17 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Array, FlatModel, clip_by_norm
-from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
-from velodrome.engines.tensorflow.rates import GraphRates, KerasRates, steps_of_epoch
+from velodrome.engines.tensorflow.flat import Array, FlatModel, pack_state, unpack_state
+from velodrome.engines.tensorflow.optimizers import (
+    ADAM_EPSILON,
+    GraphRates,
+    KerasRates,
+    clip_by_norm,
+    over_total,
+    steps_of_epoch,
+)
 from velodrome.engines.tensorflow.replicas import Replicas
 from velodrome.engines.tensorflow.server_weights import ServerWeights
-from velodrome.engines.tensorflow.totals import over_total
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM

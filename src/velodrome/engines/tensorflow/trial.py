@@ -13,8 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.byte_input import expects_bytes
-from velodrome.engines.tensorflow.softmax import Activation, last_activation
+from velodrome.engines.tensorflow.objectives import Activation, last_activation
+from velodrome.engines.tensorflow.pixels import expects_bytes
 from velodrome.models import generators
 from velodrome.models.batches import wrong_batch
 from velodrome.models.outputs import (

@@ -39,15 +39,15 @@ class ArrayTask(TensorFlowTask):
         return IndexFeed(context, ranks)
 
     def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.index_dispatcher import IndexDispatcher
+        from velodrome.engines.tensorflow.dispatchers import IndexDispatcher
 
         return IndexDispatcher(context, network, strategy, monitor)
 
     def prepare_server_worker(self, context: Context) -> None:
-        from velodrome.engines.tensorflow import worker_data, worker_files
+        from velodrome.engines.tensorflow import worker_data
 
         if worker_data.reads_itself(context):
-            worker_files.publish(context.data)
+            worker_data.publish(context.data)
             vars(context).pop("data")  # closures read what was published
 
 
