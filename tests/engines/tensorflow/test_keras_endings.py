@@ -28,10 +28,11 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(end: str, **changes: Any):
     from velodrome.engines.tensorflow.network import Network
+    from velodrome.tasks.classification import Classification
 
     model, arguments = "keras_endings:build", {"end": end}
     asked = {"engine": "tensorflow", "model": model, "model_args": arguments, "batch_size": 16, **changes}
-    return Network(resolve(Job(**asked)), tiny_splits())
+    return Network(resolve(Job(**asked)), Classification(), tiny_splits())
 
 
 def certain_weights(built: Any, factor: float = 400.0) -> list[Any]:

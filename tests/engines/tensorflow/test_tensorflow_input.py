@@ -71,8 +71,8 @@ def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
     worker_data.publish(Splits(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
         found = next(iter(worker_data.dataset("train", Source(part).arrays)))
-        assert (np.asarray(found.inputs) == images).all()
-        assert (np.asarray(found.targets) == labels).all()
+        assert (np.asarray(found.inputs["x"]) == images).all()
+        assert (np.asarray(found.targets["y"]) == labels).all()
     finally:
         for descriptor in range(200, 206):
             os.close(descriptor)
@@ -84,7 +84,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
 
     from velodrome.data.splits import Part
     from velodrome.engines.tensorflow import feeds
-    from velodrome.engines.tensorflow.examples import Source
+    from velodrome.engines.tensorflow.examples import Source, gather_batch
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
@@ -100,10 +100,10 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
             for window in streamed.windows(first, last):
                 for mine, batches in zip(seen, window.inputs, strict=True):
                     for step in range(window.first, window.last):
-                        batch = feeds.batches.gather_batch(batches, step)
+                        batch = gather_batch(batches, step)
                         if int(batch.real):
-                            assert (np.asarray(batch.inputs)[:, 0, 0, 0] == np.asarray(batch.targets)).all()
-                            mine += np.asarray(batch.targets).tolist()
+                            assert (np.asarray(batch.inputs["x"])[:, 0, 0, 0] == np.asarray(batch.targets["y"])).all()
+                            mine += np.asarray(batch.targets["y"]).tolist()
     assert [partition.indices.tolist() for partition in partitions] == seen
 
 

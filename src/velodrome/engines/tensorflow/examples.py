@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Arrays
+from velodrome.data.arrays import INPUT, TARGET, ArrayField, ArrayPart, Arrays
 from velodrome.data.gather import Gather
-from velodrome.data.pixels import transform_of_arrays
-from velodrome.data.splits import Part
+from velodrome.data.pixels import PixelTransform
+from velodrome.data.splits import Part, Splits
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.pixels import to_inputs
-from velodrome.job.job import Job
 from velodrome.tasks import batch as task_batch
 from velodrome.tasks.ahead import rows_of
 from velodrome.tasks.base import Task
 from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import Indices, Partition, evaluation_indices
+from velodrome.tasks.targets import as_arrays
 
 
 class Examples(NamedTuple):
-    """Inputs and targets. Bytes stay bytes, so that gathering a batch moves little."""
+    """Inputs and targets by name. Bytes stay bytes, so that gathering a batch moves little."""
 
     inputs: Any
     targets: Any
@@ -39,7 +39,7 @@ class Source:
         #: The whole arrays; None where rows are computed when they are asked for.
         self.arrays: Examples | None = None
         if isinstance(part, Part):
-            self.arrays = Examples(part.images, np.asarray(part.labels, np.int64))
+            self.arrays = Examples({INPUT: part.images}, {TARGET: np.asarray(part.labels, np.int64)})
         elif type(part) is ArrayPart:
             self.arrays = Examples(dict(part.inputs), {name: np.asarray(each) for name, each in part.targets.items()})
         self._length = len(part)
@@ -179,16 +179,18 @@ class GraphBatch(task_batch.Batch):
         return int(size)
 
 
-class ArrayInputs:
-    """Numbers with fractions are fed in the job's format, whole numbers as int32 or int64, bytes of images scaled as
-    `--pixels` says."""
+class ExampleInputs:
+    """Examples as a Keras model and a task take them, cast in the graph.
 
-    def __init__(self, job: Job, data: Arrays, dtype: tf.DType) -> None:
-        self.pixels = transform_of_arrays(job.pixels, data)
-        self._dtype, self._data = dtype, data
+    Numbers with fractions are fed in the job's format, whole numbers as int32 or int64, bytes of images as `pixels`
+    transforms them.
+    """
+
+    def __init__(self, data: Splits | Arrays, dtype: tf.DType, pixels: PixelTransform | None) -> None:
+        self.pixels, self._dtype, self._data = pixels, dtype, as_arrays(data)
         #: The format of every input, by name.
-        self.formats = {one.name: self._format(one) for one in data.inputs}
-        self._target_formats = {one.name: self._format(one) for one in data.targets}
+        self.formats = {one.name: self._format(one) for one in self._data.inputs}
+        self._target_formats = {one.name: self._format(one) for one in self._data.targets}
 
     def _format(self, field: ArrayField) -> tf.DType:
         if not field.is_whole or field.dtype == "bool" or self._is_image(field):

@@ -8,13 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from velodrome.data.arrays import Arrays
+from velodrome.data.splits import Splits
+from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
 from velodrome.errors import BadRequest
 from velodrome.models.outputs import class_scores
 from velodrome.tasks.batch import Batch
@@ -22,50 +24,6 @@ from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.regression import Regression
-
-#: What a model ends in. Of a sigmoid, too, Keras' own cross-entropy takes what goes into it.
-Activation = Literal["softmax", "sigmoid"]
-
-_ACTIVATIONS: dict[str, Activation] = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
-#: What may follow it: other shapes and number formats of the same values.
-_SAME_VALUES = {"Identity", "Reshape", "Squeeze", "Cast"}
-
-
-def last_activation(outputs: tf.Tensor, classes: int) -> tuple[Activation, tf.Tensor] | None:
-    """What outputs in a graph came out of, a softmax or a sigmoid over the classes, and what went into it."""
-    last = outputs
-    while last.op.type in _SAME_VALUES or _takes_all(last.op):
-        last = last.op.inputs[0]
-    name = _ACTIVATIONS.get(last.op.type)
-    if name is None or last.shape[-1] != classes:
-        return None
-    return name, last.op.inputs[0]
-
-
-def _takes_all(operation: tf.Operation) -> bool:
-    """Whether it is an indexing such as `x[:, 0]` that leaves every value where it is: the axis has length 1."""
-    if operation.type != "StridedSlice":
-        return False
-    source, taken = operation.inputs[0].shape[1:], operation.outputs[0].shape[1:]
-    strides = tf.get_static_value(operation.inputs[3])
-    return bool(
-        source.is_fully_defined() and taken.is_fully_defined() and source.num_elements() == taken.num_elements()
-        and strides is not None and (strides == 1).all()
-    )
-
-
-def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:
-    """What went into the last activation, in the shape of the outputs; None if there is none."""
-    found = last_activation(outputs, classes)
-    return None if found is None else tf.cast(tf.reshape(found[1], [-1, classes]), outputs.dtype)
-
-
-def before_sigmoid(outputs: tf.Tensor) -> tf.Tensor:
-    """What went into the sigmoid that outputs in a graph came out of; the outputs themselves if there is none."""
-    last = outputs
-    while last.op.type in _SAME_VALUES:
-        last = last.op.inputs[0]
-    return last.op.inputs[0] if last.op.type == "Sigmoid" else outputs
 
 
 def logarithm(probabilities: tf.Tensor) -> tf.Tensor:
@@ -185,17 +143,20 @@ class OutputObjective(Objective):
         self.shape, self._each = shape, max(1, int(np.prod(shape)))
 
     def compute(self, batch: Batch, constants: Any, *, training: bool) -> Computed:
-        returned = class_scores(self._model(batch.x, training=training), tf.Tensor)
-        outputs = self._shaped(self._outputs(returned, training=training))
+        outputs = self.shaped(self._outputs(batch.x, training=training))
         losses = self._losses(outputs, batch.y, training=training)
         loss, size = tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float64)
         return self._counted(Computed(loss, size, ()), outputs, batch.y, constants, training=training)
 
-    def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
-        """What the loss is computed from."""
-        return tf.cast(returned, self._dtype)
+    def _returned(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        """The scores among what the model returns."""
+        return class_scores(self._model(inputs, training=training), tf.Tensor)
 
-    def _shaped(self, outputs: tf.Tensor) -> tf.Tensor:
+    def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        """What the loss is computed from."""
+        return tf.cast(self._returned(inputs, training=training), self._dtype)
+
+    def shaped(self, outputs: tf.Tensor) -> tf.Tensor:
         return outputs if outputs.shape[1:] == self.shape else tf.reshape(outputs, [-1, *self.shape])
 
     @abstractmethod
@@ -212,20 +173,36 @@ class ClassObjective(OutputObjective):
     """Cross-entropy of logits, or of what goes into the softmax that a model ends in."""
 
     has_answers = True
-    #: Whether the model returns probabilities whose logits cannot be recovered, in evaluation and in training.
-    probabilities: Mapping[bool, bool] = {False: False, True: False}
+    #: Whether the model returns probabilities, in training and in evaluation.
+    probabilities = (False, False)
+    #: The only size of batch that the model takes; None if it takes any.
+    only_batch: int | None = None
 
     def __init__(self, model: keras.Model, dtype: tf.DType, classes: int, smoothing: float = 0.0) -> None:
         super().__init__(model, dtype, (classes,))
         self._classes, self._smoothing = classes, smoothing
         self.confusion_classes = classes if classes <= MOST_CONFUSED else 0
 
-    def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
-        outputs = tf.cast(returned, self._dtype)
+    def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        only = self.only_batch
+        if only is None:
+            return self._logits(inputs, training=training)
+        if training:
+            return self._logits(tf.ensure_shape(inputs, [only, *inputs.shape[1:]]), training=True)
+        count = tf.shape(inputs)[0]
+        padded = tf.concat([inputs, tf.repeat(inputs[:1], -count % only, axis=0)], axis=0)
+        parts = tf.reshape(padded, [-1, only, *inputs.shape[1:]])
+        logits = tf.map_fn(lambda part: self._logits(part, training=False), parts, fn_output_signature=self._dtype)
+        return tf.reshape(logits, [-1, self._classes])[:count]
+
+    def _logits(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        """What the model returns, or what goes into its softmax if it ends in one."""
+        outputs = super()._outputs(inputs, training=training)
         logits = before_activation(outputs, self._classes)
         if logits is not None:
             return logits
-        return logarithm(outputs) if self.probabilities[training] else outputs
+        in_training, in_evaluation = self.probabilities
+        return logarithm(outputs) if (in_training if training else in_evaluation) else outputs
 
     def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         return class_losses(targets, outputs, self._smoothing if training else 0.0)
@@ -269,8 +246,8 @@ class LabelObjective(OutputObjective):
         super().__init__(model, dtype, shape)
         self.score_size = self._each
 
-    def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
-        return tf.cast(before_sigmoid(returned), self._dtype)
+    def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        return tf.cast(before_sigmoid(self._returned(inputs, training=training)), self._dtype)
 
     def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         labels = tf.cast(targets, self._dtype)
@@ -319,15 +296,14 @@ class OwnObjective(Objective):
 
 
 def objective_of(
-    task: ExampleTask, model: keras.Model, data: Arrays, dtype: tf.DType, smoothing: float = 0.0
+    task: ExampleTask, model: keras.Model, data: Splits | Arrays, dtype: tf.DType, smoothing: float = 0.0
 ) -> Objective:
     """The objective of a task for its data."""
     if isinstance(task, OwnTask):
         return OwnObjective(model, dtype, task)
-    if isinstance(task, Regression):
-        return ErrorObjective(model, dtype, data.targets[0].shape)
-    if isinstance(task, Binary | MultiLabel):
-        return LabelObjective(model, dtype, data.targets[0].shape)
+    if isinstance(data, Arrays) and isinstance(task, Regression | Binary | MultiLabel):
+        kind = ErrorObjective if isinstance(task, Regression) else LabelObjective
+        return kind(model, dtype, data.targets[0].shape)
     assert data.classes is not None, "classes were counted when it was loaded"
     return ClassObjective(model, dtype, data.classes, smoothing)
 

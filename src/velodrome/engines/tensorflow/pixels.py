@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from velodrome.data.pixels import PixelTransform, transform_of
+from velodrome.data.arrays import Arrays
+from velodrome.data.pixels import PixelTransform, transform_of, transform_of_arrays
 from velodrome.data.splits import Splits
 from velodrome.job.job import Job
 from velodrome.models.byte_input import Operation, is_for_bytes
@@ -27,8 +28,12 @@ _FOR_BYTES = 1 / 16
 Expected = Literal["bytes", "adapting", "other"]
 
 
-def choose_transform(job: Job, model: keras.Model, data: Splits) -> tuple[PixelTransform, tuple[str, ...]]:
-    """The transform of a job's pixels, and what the user should know about it, as sentences."""
+def choose_transform(
+    job: Job, model: keras.Model, data: Splits | Arrays
+) -> tuple[PixelTransform | None, tuple[str, ...]]:
+    """The transform of a job's pixels, and what the user should know about it, as sentences; None without pixels."""
+    if isinstance(data, Arrays):
+        return transform_of_arrays(job.pixels, data), ()
     first = _preprocessing(model)
     expected = "other" if first is None else _expected(first)
     if first is None or expected == "other":

@@ -1,4 +1,4 @@
-"""Tasks on examples by their indices under TensorFlow: arrays of anything, and what images share with them."""
+"""Tasks on examples by their indices under TensorFlow, images among them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ class ArrayTask(TensorFlowTask):
     """Batches by index, which parameter-server workers look up in their own copy of the data."""
 
     def network(self, context: Context) -> FlatModel:
-        network = self._network(context)
+        from velodrome.engines.tensorflow.network import Network
+
+        assert isinstance(context.task, ExampleTask), "another side of the task is for other data"
+        network = Network(context.job, context.task, context.data, context.saved_model)
         if context.is_chief and context.saved_model is None:
             reasons = network.reasons_outside_promise() if promised(context.job) else ()
             for note in (*network.notes, *outside_promise(context.job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
-
-    def _network(self, context: Context) -> FlatModel:
-        from velodrome.engines.tensorflow.array_network import ArrayNetwork
-
-        assert isinstance(context.task, ExampleTask), "arrays are examples"
-        return ArrayNetwork(context.job, context.task, context.data, context.saved_model)
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import IndexFeed
