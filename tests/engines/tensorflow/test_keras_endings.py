@@ -51,7 +51,7 @@ def measured(built: Any, weights: list[Any], *, training: bool = True) -> tuple[
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.uint8)])
     def run(images: Any) -> Any:
         count = tf.shape(images, tf.int64)[0]
-        batch = Batch(images, tf.constant(data.labels), count, tf.constant(1, tf.int64))
+        batch = Batch({"x": images}, {"y": tf.constant(data.labels)}, count, tf.constant(1, tf.int64))
         sources = [tf.constant(value) for value in weights]
         if not training:
             return built.count(sources, statistics, batch).counts, []
