@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from velodrome.catalog.base import Strategy
 from velodrome.engines.tensorflow import model_file
 from velodrome.job.job import Job
+from velodrome.models.generators import KINDS, Generator, Generators, of_model
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import State
 
@@ -218,6 +219,14 @@ class FlatModel(ABC):
         know about it, as sentences. A model of the zoo is known to be saved whole."""
         return ()
 
+    def generators(self) -> Generators:
+        """The random number generators of any kind that the model or one of its layers holds.
+
+        The states of Keras' own generators are variables of the model. That of `tf.random.uniform` and its like is
+        inside TensorFlow's kernels and cannot be saved.
+        """
+        return of_model(self.model, keras.layers.Layer, {**KINDS, tf.random.Generator: _of_tensorflow})
+
     def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
         """What each layer takes (`events.models.Layer`) and the bytes of their outputs; nothing where it is unknown."""
         return [], None
@@ -231,6 +240,10 @@ class FlatModel(ABC):
         policy = {} if self.job.dtype == self.job.weights_dtype else {"policy": mixed_policy(self.job)}
         return {"engine": "tensorflow", "model": self.job.model, "model_args": self.job.model_args,
                 "dtype": self.job.weights_dtype, **policy}
+
+
+def _of_tensorflow(generator: tf.random.Generator) -> Generator:
+    return Generator(lambda: np.asarray(generator.state), generator.state.assign)
 
 
 def mixed_policy(job: Job) -> str:

@@ -86,10 +86,10 @@ def over_total(gradient: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(gradient, total)
 
 
-def clip_by_norm(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:
+def clip_by_norm(pieces: Sequence[tf.Tensor], norm: float | None) -> list[tf.Tensor]:
     """The pieces of one gradient, scaled together so that its norm is at most `norm`."""
     if norm is None:
-        return pieces
+        return list(pieces)
     largest = tf.constant(norm, pieces[0].dtype)
     present = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(piece)) for piece in pieces]))
     return [piece * (largest / tf.maximum(present, largest)) for piece in pieces]

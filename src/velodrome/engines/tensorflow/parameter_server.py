@@ -19,7 +19,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver, is_about_peers
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, pack_state, unpack_state
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult
 from velodrome.engines.tensorflow.optimizers import (
     clip_by_norm,
     gradient_in_parts,
@@ -28,8 +28,8 @@ from velodrome.engines.tensorflow.optimizers import (
     steps_of_epoch,
     total_of,
 )
-from velodrome.engines.tensorflow.server_weights import FlatServerWeights, ServerWeights
 from velodrome.engines.tensorflow.stock import KerasServerWeights
+from velodrome.engines.tensorflow.weights import FlatServerWeights
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, State
@@ -142,8 +142,8 @@ class ParameterServer(Learner):
         self.implementation = network.implementation(context.strategy)
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
         self._stock = is_by_keras(context.job)
-        kind = KerasServerWeights if self._stock else FlatServerWeights
-        self._weights: ServerWeights = kind(context.job, network, strategy, steps_of_epoch(context))
+        kind: type[FlatServerWeights | KerasServerWeights] = KerasServerWeights if self._stock else FlatServerWeights
+        self._weights = kind(context.job, network, strategy, steps_of_epoch(context))
         with tf.device(servers[0]):
             self._iterations = tf.Variable(0, dtype=tf.int64)
             # The staleness of an update: how many others were applied between its pull and its push, this epoch.
@@ -225,13 +225,13 @@ class ParameterServer(Learner):
         return counts
 
     def state(self) -> State:
-        statistics = [variable.numpy() for variable in self._statistics]
-        weights, slots = self._weights.values()
-        return pack_state(weights, slots, statistics, int(self._iterations.numpy()), self._weights.average())
+        return self._weights.state(self._saved_statistics(), int(self._iterations.numpy()))
+
+    def _saved_statistics(self) -> list[NDArray[Any]]:
+        return [variable.numpy() for variable in self._statistics]
 
     def load(self, state: State) -> None:
-        weights, slots, statistics, iterations = unpack_state(state)
-        self._weights.load(weights, slots, iterations, state.get("average"))
+        statistics, iterations = self._weights.load(state)
         for variable, value in zip(self._statistics, statistics, strict=True):
             variable.assign(value)
         self._iterations.assign(iterations)
@@ -240,7 +240,4 @@ class ParameterServer(Learner):
         return self._network.check_saving(folder)
 
     def save(self, folder: Path) -> None:
-        average = self._weights.average()
-        weights = self._weights.values()[0] if average is None else average
-        statistics = [variable.numpy() for variable in self._statistics]
-        self._network.save(folder, self._network.layout.pack(weights), statistics)
+        self._network.save(folder, self._weights.saved(), self._saved_statistics())

@@ -25,9 +25,11 @@ from velodrome.engines.tensorflow.cluster import (
     wait_for,
     warn_if_exposed,
 )
-from velodrome.engines.tensorflow.optimizers import is_by_keras
+from velodrome.engines.tensorflow.optimizers import is_by_keras, steps_of_epoch
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.tasks.base import task_of_job
+from velodrome.engines.tensorflow.weights import ReplicaWeights
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
@@ -96,14 +98,14 @@ def _in_this_process(context: Context) -> Learner:
 
 def _replicas(context: Context, strategy: Any, devices: Sequence[str | None], *, central: bool = False) -> Learner:
     """The learner of a synchronous strategy, in the form that the job asks for."""
-    task = task_of_job(context)
-    if is_by_keras(context.job):
-        from velodrome.engines.tensorflow.stock import StockReplicas
-
-        with strategy.scope():
-            network = task.network(context)
-        return StockReplicas(context, network, strategy, devices)
-    return Replicas(context, task.network(context), strategy, devices, central=central)
+    task, steps = task_of_job(context), steps_of_epoch(context)
+    if not is_by_keras(context.job):
+        network = task.network(context)
+        flat = ReplicaWeights(context.job, network, strategy, steps, central=central)
+        return Replicas(context, network, flat, strategy, devices)
+    with strategy.scope():
+        network = task.network(context)
+    return Replicas(context, network, KerasWeights(context.job, network, strategy, steps), strategy, devices)
 
 
 def devices_for(workers: int) -> list[str]:
