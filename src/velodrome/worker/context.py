@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.catalog.base import Strategy
-from velodrome.catalog.registry import strategy_of
+from velodrome.catalog.registry import check_arrays, engine_of, strategy_of
 from velodrome.catalog.world import World
 from velodrome.errors import FolderGone
 from velodrome.job.job import Job
@@ -83,10 +83,13 @@ class Context:
     def data(self) -> Any:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
         from velodrome.data import catalogue
+        from velodrome.data.arrays import Arrays
         from velodrome.data.remarks import identity_of
 
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
+        if isinstance(data, Arrays):  # the controller did not know what a user's code returns
+            check_arrays(engine_of(self.job), self.job.dataset)
         for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
             self.events.emit("warning", message=note)
         if self.is_chief:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,40 +11,34 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
-from velodrome import files
 from velodrome.data.gather import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.data.splits import Splits
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs
-from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
-from velodrome.models.given_arrays import read_matching
-from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.tasks.schedule import Schedule
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
-from velodrome.worker.transport_learner import TransportLearner, count_classified
+from velodrome.worker.zoo_learner import WEIGHTS, Values, ZooLearner
 
-WEIGHTS = "model.safetensors"
 EVALUATION_BATCH = 512
 
 
-class KerasLearner(TransportLearner):
+class KerasLearner(ZooLearner):
     """One process's copy of the network, trained by a `tf.GradientTape` and an optimizer of Keras."""
+
+    engine = "horovod"
 
     def __init__(self, context: Context, transport: Transport) -> None:
         super().__init__(context, transport)
         job, data = context.job, context.data
-        if not isinstance(data, Splits):
-            raise BadRequest(f"--dataset {job.dataset!r}: engine horovod with --framework tensorflow trains on images "
-                             "of bytes; choose --framework torch")
+        assert isinstance(data, Splits), "the engine takes no arrays"
         self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)
         self.pixels = self._transform.form
         tf.keras.backend.set_floatx(job.weights_dtype)
@@ -52,13 +46,10 @@ class KerasLearner(TransportLearner):
         self._model = keras_zoo.build(job.model, data.input_shape, data.classes)
         self._named = {variable.name.partition(":")[0]: variable for variable in self._model.variables}
         self.parameters = sum(int(np.prod(variable.shape)) for variable in self._model.trainable_variables)
-        if context.saved_model is not None:
-            self._assign(load_file(context.saved_model / WEIGHTS))
-        elif job.weights:
-            self._start_from(job.weights)
+        for name, value in self.initial_values({name: tuple(one.shape) for name, one in self._named.items()}).items():
+            self._named[name].assign(value)
         self._optimizer = _optimizer_of(job)
         self._optimizer.build(self._model.trainable_variables)
-        self._rates: NDArray[np.float64] = np.array([job.rate])
         image = [None, *data.input_shape]
         number, labels = tf.TensorSpec([], self._dtype), tf.TensorSpec([None], tf.int64)
         self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.int64)
@@ -105,12 +96,6 @@ class KerasLearner(TransportLearner):
     def begin_epoch(self, schedule: Schedule) -> None:
         self._partition = schedule.partition(self._transport.rank)
 
-    def set_rate(self, rate: float) -> None:
-        self._rates = np.array([rate])
-
-    def set_rates(self, rates: NDArray[np.float64]) -> None:
-        self._rates = rates
-
     def train(self, first: int, last: int) -> Counts:
         found = []
         for step in range(first, last):
@@ -129,51 +114,42 @@ class KerasLearner(TransportLearner):
         return self._step(tf.constant(images), tf.constant(labels), *map(self._number, numbers))
 
     def evaluate(self, part: Part) -> Counts:
-        examples = getattr(self._data, part)
-        mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
-        loss, predicted = 0.0, np.empty(len(mine), np.int64)
-        for low in range(0, len(mine), EVALUATION_BATCH):
-            chosen = mine[low : low + EVALUATION_BATCH]
-            losses, answered = self._look(examples.images[chosen], np.asarray(examples.labels[chosen], np.int64))
-            loss += float(losses)
-            predicted[low : low + EVALUATION_BATCH] = answered
-            self._context.status.seen += 1
-        return self.total(count_classified(
-            self, part, examples, mine, predicted, loss, self._data.classes, self.sum_vector
-        ))
+        def predict(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[float, Any]:
+            losses, answered = self._look(images, labels)
+            return float(losses), answered
+
+        return self.evaluate_images(part, EVALUATION_BATCH, predict)
 
     # -- what is stored
 
     def state(self) -> State:
         slots = {f"optimizer.{number}": slot.numpy() for number, slot in enumerate(self._optimizer.variables)}
-        return {**{name: variable.numpy() for name, variable in self._named.items()}, **slots}
+        return {**self._saved_tensors(), **slots}
 
     def load(self, state: State) -> None:
-        self._assign(state)
+        for name, variable in self._named.items():
+            variable.assign(state[name])
         for number, slot in enumerate(self._optimizer.variables):
             slot.assign(state[f"optimizer.{number}"])
 
-    def _assign(self, values: State) -> None:
-        for name, variable in self._named.items():
-            variable.assign(values[name])
+    def _saved_tensors(self) -> Values:
+        return {name: variable.numpy() for name, variable in self._named.items()}
 
-    def _start_from(self, file: str) -> None:
-        found, notes = read_matching(file, {name: tuple(variable.shape) for name, variable in self._named.items()})
-        for name, value in found.items():
-            self._named[name].assign(value)
-        for note in notes if self._context.is_chief else ():
-            self._context.events.emit("warning", message=note)
+    def _description(self) -> dict[str, Any]:
+        return {"framework": "tensorflow", "input_shape": list(self._data.input_shape), "classes": self._data.classes,
+                "outputs": "logits", **self._transform.description()}
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        job, data = self._context.job, self._data
-        with files.atomic_path(folder / WEIGHTS) as partial:
-            save_file({name: variable.numpy() for name, variable in self._named.items()}, partial)
-        about = {"engine": "horovod", "framework": "tensorflow", "model": job.model, "dtype": job.dtype,
-                 "file": WEIGHTS, "input_shape": list(data.input_shape), "classes": data.classes,
-                 "dataset": data.name, "outputs": "logits", **self._transform.description()}
-        files.write_text(folder / README, _readme(about), sync=False)
-        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+    def _readme(self, about: Mapping[str, Any], folder: Path) -> str:
+        shape, classes = tuple(about["input_shape"]), about["classes"]
+        return "\n".join([
+            f"# Model `{about['model']}`, trained by Velodrome", "",
+            f"`{WEIGHTS}` holds its weights under the names that Keras gives them, such as `dense/kernel`; `--engine "
+            "tensorflow --weights` starts from them. With Keras 2 or 3 and Velodrome:", "",
+            "```python", "from safetensors.numpy import load_file", "from velodrome.models.keras_zoo import build", "",
+            f"model = build({about['model']!r}, {shape}, {classes})", f"weights = load_file({WEIGHTS!r})",
+            "for variable in model.variables:", '    name = getattr(variable, "path", variable.name).partition(":")[0]',
+            f"    variable.assign(weights[name.removeprefix({about['model'] + '/'!r})])", "```", "",
+        ])
 
 
 class HorovodKerasLearner(KerasLearner):
@@ -211,16 +187,3 @@ def _optimizer_of(job: Job) -> Any:
     if job.optimizer == "adamw":
         return optimizers.AdamW(job.rate, weight_decay=job.decay_of_weights, **betas)
     return optimizers.Adam(job.rate, **betas)
-
-
-def _readme(about: dict[str, Any]) -> str:
-    shape, classes = tuple(about["input_shape"]), about["classes"]
-    return "\n".join([
-        f"# Model `{about['model']}`, trained by Velodrome", "",
-        f"`{WEIGHTS}` holds its weights under the names that Keras gives them, such as `dense/kernel`; `--engine "
-        "tensorflow --weights` starts from them. With Keras 2 or 3 and Velodrome:", "",
-        "```python", "from safetensors.numpy import load_file", "from velodrome.models.keras_zoo import build", "",
-        f"model = build({about['model']!r}, {shape}, {classes})", f"weights = load_file({WEIGHTS!r})",
-        "for variable in model.variables:", '    name = getattr(variable, "path", variable.name).partition(":")[0]',
-        f"    variable.assign(weights[name.removeprefix({about['model'] + '/'!r})])", "```", "",
-    ])

@@ -14,7 +14,6 @@ from velodrome.engines.horovod.session import HorovodTransport
 from velodrome.transport.base import Alone
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.transport_learner import warn_of_zoo_model
 
 
 def train(context: Context) -> None:
@@ -25,7 +24,6 @@ def train(context: Context) -> None:
         transport = Alone() if context.job.strategy == "single" else HorovodTransport(context, hvd)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        warn_of_zoo_model(context)
         if isinstance(transport, HorovodTransport):
             learner: KerasLearner = HorovodKerasLearner(context, transport)
         else:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax import lax
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
-from velodrome import files
 from velodrome.engines.jax.division import AXIS, Arrays, Division, Values, in_all, in_each, local, over
-from velodrome.engines.jax.optimizer import make_optimizer
 from velodrome.errors import PeerLost, headline
-from velodrome.models.given_arrays import read_matching
-from velodrome.models.recipe import DESCRIPTION, README
-from velodrome.tasks.counts import Counts
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Learner, State
-from velodrome.worker.transport_learner import gather
+from velodrome.worker.learner import State
+from velodrome.worker.zoo_learner import ZooLearner
 
-WEIGHTS = "model.safetensors"
 _LOST = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket|peer|unavailable", re.IGNORECASE)
 
 
@@ -57,29 +51,25 @@ class Made(NamedTuple):
     carried: Any
 
 
-class JaxLearner(Learner):
+class JaxLearner(ZooLearner):
     """One process's part of a network that all processes train by the same compiled loop over a mesh of them."""
 
+    engine, loaded = "jax", "apply, tensors"
+
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
-        self._context, self._transport, self._mesh = context, transport, mesh
-        job = context.job
+        super().__init__(context, transport)
+        self._mesh, job = mesh, context.job
         self._dtype = job.weights_dtype
         self._network = self._build()
         weights, self._buffer_names = dict(self._network.weights), [*self._network.buffers]
         values: Values = {**weights, **self._network.buffers}
-        if context.saved_model is not None:
-            values |= load_file(context.saved_model / WEIGHTS)
-        elif job.weights:
-            given, notes = read_matching(job.weights, {name: value.shape for name, value in values.items()})
-            values |= {name: value.astype(self._dtype) for name, value in given.items()}
-            for note in notes if context.is_chief else ():
-                context.events.emit("warning", message=note)
+        given = self.initial_values({name: value.shape for name, value in values.items()})
+        values |= {name: value.astype(self._dtype) for name, value in given.items()}
         self.parameters = sum(value.size for value in weights.values())
         shapes = {name: value.shape for name, value in weights.items()}
         self._division = Division(shapes, mesh, divided=job.strategy == "fsdp")
         self._optimizer = make_optimizer(job)
         self._trained = self._begun(values)
-        self._rates: NDArray[np.float64] = np.array([job.rate])
         self._collected: Values | None = None
 
     def _begun(self, values: Values) -> Trained:
@@ -114,10 +104,6 @@ class JaxLearner(Learner):
     @abstractmethod
     def _prepare_evaluation(self) -> None:
         """Evaluate something, so that it is compiled."""
-
-    @abstractmethod
-    def _description(self) -> dict[str, Any]:
-        """What is required, besides the weights, to load the model."""
 
     # -- the compiled loop
 
@@ -204,28 +190,16 @@ class JaxLearner(Learner):
 
     # -- training
 
-    def set_rate(self, rate: float) -> None:
-        self._rates = np.array([rate])
-
-    def set_rates(self, rates: NDArray[np.float64]) -> None:
-        self._rates = rates
-
     def _rates_of(self, steps: int) -> NDArray[Any]:
         """The learning rates of an epoch's steps; the last one again, where there are fewer."""
         rates: NDArray[Any] = self._rates[np.minimum(np.arange(steps), len(self._rates) - 1)]
         return rates.astype(self._dtype)
 
-    def agree(self, number: int) -> int:
-        agreed = np.array([number], np.int64)
-        with self._context.waiting():
-            self._transport.broadcast(agreed)
-        return int(agreed[0])
-
     def average_statistics(self) -> None:
         if not self._buffer_names or self._transport.size == 1:
             return
         values = {name: np.array(local(one)[0], np.float64) for name, one in self._trained.buffers.items()}
-        flat = self._sum_vector(np.concatenate([value.ravel() for value in values.values()])) / self._transport.size
+        flat = self.sum_vector(np.concatenate([value.ravel() for value in values.values()])) / self._transport.size
         pieces = np.split(flat, np.cumsum([value.size for value in values.values()])[:-1])
         means = {
             name: piece.reshape(value.shape).astype(self._dtype)
@@ -243,17 +217,6 @@ class JaxLearner(Learner):
 
     def _buffers(self) -> Arrays:
         return {name: local(one)[0] for name, one in self._trained.buffers.items()}
-
-    def total(self, counts: Counts) -> Counts:
-        names = self._context.task.counted
-        return Counts.of(self._sum_vector(counts.vector(names)), names)
-
-    def _sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        self._transport.all_reduce(vector)
-        return vector
-
-    def gather(self, data: bytes) -> list[bytes]:
-        return gather(data, self._transport.rank, self._transport.size, self._sum_vector)
 
     # -- what is stored
 
@@ -287,18 +250,9 @@ class JaxLearner(Learner):
             place(averages) if averages else {}, in_all(self._mesh, np.int32(state["updates"])),
         )
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        job = self._context.job
+    def _saved_tensors(self) -> Values:
         assert self._collected is not None
-        with files.atomic_path(folder / WEIGHTS) as partial:
-            save_file({name: np.ascontiguousarray(value) for name, value in self._collected.items()}, partial)
-        about = {"engine": "jax", "model": job.model, "dtype": job.dtype, "file": WEIGHTS, **self._description()}
-        files.write_text(folder / README, _readme(about, folder), sync=False)
-        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
-
-    def close(self) -> None:
-        self._transport.close()
+        return self._collected
 
 
 def _below(state: State, prefix: str) -> Values:
@@ -315,11 +269,11 @@ def _leaves(optimizer: Any) -> list[Any]:
     return jax.tree.leaves(optimizer, is_leaf=_is_dict)
 
 
-def _readme(about: dict[str, Any], folder: Path) -> str:
-    return "\n".join([
-        f"# Model `{about['model']}`, trained by Velodrome", "",
-        f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that both "
-        "engines can start from them (`--weights`). In the environment of `velodrome engines install jax`:", "",
-        "```python", "from pathlib import Path", "", "from velodrome.engines.jax.saved import load", "",
-        f"apply, tensors = load(Path({str(folder.resolve())!r}))", "```", "",
-    ])
+def make_optimizer(job: Job) -> optax.GradientTransformation:
+    """What turns gradients into the step that is subtracted, for a learning rate of 1."""
+    adam = optax.scale_by_adam(*ADAM_BETAS, eps=1e-8)
+    if job.optimizer == "adamw":
+        return optax.chain(adam, optax.add_decayed_weights(job.decay_of_weights))
+    kinds = {"sgd": optax.identity(), "momentum": optax.trace(MOMENTUM, nesterov=job.nesterov), "adam": adam}
+    chosen = kinds[job.optimizer]
+    return optax.chain(optax.add_decayed_weights(job.decay_of_weights), chosen) if job.decay_of_weights else chosen
