@@ -22,14 +22,14 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.models import MODELS
 from velodrome.catalog.registry import all_forms
 from velodrome.cli.commands import COMMANDS, loaded
-from velodrome.clusters.registry import LAUNCHERS
+from velodrome.clusters.registry import launchers
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS as EVENT_MODELS
 from velodrome.events.models import EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import GROUPS, Job
-from velodrome.job.published import abbreviations
+from velodrome.job.names import abbreviations
 from velodrome.job.race import Race
 
 FOLDER_OF_PAGES = Path(__file__).resolve().parent / "reference"
@@ -250,7 +250,7 @@ def names_page() -> str:
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
         "A race that is resumed keeps the time stamp and the data sizes of its first start, also if images turned out\n"
-        "to be unreadable since. `velodrome.job.published.parse` turns a name back into its parts.\n",
+        "to be unreadable since. `velodrome.job.names.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
 
@@ -264,13 +264,13 @@ def clusters_page() -> str:
         "`VELODROME_CLUSTERS=FILE` "
         "only from that file. Unknown fields are refused. See [which launcher is for me](../how-to/clusters.md).\n",
     ]
-    for offer in LAUNCHERS:
-        parts.append(f"## {offer.name}\n\n{offer.description[0].upper()}{offer.description[1:]}.\n")
-        if not offer.options:
+    for launcher in launchers():
+        parts.append(f"## {launcher.name}\n\n{launcher.description[0].upper()}{launcher.description[1:]}.\n")
+        if not launcher.inline:
             continue
-        parts.append(f"On the command line: `--on {offer.name}:{offer.options}`.\n")
+        parts.append(f"On the command line: `--on {launcher.name}:{launcher.inline}`.\n")
         rows = [[f"`{name}`", _default_of_option(field), field.description or ""]
-                for name, field in offer.kind.model_fields.items()]
+                for name, field in launcher.options.model_fields.items()]
         parts.append(table(["field", "default", "meaning"], rows))
     return "\n".join(parts)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.catalog.world import Member, World
-from velodrome.clusters.local.ports import free_port
+from velodrome.clusters.local.launcher import free_port
 from velodrome.errors import RunFailed
 from velodrome.transport import horovod_rendezvous
 from velodrome.worker.script import rendezvous

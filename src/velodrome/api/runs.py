@@ -9,17 +9,26 @@ from typing import Any
 
 from velodrome import files
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.judge.pair import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat
 from velodrome.run.check import check_run
+from velodrome.run.dry_run import verify_run
 from velodrome.run.export import form_of, table, write_archive
-from velodrome.run.listing import STATUSES, Found, locate, row_of_race, row_of_run, runs_of, scan
-from velodrome.run.remove import refuse_running, remove_folder
+from velodrome.run.listing import (
+    STATUSES,
+    Found,
+    locate,
+    refuse_running,
+    remove_folder,
+    row_of_race,
+    row_of_run,
+    runs_of,
+    scan,
+)
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
-from velodrome.run.verify import verify_run
 
 
 def list(

@@ -128,7 +128,7 @@ def run(
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.race import plan_text
     from velodrome.cli.study_tables import plan_lines
-    from velodrome.data.cache.fetch import using_mirror
+    from velodrome.data.fetch import using_mirror
     from velodrome.studies.plan import Choice
 
     def show_plan(plan: StudyPlan) -> None:
@@ -146,7 +146,7 @@ def run(
     failures: dict[str, str] | None = None
     if not dry_run:
         board = Board(error_console, planned.race.entries, planned.race.seconds,
-                      live=not target.offer.interactive)
+                      live=not target.launcher.interactive)
         with using_mirror(mirror), board.counting():
             failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)

@@ -24,7 +24,7 @@ from velodrome.clusters import definitions
 from velodrome.clusters.registry import LAUNCHERS
 from velodrome.data import catalogue
 from velodrome.data.own.functions import FunctionSet
-from velodrome.data.own.users_function import file_of_module, is_installed, users_roots
+from velodrome.data.own.user_code import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 
@@ -141,9 +141,9 @@ def _cluster(where: str) -> list[Code]:
     """A launcher that connects to other machines, or a cluster of a file in the current folder; none of the user's own
     configuration."""
     base, colon, _ = where.partition(":")
-    for offer in LAUNCHERS:
-        if offer.name == base:
-            return [_code("on", where, {}, None)] if colon and not offer.here else []
+    with suppress(BadRequest):  # refused by who uses it
+        if (launcher := LAUNCHERS.get(base)) is not None:
+            return [_code("on", where, {}, None)] if colon and not launcher.here else []
     with suppress(BadRequest):  # said by who uses it
         defined = definitions.find(where)
         if defined is not None and defined.file == Path(definitions.FILE):

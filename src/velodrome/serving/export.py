@@ -15,9 +15,8 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest, RunFailed
 from velodrome.job.job import Job
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
-from velodrome.run.dry_run import alone, rehearse
+from velodrome.run.dry_run import alone, finished_result, job_of_saved_model, rehearse
 from velodrome.run.store import RunFolder
-from velodrome.run.verify import finished_result, job_of_saved_model
 from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
 from velodrome.variables import EXPORT
 

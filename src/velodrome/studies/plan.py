@@ -16,8 +16,8 @@ from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
-from velodrome.job.race_names import several_of, varied_fields
 from velodrome.job.read import make_job
 from velodrome.job.resolve import resolve
 from velodrome.machine import cores
@@ -126,7 +126,7 @@ def available(
     What is installed here does not matter to jobs whose processes run elsewhere.
     """
     name = fields["engine"]
-    if name not in registry.NAMES:
+    if name not in registry.ENGINES.usable():
         return f"engine {name} is not part of this version, so what was published with it cannot run"
     try:
         job = make_job({key: fields[key] for key in ("engine", "strategy", "framework") if key in fields})

@@ -16,7 +16,7 @@ import numpy as np
 
 from velodrome.job.job import Job, Mesh
 from velodrome.models.generators import preserved
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.variables import CHECK, EXPORT
 from velodrome.worker.context import Context
@@ -86,7 +86,7 @@ def _report(context: Context, learner: Learner, job: Job, test: Counts, steps: i
     context.events.emit(
         "result", test=context.task.fields(test), history=[], parameters=learner.parameters, steps=steps,
         pixels=learner.pixels, metrics=context.task.definitions(),
-        test_answers=None if found is None else answers.encode(found),
+        test_answers=None if found is None else correctness_bits.encode(found),
         test_fingerprint=None if found is None else context.task.test_fingerprint(context.data),
         pace=Pace(0).fields(), implementation=learner.implementation,
     )

@@ -83,17 +83,15 @@ class Context:
     def data(self) -> Any:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
         from velodrome.data import catalogue
-        from velodrome.data.arrays import Arrays
-        from velodrome.data.remarks import identity_of
 
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
-        if isinstance(data, Arrays):  # the controller did not know what a user's code returns
+        if data.kind == "arrays":  # the controller did not know what a user's code returns
             check_arrays(engine_of(self.job), self.job.dataset)
-        for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
+        for note in (*data.notes, *data.caveats) if self.is_chief else ():
             self.events.emit("warning", message=note)
         if self.is_chief:
-            self.events.emit("data", **identity_of(data), seeded=catalogue.depends_on_seed(self.job.dataset))
+            self.events.emit("data", **data.identity(), seeded=catalogue.depends_on_seed(self.job.dataset))
         return data
 
     @property

@@ -22,7 +22,7 @@ from velodrome.job.check_optimization import left_out, scale_of_rate
 from velodrome.job.job import Job, Target
 from velodrome.job.optimization import Span, parse_milestones
 from velodrome.models.generators import preserved, read_states
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
@@ -128,12 +128,12 @@ def run(context: Context, learner: Learner) -> None:
         context.check_folder()
         with events.phase("save"):
             learner.save(context.folder / "model")
-            if columns := getattr(context.data, "columns", None):  # how a new row is encoded
+            if columns := context.data.columns:  # how a new row is encoded
                 write_text(context.folder / "model" / "columns.json", json.dumps(columns, indent=1, ensure_ascii=False))
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     pixels=learner.pixels, metrics=task.definitions(),
-                    test_answers=None if learner.answers is None else answers.encode(learner.answers),
+                    test_answers=None if learner.answers is None else correctness_bits.encode(learner.answers),
                     test_fingerprint=None if learner.answers is None else task.test_fingerprint(context.data),
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from velodrome.catalog.registry import engine_of
 from velodrome.catalog.world import World
-from velodrome.data.budget import share_host
+from velodrome.data.base import share_host
 from velodrome.errors import (
     BadRequest,
     PeerLost,

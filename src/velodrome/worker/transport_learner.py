@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.transport.mpi import MpiTransport
@@ -55,7 +55,8 @@ class TransportLearner(Learner):
         if part == "test":
             whole = np.zeros(len(examples), np.bool_)
             whole[mine] = right
-            self.answers = answers.from_vector(self.sum_vector(answers.to_vector(whole)), len(examples))
+            right_of_all = self.sum_vector(correctness_bits.to_vector(whole))
+            self.answers = correctness_bits.from_vector(right_of_all, len(examples))
         if classes <= MAX_CONFUSION_CLASSES:
             pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
             self.confusion = self.sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)

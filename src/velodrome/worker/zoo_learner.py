@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
-from velodrome.models.given_arrays import read_matching
-from velodrome.models.promises import outside_promise, promised, reasons_of_zoo
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
+from velodrome.models.initial_weights import read_matching
 from velodrome.models.recipe import DESCRIPTION, README, VOCABULARY
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
@@ -38,8 +38,8 @@ class ZooLearner(TransportLearner):
     def __init__(self, context: Context, transport: Transport) -> None:
         super().__init__(context, transport)
         self._rates: NDArray[np.float64] = np.array([context.job.rate])
-        if context.is_chief and promised(context.job):
-            self._warn(outside_promise(context.job.model, reasons_of_zoo(context.job.model)))
+        if context.is_chief and claims_equivalence(context.job):
+            self._warn(equivalence_warnings(context.job.model, zoo_differences(context.job.model)))
 
     def _warn(self, notes: tuple[str, ...]) -> None:
         for note in notes if self._context.is_chief else ():

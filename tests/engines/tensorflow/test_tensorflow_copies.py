@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from velodrome.data.arrays import ArrayPart, Arrays
+from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.pixels import transform_of_arrays
 
 tf: Any = pytest.importorskip("tensorflow")
@@ -21,8 +21,8 @@ def copies_of_a_batch(array: Any) -> tuple[list[str], Any]:
     """The operations of a step's graph that copy a batch of training examples, and the batch."""
     from velodrome.engines.tensorflow.examples import ExampleInputs, Source, gather
 
-    part = ArrayPart({"x": array}, {"y": np.arange(COUNT) % 2})
-    data = Arrays("some", part, part, part, classes=2, images=frozenset("x"))
+    part = ExamplePart({"x": array}, {"y": np.arange(COUNT) % 2})
+    data = ExampleSet("some", part, part, part, classes=2, images=frozenset("x"))
     inputs, source = ExampleInputs(data, tf.float32, transform_of_arrays("auto", data)), Source(part)
 
     def batch(examples: Any, indices: Any) -> Any:

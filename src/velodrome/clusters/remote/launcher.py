@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -15,19 +15,17 @@ from typing import Any
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import environments, preflight
-from velodrome.clusters.findings import Finding, refuse
+from velodrome.clusters.environments import hosts as host_environments
+from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Launcher, Notice
-from velodrome.clusters.local.ports import PORTS
-from velodrome.clusters.placement import place
-from velodrome.clusters.plan import Plan, Process
-from velodrome.clusters.remote import bootstrap, checks, environment, interpreters, starting, thorough
-from velodrome.clusters.remote.addresses import loopback
+from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
+from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.plan import Plan, Process, place
+from velodrome.clusters.remote import RemoteOptions, checks, starting
+from velodrome.clusters.remote.checks import loopback
 from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import RemoteGroup, in_parallel
-from velodrome.clusters.remote.interpreters import Interpreter
-from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link
-from velodrome.clusters.remote.options import RemoteOptions
+from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link, agent_source
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -35,14 +33,14 @@ from velodrome.job.resolve import roles_of
 _PORTS_AT_ONCE = 16
 
 
-class RemoteLauncher(ABC):
+class RemoteLauncher(Launcher):
     """Starts processes through an agent on each host, which lives until the launcher is closed."""
 
-    name: str
+    divisible = True
 
-    def __init__(self, options: RemoteOptions, pins: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: RemoteOptions) -> None:
         self.options = options
-        self._placement = options.placed(pins or {})
+        self._placement = options.policy
         self.links: dict[str, Link] = {}
         #: What a host was found to lack, by the job's engine and strategy: asked once.
         self._checked: dict[tuple[str, ...], list[Finding]] = {}
@@ -53,7 +51,7 @@ class RemoteLauncher(ABC):
 
     @abstractmethod
     def open_channel(self, host: str, session: str) -> Channel:
-        """Start an agent on a host (`bootstrap.command`), whose session has that name; the stream to it."""
+        """Start an agent on a host (`link.agent_command`), whose session has that name; the stream to it."""
 
     @property
     def ready_seconds(self) -> float:
@@ -62,7 +60,7 @@ class RemoteLauncher(ABC):
 
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
-        link = Link(host, channel, self.options.silence, bootstrap.source())
+        link = Link(host, channel, self.options.silence, agent_source())
         try:
             link.wait_until_ready(self.ready_seconds)
             link.read_clock()
@@ -86,7 +84,7 @@ class RemoteLauncher(ABC):
         if chosen := options.interpreters.get(engine.key):
             return Interpreter(_at_home(chosen, link))
         folder = options.environment.get(environments.FOLDER) or str(link.facts["environments"])
-        if own := interpreters.own(link, engine, _at_home(folder, link)):
+        if own := host_environments.own_interpreter(link, engine, _at_home(folder, link)):
             return own
         return Interpreter(_at_home(options.python, link) if options.python else str(link.facts["interpreter"]))
 
@@ -163,21 +161,27 @@ class RemoteLauncher(ABC):
             for host, sentence in self.try_to_connect(hosts).items()
         ]
 
-    def lasting_hosts(self) -> list[str]:
-        """The hosts that an environment can be made on; `BadRequest` if none is there for more than one job."""
-        return self.hosts()
+    def prepare_hosts(self, engines: Sequence[str], wheelhouse: Path | None) -> list[dict[str, object]] | None:
+        links = self.connect(self.hosts())
+        return host_environments.prepare_all([*links.values()], engines, wheelhouse)
 
-    def examine(
-        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
-    ) -> tuple[list[Finding], list[dict[str, Any]]]:
+    def sent_code(self, job: Job) -> Mapping[str, Any] | None:
+        sent = self.code(job)
+        return {"checksum": sent.checksum, "bytes": sent.size, "files": sent.listing()} if sent.files else None
+
+    @property
+    def host_cores(self) -> Mapping[str, int]:
+        return self._capacity()
+
+    def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
             found = self._unreachable(self.hosts())
         except VelodromeError as error:  # of a cluster whose hosts only its own head knows, or without a client
-            return [Finding.from_sentence("reachable", None, str(error))], []
+            return Examination([Finding.from_sentence("reachable", None, str(error))])
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
-            return found, []
+            return Examination(found)
         placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
         each = preflight.needed_memory(job) // len(roles_of(job))
         addresses = {link.host: self.address(link) for link in links}
@@ -186,21 +190,21 @@ class RemoteLauncher(ABC):
         def code_and_data() -> list[Finding]:
             pythons = self.pythons(links, engine_of(job))
             plan, folder = Plan("doctor", job, ()), Path(self.options.shared_dir or ".")
-            return thorough.code_and_data(
+            return checks.code_and_data(
                 links, starting.Request(plan, folder, secrets.token_hex(12), code, self.options, pythons, False)
             )
 
-        groups, pairs = thorough.examine(
+        groups, pairs = checks.examine(
             {
                 "versions": lambda: checks.cheap(links, job, self.interpreter, placed, each),
-                "names": lambda: thorough.names(links, addresses),
-                "network": lambda: thorough.ports(links, addresses),
+                "names": lambda: checks.names(links, addresses),
+                "network": lambda: checks.ports(links, addresses),
                 "job": code_and_data,
-                "environment": lambda: thorough.everywhere(links, "versions", environment.verify),
+                "environment": lambda: checks.everywhere(links, "versions", host_environments.verify),
             },
-            (lambda: thorough.measure(links, addresses)) if measure else None,
+            (lambda: checks.measure(links, addresses)) if measure else None,
         )
-        return found + groups, pairs
+        return Examination(found + groups, pairs)
 
     def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
         """Launchers for disjoint parts of the hosts; pinned processes leave no choice."""
@@ -221,7 +225,7 @@ class RemoteLauncher(ABC):
     def _capacity(self) -> dict[str, int]:
         return {host: int(link.facts["cores"]) for host, link in self.links.items()}
 
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         links = self.connect(self.used_hosts(job))
         free: dict[str, list[int]] = {host: [] for host in links}
 

@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.job.job import Job
@@ -38,7 +37,6 @@ class KerasLearner(ZooLearner):
     def __init__(self, context: Context, transport: Transport) -> None:
         super().__init__(context, transport)
         job, data = context.job, context.data
-        assert isinstance(data, Splits), "the engine takes no arrays"
         self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)
         self.pixels = self._transform.form
         tf.keras.backend.set_floatx(job.weights_dtype)

@@ -15,15 +15,13 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import JaxLearner, Made
 from velodrome.models import jax_zoo
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule
-from velodrome.tasks.text_schedule import EVALUATION_ROWS, TextSchedule, evaluation_rows
+from velodrome.tasks.schedule import EVALUATION_ROWS, Schedule, TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
@@ -53,7 +51,6 @@ class ImageLearner(JaxLearner):
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
         data, job = context.data, context.job
-        assert isinstance(data, Splits), "the engine takes no arrays"
         self._data, self._transform = data, transform_of(job.pixels, data)
         self.pixels = self._transform.form
         super().__init__(context, transport, mesh)

@@ -13,14 +13,12 @@ import numpy as np
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.mxnet.learner import MxnetLearner
 from velodrome.models import mxnet_zoo
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule
-from velodrome.tasks.text_schedule import TextSchedule, evaluation_rows
+from velodrome.tasks.schedule import Schedule, TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
@@ -47,7 +45,6 @@ class ImageLearner(MxnetLearner):
 
     def __init__(self, context: Context, transport: Transport, store: Any) -> None:
         data, job = context.data, context.job
-        assert isinstance(data, Splits), "the engine takes no arrays"
         self._data, self._transform = data, transform_of(job.pixels, data)
         self.pixels, self._dtype = self._transform.form, job.weights_dtype
         self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.float32)

@@ -11,18 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import INPUT, TARGET, ArrayField, ArrayPart, Arrays
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet, Read
 from velodrome.data.pixels import PixelTransform
-from velodrome.data.splits import Part, Splits
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.pixels import to_inputs
-from velodrome.tasks import batch as task_batch
-from velodrome.tasks.ahead import rows_of
+from velodrome.tasks import counts as task_batch
 from velodrome.tasks.base import Task
 from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import Indices, Partition, evaluation_indices
-from velodrome.tasks.targets import as_arrays
 
 
 class Examples(NamedTuple):
@@ -35,66 +31,43 @@ class Examples(NamedTuple):
 class Source:
     """A part that a task loaded, as TensorFlow's side reads it."""
 
-    def __init__(self, part: Part | ArrayPart) -> None:
+    def __init__(self, part: ExamplePart) -> None:
+        self._part = part
         #: The whole arrays; None where rows are computed when they are asked for.
-        self.arrays: Examples | None = None
-        if isinstance(part, Part):
-            self.arrays = Examples({INPUT: part.images}, {TARGET: np.asarray(part.labels, np.int64)})
-        elif type(part) is ArrayPart:
-            self.arrays = Examples(dict(part.inputs), {name: np.asarray(each) for name, each in part.targets.items()})
-        self._length = len(part)
-        self._rows: Any = rows_of(part) if isinstance(part, ArrayPart) and self.arrays is None else None
-        self.spec: Examples = _spec_of(part if self.arrays is None else self.arrays)
-        self.input_bytes = sum(_bytes_of(spec) for spec in tf.nest.flatten(self.spec.inputs))
+        self.arrays = None if part.computed else Examples(dict(part.inputs), dict(part.targets))
+        self._read: Read | None = None
+        self.spec = Examples(*(
+            {field.name: tf.TensorSpec([None, *field.shape], tf.as_dtype(field.dtype)) for field in fields}
+            for fields in (part.input_fields, part.target_fields)
+        ))
+        #: Bytes of the inputs of one example.
+        self.input_bytes = sum(field.bytes for field in part.input_fields)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._part)
 
     @property
     def in_memory(self) -> bool:
         """Whether all of it may become tensors; mapped files may be larger than memory."""
-        arrays = self.arrays
-        return arrays is not None and not any(isinstance(one, np.memmap) for one in tf.nest.flatten(arrays.inputs))
+        return self._part.in_memory
 
     @property
     def bytes(self) -> int:
-        return len(self) * sum(_bytes_of(spec) for spec in tf.nest.flatten(self.spec))
+        return len(self) * (self.input_bytes + sum(field.bytes for field in self._part.target_fields))
 
     def tensors(self) -> Examples:
         """All of it."""
-        found: Examples = tf.nest.map_structure(tf.constant, self.arrays)
-        return found
+        return _tensors(self.arrays)
 
     def read(self, indices: Indices, epoch: int = 0) -> Examples:
         """Some examples, from memory or from disk; `epoch` is 0 in an evaluation."""
-        if self.arrays is None:
-            return Examples(*(_constants(arrays) for arrays in self._rows(indices, epoch)))
-        if self._rows is None:
-            self._rows = tf.nest.map_structure(Gather, self.arrays)
-        found: Examples = tf.nest.map_structure(lambda gather: tf.constant(gather(indices)), self._rows)
-        return found
+        self._read = self._read or self._part.reader()
+        return _tensors(Examples(*map(dict, self._read(indices, epoch))))
 
 
-def _constants(arrays: Any) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(array) for name, array in arrays.items()}
-
-
-def _spec_of(part: Any) -> Examples:
-    """Tensor specifications for any number of examples of a part, or of its arrays."""
-    if isinstance(part, Examples):
-        found: Examples = tf.nest.map_structure(
-            lambda array: tf.TensorSpec([None, *array.shape[1:]], tf.as_dtype(array.dtype)), part
-        )
-        return found
-    return Examples(*(
-        {one.name: tf.TensorSpec([None, *one.shape], tf.as_dtype(one.dtype)) for one in fields}
-        for fields in (part.input_fields, part.target_fields)
-    ))
-
-
-def _bytes_of(spec: tf.TensorSpec) -> int:
-    """Of one example."""
-    return int(spec.dtype.size * np.prod(spec.shape[1:], dtype=np.int64))
+def _tensors(arrays: Any) -> Examples:
+    tensors: Examples = tf.nest.map_structure(tf.constant, arrays)
+    return tensors
 
 
 def gather(examples: Examples, indices: tf.Tensor) -> Examples:
@@ -186,8 +159,8 @@ class ExampleInputs:
     transforms them.
     """
 
-    def __init__(self, data: Splits | Arrays, dtype: tf.DType, pixels: PixelTransform | None) -> None:
-        self.pixels, self._dtype, self._data = pixels, dtype, as_arrays(data)
+    def __init__(self, data: ExampleSet, dtype: tf.DType, pixels: PixelTransform | None) -> None:
+        self.pixels, self._dtype, self._data = pixels, dtype, data
         #: The format of every input, by name.
         self.formats = {one.name: self._format(one) for one in self._data.inputs}
         self._target_formats = {one.name: self._format(one) for one in self._data.targets}

@@ -26,9 +26,8 @@ from velodrome.engines.tensorflow.examples import (
     step_index,
 )
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.tasks.schedule import Partition, Schedule
-from velodrome.tasks.text_schedule import TextSchedule, Words
-from velodrome.tasks.text_schedule import evaluation_rows as rows_of_text
+from velodrome.tasks.schedule import Partition, Schedule, TextSchedule, Words
+from velodrome.tasks.schedule import evaluation_rows as rows_of_text
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 

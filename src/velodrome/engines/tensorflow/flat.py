@@ -231,7 +231,7 @@ class FlatModel(ABC):
         """What each layer takes (`events.models.Layer`) and the bytes of their outputs; nothing where it is unknown."""
         return [], None
 
-    def reasons_outside_promise(self) -> list[str]:
+    def reasons_against_equivalence(self) -> list[str]:
         """Why several workers would not end with the weights of one."""
         return []
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.models import generators
-from velodrome.models.promises import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
+from velodrome.models.equivalence import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
 
 
 class _Recorder:

@@ -27,7 +27,7 @@ from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
 from velodrome.models import generators
 from velodrome.models.description import check_unpacked
-from velodrome.models.given_weights import Matching, check_readable, check_size
+from velodrome.models.initial_weights import Matching, check_readable, check_size
 from velodrome.models.own import builder_of, split_name
 from velodrome.models.recipe import (
     DESCRIPTION,

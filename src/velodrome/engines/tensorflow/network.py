@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.data.arrays import Arrays
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow import inspection, model_file
 from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, ExampleInputs, Examples, Source
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
@@ -27,9 +26,7 @@ from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import generators, keras_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.byte_input import byte_input_note
-from velodrome.models.outputs import check_outputs
+from velodrome.models.checks import byte_input_note, check_outputs, other_size, way_out
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import COLUMNS, read_description
 from velodrome.tasks.examples import ExampleTask
@@ -41,7 +38,7 @@ _SEED_STRIDE = 7919
 class Network(FlatModel):
     """A built model, checked against the data; a user's is tried with the loss of its task."""
 
-    def __init__(self, job: Job, task: ExampleTask, data: Splits | Arrays, saved: Path | None = None) -> None:
+    def __init__(self, job: Job, task: ExampleTask, data: ExampleSet, saved: Path | None = None) -> None:
         """With `saved`, the model is loaded from that folder, to be evaluated."""
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
@@ -60,8 +57,8 @@ class Network(FlatModel):
         super().__init__(job, model)
         if not self.trainable:
             raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
-        if isinstance(data, Splits):
-            check_outputs(job.model, outputs, tf.Tensor, sizes[0], data.classes)
+        if data.kind == "images":
+            check_outputs(job.model, outputs, tf.Tensor, sizes[0], data.class_count)
         self.statistics = list(model.non_trainable_variables)
         self._penalised = bool(model.losses)
         self.objective = objective_of(task, model, data, self.dtype, smoothing=job.label_smoothing)
@@ -205,7 +202,7 @@ class Network(FlatModel):
         with generators.preserved():
             return inspection.layers_of(self.model, self.sample)
 
-    def reasons_outside_promise(self) -> list[str]:
+    def reasons_against_equivalence(self) -> list[str]:
         return inspection.reasons_of(self.model, tf.nest.map_structure(tf.TensorSpec.from_tensor, self.sample))
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
@@ -215,7 +212,7 @@ class Network(FlatModel):
         return notes
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
-        if isinstance(self.data, Arrays) and self.data.columns:
+        if self.data.columns:
             folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(self.data.columns, ensure_ascii=False, indent=2)
             files.write_text(folder / COLUMNS, text + "\n", sync=False)
@@ -228,7 +225,7 @@ class Network(FlatModel):
         data, pixels, findings = self.data, self.inputs.pixels, self._findings
         about = {**super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
                  "only_batch": findings.only_batch}
-        if isinstance(data, Splits):
+        if data.kind == "images":
             return {**about, "input_shape": list(data.input_shape), "classes": data.classes,
                     "several": findings.several}
         return {
@@ -243,10 +240,10 @@ def _is_random_state(variable: keras.Variable) -> bool:
     return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
 
 
-def _arguments(job: Job, task: ExampleTask, data: Splits | Arrays) -> dict[str, Any]:
+def _arguments(job: Job, task: ExampleTask, data: ExampleSet) -> dict[str, Any]:
     """What the user's function is called with."""
-    if isinstance(data, Splits):
-        return {"input_shape": data.input_shape, "classes": data.classes, **job.model_args}
+    if data.kind == "images":
+        return {"input_shape": data.input_shape, "classes": data.class_count, **job.model_args}
     if is_own(job.model):
         return arguments_for(builder_of(job.model), data.input_shape, task.outputs(data), job.model_args)
     if job.model_args:

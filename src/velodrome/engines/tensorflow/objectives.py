@@ -14,14 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import Arrays
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
 from velodrome.errors import BadRequest
-from velodrome.models.outputs import class_scores
-from velodrome.tasks.batch import Batch
+from velodrome.models.checks import class_scores
+from velodrome.tasks.classes import Binary, MultiLabel
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.regression import Regression
 
@@ -296,16 +295,15 @@ class OwnObjective(Objective):
 
 
 def objective_of(
-    task: ExampleTask, model: keras.Model, data: Splits | Arrays, dtype: tf.DType, smoothing: float = 0.0
+    task: ExampleTask, model: keras.Model, data: ExampleSet, dtype: tf.DType, smoothing: float = 0.0
 ) -> Objective:
     """The objective of a task for its data."""
     if isinstance(task, OwnTask):
         return OwnObjective(model, dtype, task)
-    if isinstance(data, Arrays) and isinstance(task, Regression | Binary | MultiLabel):
+    if isinstance(task, Regression | Binary | MultiLabel):
         kind = ErrorObjective if isinstance(task, Regression) else LabelObjective
         return kind(model, dtype, data.targets[0].shape)
-    assert data.classes is not None, "classes were counted when it was loaded"
-    return ClassObjective(model, dtype, data.classes, smoothing)
+    return ClassObjective(model, dtype, data.class_count, smoothing)
 
 
 def _per_example(values: tf.Tensor) -> tf.Tensor:

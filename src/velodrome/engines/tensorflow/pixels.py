@@ -10,11 +10,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of, transform_of_arrays
-from velodrome.data.splits import Splits
 from velodrome.job.job import Job
-from velodrome.models.byte_input import Operation, is_for_bytes
+from velodrome.models.checks import Operation, is_for_bytes
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.
@@ -29,10 +28,10 @@ Expected = Literal["bytes", "adapting", "other"]
 
 
 def choose_transform(
-    job: Job, model: keras.Model, data: Splits | Arrays
+    job: Job, model: keras.Model, data: ExampleSet
 ) -> tuple[PixelTransform | None, tuple[str, ...]]:
     """The transform of a job's pixels, and what the user should know about it, as sentences; None without pixels."""
-    if isinstance(data, Arrays):
+    if data.kind != "images":
         return transform_of_arrays(job.pixels, data), ()
     first = _preprocessing(model)
     expected = "other" if first is None else _expected(first)

@@ -21,7 +21,7 @@ from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
 from velodrome.engines.tensorflow.weights import ReplicaWeights
 from velodrome.models.generators import Generators, preserved
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
@@ -253,13 +253,13 @@ class Replicas(Learner):
         has_answers = part == "test" and self._network.has_answers
         right = self._own_answers() if has_answers else np.zeros(0, np.bool_)
         parts = [self._take_counts().vector(self._network.counted), confusion, self._own_scores(part),
-                 answers.to_vector(right)]
+                 correctness_bits.to_vector(right)]
         ends = np.cumsum([len(each) for each in parts])[:-1]
         counts, confusion, scores, packed = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
         if classes := self._network.confusion_classes:
             self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
         if has_answers:
-            self.answers = answers.from_vector(packed, len(right))
+            self.answers = correctness_bits.from_vector(packed, len(right))
         return count_scores(self._context, part, self._network.counts(counts), scores)
 
     def _own_answers(self) -> NDArray[np.bool_]:

@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.splits import Splits
 from velodrome.engines.tensorflow.examples import constants_of
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.inspection import Activation, last_activation
@@ -24,14 +23,14 @@ from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, O
 from velodrome.engines.tensorflow.pixels import expects_bytes
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
-from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import (
+from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
     check_outputs,
     class_scores,
     has_auxiliary,
     probabilities_note,
+    wrong_batch,
 )
 from velodrome.tasks.own import OwnTask
 
@@ -104,7 +103,7 @@ class Trial:
         `sizes` are those of the batches, largest first. A model or loss that fails on one of them is refused.
         """
         objective, more = self._network.objective, dict[str, Any]()
-        if isinstance(self._network.data, Splits):
+        if self._network.data.kind == "images":
             more = self._try_sizes(outputs, sizes[0], sizes[-1], evaluation_size)
         else:
             if isinstance(objective, OutputObjective):
@@ -150,8 +149,7 @@ class Trial:
                 if smallest == full or not self._takes(full, training=True):
                     raise
                 raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
-        assert isinstance(data, Splits)
-        check_outputs(self._name, returned, tf.Tensor, smallest, data.classes, training=True)
+        check_outputs(self._name, returned, tf.Tensor, smallest, data.class_count, training=True)
         byte_input = self._byte_input
         # A model that takes batches of two sizes takes any.
         free = smallest < full or self._takes(evaluation_size, training=False)

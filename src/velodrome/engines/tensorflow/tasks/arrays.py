@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
-from velodrome.models.promises import outside_promise, promised
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.tasks.examples import ExampleTask
 from velodrome.worker.context import Context
 
@@ -25,8 +25,8 @@ class ArrayTask(TensorFlowTask):
         assert isinstance(context.task, ExampleTask), "another side of the task is for other data"
         network = Network(context.job, context.task, context.data, context.saved_model)
         if context.is_chief and context.saved_model is None:
-            reasons = network.reasons_outside_promise() if promised(context.job) else ()
-            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
+            reasons = network.reasons_against_equivalence() if claims_equivalence(context.job) else ()
+            for note in (*network.notes, *equivalence_warnings(context.job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
 
