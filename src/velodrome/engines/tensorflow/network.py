@@ -5,7 +5,6 @@ Byte images with a label each are examples with one input and one target; everyt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow import inspection, model_file
@@ -28,7 +26,7 @@ from velodrome.job.job import Job
 from velodrome.models import generators, keras_zoo
 from velodrome.models.checks import byte_input_note, check_outputs, other_size, way_out
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
-from velodrome.models.recipe import COLUMNS, read_description
+from velodrome.models.recipe import read_description
 from velodrome.tasks.examples import ExampleTask
 
 #: Keeps the random numbers of ranks apart: a prime far from small seeds.
@@ -212,10 +210,6 @@ class Network(FlatModel):
         return notes
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
-        if self.data.columns:
-            folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(self.data.columns, ensure_ascii=False, indent=2)
-            files.write_text(folder / COLUMNS, text + "\n", sync=False)
         self._assign_weights(buffer)
         for variable, value in zip(self.statistics, statistics, strict=True):
             variable.assign(value)
