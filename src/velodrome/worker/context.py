@@ -74,10 +74,10 @@ class Context:
     @cached_property
     def task(self) -> Task:
         """What the job learns; a task of the user's own is imported here, and nowhere else."""
-        found = task_of(self.job)
-        if not isinstance(found, OwnTask):
-            return found
-        return found.bind(own.make_task(found.name))
+        task = task_of(self.job)
+        if not isinstance(task, OwnTask):
+            return task
+        return task.bind(own.make_task(task.name))
 
     @cached_property
     def data(self) -> Any:

@@ -37,8 +37,8 @@ CHUNK_SECONDS = 0.25
 def schedules(context: Context) -> Callable[[int], Steps]:
     """The schedule of an epoch, counted from 1; the chief reports its warnings, and what its strategy leaves out."""
     if context.is_chief:
-        found = context.task.schedule_warnings(context.job, context.data)
-        for message in (*found, *left_out(context.job, context.strategy)):
+        warnings = context.task.schedule_warnings(context.job, context.data)
+        for message in (*warnings, *left_out(context.job, context.strategy)):
             context.events.emit("warning", message=message)
     return partial(context.task.schedule, context.job, context.data)
 

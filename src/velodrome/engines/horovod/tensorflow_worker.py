@@ -48,7 +48,8 @@ class KerasLearner(ZooLearner):
         self._model = keras_zoo.build(job.model, data.input_shape, data.classes)
         self._named = {variable.name.partition(":")[0]: variable for variable in self._model.variables}
         self.parameters = sum(int(np.prod(variable.shape)) for variable in self._model.trainable_variables)
-        for name, value in self.initial_values({name: tuple(one.shape) for name, one in self._named.items()}).items():
+        shapes = {name: tuple(variable.shape) for name, variable in self._named.items()}
+        for name, value in self.initial_values(shapes).items():
             self._named[name].assign(value)
         self._optimizer = _optimizer_of(job)
         self._optimizer.build(self._model.trainable_variables)
@@ -99,7 +100,7 @@ class KerasLearner(ZooLearner):
         self._partition = schedule.partition(self._transport.rank)
 
     def train(self, first: int, last: int) -> Counts:
-        found = []
+        steps = []
         for step in range(first, last):
             mine = self._partition.step(step)
             # A process without examples takes part with a gradient of zero, which one example times zero has.
@@ -109,8 +110,8 @@ class KerasLearner(ZooLearner):
                 float(self._rates[min(step, len(self._rates) - 1)]),
             )
             if len(mine):
-                found.append((len(mine), loss, right))
-        return sum((Counts(count, float(loss), {"correct": int(right)}) for count, loss, right in found), Counts())
+                steps.append((len(mine), loss, right))
+        return sum((Counts(count, float(loss), {"correct": int(right)}) for count, loss, right in steps), Counts())
 
     def _made_step(self, images: Any, labels: Any, *numbers: float) -> tuple[tf.Tensor, tf.Tensor]:
         return self._step(tf.constant(images), tf.constant(labels), *map(self._number, numbers))

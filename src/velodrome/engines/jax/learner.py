@@ -77,7 +77,7 @@ class JaxLearner(ZooLearner):
         division = self._division
         weights = division.place(values)
         shapes = jax.eval_shape(self._optimizer.init, weights)
-        self._optimizer_specs = jax.tree.map(lambda one: division.spec if one.ndim else P(), shapes)
+        self._optimizer_specs = jax.tree.map(lambda array: division.spec if array.ndim else P(), shapes)
         begin = jax.jit(over(self._mesh, self._optimizer.init, (division.spec,), self._optimizer_specs))
         return Trained(
             weights, self._placed_buffers(values), begin(weights),
@@ -114,12 +114,12 @@ class JaxLearner(ZooLearner):
         changes beside the weights: what it carries on, the loss of every step, and how many answers were right. `feed`
         is what this process trains on, `shared` the batch and learning rate of every step."""
         job, division = self._context.job, self._division
-        (carried, losses, right), feed = jax.tree.map(lambda one: one[0], (own, feed))
+        (carried, losses, right), feed = jax.tree.map(lambda array: array[0], (own, feed))
         batch, rates = shared
 
         def step(number: jax.Array, loop: Any) -> Any:
             now, carried, losses, right = loop
-            buffers = {name: one[0] for name, one in now.buffers.items()}
+            buffers = {name: array[0] for name, array in now.buffers.items()}
 
             def mean_loss(weights: Arrays) -> tuple[jax.Array, tuple[jax.Array, Made]]:
                 summed, made = self._loss({**weights, **buffers}, carried, feed, number)
@@ -129,19 +129,19 @@ class JaxLearner(ZooLearner):
             gradients = division.summed(gradients)
             if job.clip_norm is not None:
                 factor = jnp.minimum(1.0, job.clip_norm / division.norm(gradients)).astype(summed.dtype)
-                gradients = {name: one * factor for name, one in gradients.items()}
+                gradients = {name: array * factor for name, array in gradients.items()}
             changes, optimizer = self._optimizer.update(gradients, now.optimizer, now.weights)
-            weights = {name: one - rates[number] * changes[name] for name, one in now.weights.items()}
+            weights = {name: array - rates[number] * changes[name] for name, array in now.weights.items()}
             # The first update of the average copies.
             weight = jnp.where(now.updates == 0, 1.0, 1.0 - (job.ema or 0.0)).astype(summed.dtype)
-            average = {name: one + weight * (weights[name] - one) for name, one in now.average.items()}
-            changed = {name: one[None] for name, one in {**buffers, **made.buffers}.items()}
+            average = {name: array + weight * (weights[name] - array) for name, array in now.average.items()}
+            changed = {name: array[None] for name, array in {**buffers, **made.buffers}.items()}
             after = Trained(weights, changed, optimizer, average, now.updates + 1)
             return after, made.carried, losses.at[number].set(summed), right.at[number].set(made.right)
 
         begin = (trained, carried, losses, right)
         trained, *own = lax.fori_loop(first, last, step, begin) if self._network.loops else step(first, begin)
-        return trained, jax.tree.map(lambda one: one[None], tuple(own))
+        return trained, jax.tree.map(lambda array: array[None], tuple(own))
 
     def prepare(self) -> None:
         """Compile what training and evaluation call, which takes seconds; no process begins before all have it."""
@@ -198,7 +198,7 @@ class JaxLearner(ZooLearner):
     def average_statistics(self) -> None:
         if not self._buffer_names or self._transport.size == 1:
             return
-        values = {name: np.array(local(one)[0], np.float64) for name, one in self._trained.buffers.items()}
+        values = {name: np.array(local(array)[0], np.float64) for name, array in self._trained.buffers.items()}
         flat = self.sum_vector(np.concatenate([value.ravel() for value in values.values()])) / self._transport.size
         pieces = np.split(flat, np.cumsum([value.size for value in values.values()])[:-1])
         means = {
@@ -213,27 +213,27 @@ class JaxLearner(ZooLearner):
         if self._division.divided:
             with self._together():
                 return {**self._division.collect(weights), **self._buffers()}
-        return {**{name: local(one) for name, one in weights.items()}, **self._buffers()}
+        return {**{name: local(array) for name, array in weights.items()}, **self._buffers()}
 
     def _buffers(self) -> Arrays:
-        return {name: local(one)[0] for name, one in self._trained.buffers.items()}
+        return {name: local(array)[0] for name, array in self._trained.buffers.items()}
 
     # -- what is stored
 
     def collect_model(self) -> None:
-        self._collected = {name: np.array(one) for name, one in self._evaluated().items()}
+        self._collected = {name: np.array(array) for name, array in self._evaluated().items()}
 
     def collect_state(self) -> None:
         trained, collect = self._trained, self._division.collect
         with self._together():
-            found: State = dict(collect(trained.weights))
-            found |= {name: np.array(one) for name, one in self._buffers().items()}
+            state: State = dict(collect(trained.weights))
+            state |= {name: np.array(array) for name, array in self._buffers().items()}
             if trained.average:
-                found |= {f"average.{name}": value for name, value in collect(trained.average).items()}
+                state |= {f"average.{name}": value for name, value in collect(trained.average).items()}
             for index, kept in enumerate(_leaves(trained.optimizer)):
                 values = collect(kept) if isinstance(kept, dict) else {"": np.array(local(kept))}
-                found |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
-        self._state = {**found, "updates": np.array(local(trained.updates))}
+                state |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
+        self._state = {**state, "updates": np.array(local(trained.updates))}
 
     def state(self) -> State:
         return self._state
@@ -260,8 +260,8 @@ def _below(state: State, prefix: str) -> Values:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def _is_dict(one: Any) -> bool:
-    return isinstance(one, dict)
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _leaves(optimizer: Any) -> list[Any]:

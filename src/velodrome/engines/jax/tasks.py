@@ -68,7 +68,7 @@ class ImageLearner(JaxLearner):
 
     def _converted(self, images: jax.Array) -> jax.Array:
         """Bytes as the network takes them."""
-        factor, offset = (jnp.asarray(one, self._dtype) for one in (self._transform.factor, self._transform.offset))
+        factor, offset = (jnp.asarray(array, self._dtype) for array in (self._transform.factor, self._transform.offset))
         return images.astype(self._dtype) * factor + offset
 
     # -- training
@@ -109,10 +109,10 @@ class ImageLearner(JaxLearner):
             self._next = self._reader.submit(self._read, number + 1)
         steps = slice(first, first + self._window)
         self._feed = ImageFeed(*(
-            in_each(mesh, np.asarray(one)[None])
-            for one in (images, labels, self._counts[steps], self._key, np.int32(first))
+            in_each(mesh, np.asarray(array)[None])
+            for array in (images, labels, self._counts[steps], self._key, np.int32(first))
         ))
-        self._shared_feed = tuple(in_all(mesh, np.ascontiguousarray(one)) for one in self._shared[:, steps])
+        self._shared_feed = tuple(in_all(mesh, np.ascontiguousarray(array)) for array in self._shared[:, steps])
         self._number = number
 
     def _first_feed(self) -> tuple[Any, Any, Any]:
@@ -120,7 +120,7 @@ class ImageLearner(JaxLearner):
         return (), self._feed, self._shared_feed
 
     def train(self, first: int, last: int) -> Counts:
-        found, trained = [], int(self._counts[first:last].sum())
+        results, trained = [], int(self._counts[first:last].sum())
         with self._together():
             while first < last:
                 number = first // self._window
@@ -129,10 +129,11 @@ class ImageLearner(JaxLearner):
                 before = number * self._window
                 end = min(last, before + self._window)
                 _, losses, right = self._run((), self._feed, self._shared_feed, first - before, end - before)
-                found.append((losses, right))
+                results.append((losses, right))
                 first = end
-            sums = [(np.asarray(local(one), np.float64).sum(), np.asarray(local(other)).sum()) for one, other in found]
-        return Counts(trained, float(sum(loss for loss, _ in sums)), {"correct": int(sum(right for _, right in sums))})
+            loss = sum(float(np.asarray(local(losses), np.float64).sum()) for losses, _ in results)
+            correct = sum(int(np.asarray(local(right)).sum()) for _, right in results)
+        return Counts(trained, loss, {"correct": correct})
 
     def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Made]:
         images, labels = feed.images[step], feed.labels[step]
@@ -210,7 +211,7 @@ class TextLearner(JaxLearner):
         steps = schedule.steps
         self._shared = in_all(mesh, np.full(steps, schedule.batch, self._dtype)), in_all(mesh, self._rates_of(steps))
         state = self._network.initial_state(most)
-        self._state_of_rows = jax.tree.map(lambda one: in_each(mesh, one[None]), state)
+        self._state_of_rows = jax.tree.map(lambda array: in_each(mesh, array[None]), state)
 
     def _first_feed(self) -> tuple[Any, Any, Any]:
         return self._state_of_rows, self._feed, self._shared
@@ -250,7 +251,7 @@ class TextLearner(JaxLearner):
             state = self._network.initial_state(len(read.inputs))
             # Filled up to whole calls, so that the last one needs no compiling.
             fill = ((0, 0), (0, -read.inputs.shape[1] % self._unroll))
-            inputs, targets, real = (np.pad(one, fill) for one in (read.inputs, read.targets, read.real))
+            inputs, targets, real = (np.pad(array, fill) for array in (read.inputs, read.targets, read.real))
             for first in range(0, inputs.shape[1], self._unroll):
                 columns = slice(first, first + self._unroll)
                 losses, state = self._evaluate_columns(

@@ -42,11 +42,12 @@ class MxnetLearner(ZooLearner):
         job = context.job
         self._network = self._build()
         self._named: dict[str, Any] = self._network.parameters_by_name()
-        for name, value in self.initial_values({name: one.shape for name, one in self._named.items()}).items():
+        shapes = {name: parameter.shape for name, parameter in self._named.items()}
+        for name, value in self.initial_values(shapes).items():
             self._named[name].set_data(mx.nd.array(value, dtype=job.weights_dtype))
-        trained = {name: one for name, one in self._named.items() if one.grad_req != "null"}
+        trained = {name: parameter for name, parameter in self._named.items() if parameter.grad_req != "null"}
         self._trained = list(trained.values())
-        self.parameters = sum(int(np.prod(one.shape)) for one in self._trained)
+        self.parameters = sum(int(np.prod(parameter.shape)) for parameter in self._trained)
         self._network.hybridize(static_alloc=True)
         self._counting = self._with_loss()
         self._counting.hybridize(static_alloc=True)
@@ -70,9 +71,9 @@ class MxnetLearner(ZooLearner):
             return
         self._filled = True
         with self._context.waiting():
-            for key, one in enumerate(self._trained):
-                self._store.init(key, one.data())
-                self._store.pull(key, out=one.data())
+            for key, parameter in enumerate(self._trained):
+                self._store.init(key, parameter.data())
+                self._store.pull(key, out=parameter.data())
             if not self._synchronous:
                 if self._transport.rank == 0:
                     self._optimizer.lr = self._rate
@@ -118,8 +119,8 @@ class MxnetLearner(ZooLearner):
             # The loss has seen the weights of the step before, which came from the servers; those of this step arrive
             # while the next batch is prepared.
             with self._waiting():
-                found = count()
-            counts, self._counted = counts + found, self._counted + found
+                new = count()
+            counts, self._counted = counts + new, self._counted + new
         with self._waiting():
             mx.nd.waitall()
         return counts
@@ -130,18 +131,19 @@ class MxnetLearner(ZooLearner):
 
     def _update(self) -> None:
         """Queue the update of the weights by the gradients of this worker, or of all."""
-        gradients = [one.grad() for one in self._trained]
+        gradients = [parameter.grad() for parameter in self._trained]
         self._updates += 1
         if not self._synchronous:
             self._clip(gradients)
         if not self._alone:
-            for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+            for key, (parameter, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
                 # In one message each way, as Gluon's own Trainer does it.
-                self._store.pushpull(key, gradient, out=gradient if self._synchronous else one.data(), priority=-key)
+                received = gradient if self._synchronous else parameter.data()
+                self._store.pushpull(key, gradient, out=received, priority=-key)
         if self._synchronous:
             self._clip(gradients)
-            for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
-                self._updater(key, gradient, one.data())
+            for key, (parameter, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+                self._updater(key, gradient, parameter.data())
 
     def _clip(self, gradients: list[Any]) -> None:
         """Shorten the gradient to a norm; by hand, because Gluon's own function fails with float64."""
@@ -149,10 +151,10 @@ class MxnetLearner(ZooLearner):
         if limit is None:
             return
         with self._waiting():
-            norm = math.sqrt(sum(float((one * one).sum().asscalar()) for one in gradients))
+            norm = math.sqrt(sum(float((gradient * gradient).sum().asscalar()) for gradient in gradients))
         if norm > limit:
-            for one in gradients:
-                one *= limit / norm
+            for gradient in gradients:
+                gradient *= limit / norm
 
     def agree(self, number: int) -> int:
         """Under asp a worker decides for itself: it waits for no other before the end of an epoch."""
@@ -168,8 +170,8 @@ class MxnetLearner(ZooLearner):
         self._counted = Counts()
         if not self._alone:
             with self._context.waiting():
-                for key, one in enumerate(self._trained):
-                    self._store.pull(key, out=one.data(), priority=-key)
+                for key, parameter in enumerate(self._trained):
+                    self._store.pull(key, out=parameter.data(), priority=-key)
                 mx.nd.waitall()
         return of_others if self._context.is_chief else Counts()
 
@@ -180,7 +182,7 @@ class MxnetLearner(ZooLearner):
     # -- what is stored
 
     def _saved_tensors(self) -> Values:
-        return {name: one.data().asnumpy() for name, one in self._named.items()}
+        return {name: parameter.data().asnumpy() for name, parameter in self._named.items()}
 
     def state(self) -> State:
         """Under asp without the optimizer's state, which MXNet's servers keep to themselves."""
@@ -191,14 +193,14 @@ class MxnetLearner(ZooLearner):
         return {**self._saved_tensors(), **slots, "optimizer.updates": np.array(self._updates)}
 
     def load(self, state: State) -> None:
-        for name, one in self._named.items():
-            one.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
+        for name, parameter in self._named.items():
+            parameter.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
         # Under asp the servers' optimizer begins anew, and with it the count by which Adam corrects its first steps.
         self._start(int(state["optimizer.updates"]) if self._synchronous else 0)
         if not self._synchronous:
             return
-        for key, one in enumerate(self._trained):
-            kept = self._optimizer.create_state_multi_precision(key, one.data())
+        for key, parameter in enumerate(self._trained):
+            kept = self._optimizer.create_state_multi_precision(key, parameter.data())
             for number, slot in enumerate(_slots(kept)):
                 slot[:] = mx.nd.array(state[f"optimizer.{key}.{number}"], dtype=slot.dtype)
             self._updater.states[key], self._updater.states_synced[key] = kept, True
@@ -219,8 +221,8 @@ def _slots(kept: Any) -> list[Any]:
 def restore(network: Any, folder: Path, dtype: str) -> Any:
     """Give a network the weights of a saved model."""
     stored = load_file(folder / WEIGHTS)
-    for name, one in network.parameters_by_name().items():
-        one.set_data(mx.nd.array(stored[name], dtype=dtype))
+    for name, parameter in network.parameters_by_name().items():
+        parameter.set_data(mx.nd.array(stored[name], dtype=dtype))
     return network
 
 

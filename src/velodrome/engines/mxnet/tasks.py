@@ -37,7 +37,7 @@ class ImageLoss(gluon.HybridBlock):
         outputs = self.network(images)
         losses = -F.pick(F.log_softmax(outputs), labels)
         right = F.cast(F.argmax(outputs, axis=1), "float32") == labels
-        return F.concat(*(F.reshape(F.sum(one), (1,)) for one in (losses, F.cast(right, self._dtype))), dim=0)
+        return F.concat(*(F.reshape(F.sum(sums), (1,)) for sums in (losses, F.cast(right, self._dtype))), dim=0)
 
 
 class ImageLearner(MxnetLearner):

@@ -194,7 +194,7 @@ class IndexDispatcher(ParameterServer):
             arguments = source, tf.constant(positions, tf.int64), self._constants[part]
             self._closures.schedule(first, self._count, *arguments)
         results += self._closures.results(0)
-        in_order = [_Evaluated(*found) for _, found in sorted(results, key=lambda result: result[0])]
+        in_order = [_Evaluated(*values) for _, values in sorted(results, key=lambda result: result[0])]
         if part == "test" and self._network.has_answers:
             self.answers = np.concatenate([each.right for each in in_order]).astype(np.bool_)
         if classes := self._network.confusion_classes:

@@ -72,8 +72,8 @@ def _tensors(arrays: Any) -> Examples:
 
 def gather(examples: Examples, indices: tf.Tensor) -> Examples:
     """Those of the examples that the indices name, in the graph."""
-    found: Examples = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), examples)
-    return found
+    gathered: Examples = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), examples)
+    return gathered
 
 
 EVALUATION_BATCH = 500
@@ -162,8 +162,8 @@ class ExampleInputs:
     def __init__(self, data: ExampleSet, dtype: tf.DType, pixels: PixelTransform | None) -> None:
         self.pixels, self._dtype, self._data = pixels, dtype, data
         #: The format of every input, by name.
-        self.formats = {one.name: self._format(one) for one in self._data.inputs}
-        self._target_formats = {one.name: self._format(one) for one in self._data.targets}
+        self.formats = {field.name: self._format(field) for field in self._data.inputs}
+        self._target_formats = {field.name: self._format(field) for field in self._data.targets}
 
     def _format(self, field: ArrayField) -> tf.DType:
         if not field.is_whole or field.dtype == "bool" or self._is_image(field):
@@ -176,17 +176,17 @@ class ExampleInputs:
     def batch(self, inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor]) -> GraphBatch:
         """Rows of the arrays as a batch, in the order in which the data names them."""
         fed = {}
-        for one in self._data.inputs:
-            if self._is_image(one):
+        for field in self._data.inputs:
+            if self._is_image(field):
                 assert self.pixels is not None, "bytes of images have a transform"
-                fed[one.name] = to_inputs(inputs[one.name], self.pixels, self._dtype)
+                fed[field.name] = to_inputs(inputs[field.name], self.pixels, self._dtype)
             else:
-                fed[one.name] = tf.cast(inputs[one.name], self.formats[one.name])
+                fed[field.name] = tf.cast(inputs[field.name], self.formats[field.name])
         return GraphBatch(fed, {name: tf.cast(targets[name], form) for name, form in self._target_formats.items()})
 
     def description(self) -> dict[str, Any]:
         """Every input as a saved model records it."""
         return {
-            one.name: {"shape": list(one.shape), "dtype": one.dtype, "fed": self.formats[one.name].name}
-            for one in self._data.inputs
+            field.name: {"shape": list(field.shape), "dtype": field.dtype, "fed": self.formats[field.name].name}
+            for field in self._data.inputs
         }

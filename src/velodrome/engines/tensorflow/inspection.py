@@ -130,12 +130,12 @@ def reasons_of(model: keras.Model, batch: Any) -> list[str]:
     norms = {id(each) for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)
              for each in layer.non_trainable_variables}
     floating = [each for each in changed if tf.as_dtype(each.dtype).is_floating]
-    found = {
+    holding = {
         BATCH_NORMALISATION: any(id(each) in norms for each in floating),
         RANDOM_NUMBERS: any("Random" in operation for operation in _operations(graph)),
         STATISTICS: any(id(each) not in norms for each in floating),
     }
-    return [reason for reason, holds in found.items() if holds]
+    return [reason for reason, holds in holding.items() if holds]
 
 
 def _operations(graph: Any) -> Iterator[str]:
@@ -178,8 +178,8 @@ def _takes_all(operation: tf.Operation) -> bool:
 
 def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:
     """What went into the last activation, in the shape of the outputs; None if there is none."""
-    found = last_activation(outputs, classes)
-    return None if found is None else tf.cast(tf.reshape(found[1], [-1, classes]), outputs.dtype)
+    last = last_activation(outputs, classes)
+    return None if last is None else tf.cast(tf.reshape(last[1], [-1, classes]), outputs.dtype)
 
 
 def before_sigmoid(outputs: tf.Tensor) -> tf.Tensor:

@@ -246,11 +246,11 @@ def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> s
 
 def _tensors(outputs: Any) -> list[Any]:
     """The tensors among what a model returned, also of an object that has them as attributes."""
-    found = []
+    tensors = []
     for value in tf.nest.flatten(outputs):
         inner = [value] if tf.is_tensor(value) else tf.nest.flatten(getattr(value, "__dict__", {}))
-        found += [np.asarray(tensor) for tensor in inner if tf.is_tensor(tensor)]
-    return found
+        tensors += [np.asarray(tensor) for tensor in inner if tf.is_tensor(tensor)]
+    return tensors
 
 
 def _close(ours: list[Any], theirs: list[Any]) -> bool:
@@ -282,10 +282,10 @@ def load_given(model: keras.Model, file: str) -> tuple[str, ...]:
         model.save_weights(ours)
         try:
             with h5py.File(stored, "r") as theirs, h5py.File(ours, "r+") as mine:
-                found, places = _arrays(theirs), _arrays(mine)
-                matching = Matching.of(file, *({name: held[name].shape for name in held} for held in (places, found)))
+                given, places = _arrays(theirs), _arrays(mine)
+                matching = Matching.of(file, *({name: held[name].shape for name in held} for held in (places, given)))
                 for name in matching.loaded:
-                    places[name][...] = found[name][...]
+                    places[name][...] = given[name][...]
         except OSError as error:
             raise BadRequest(f"--weights {file!r} cannot be read as weights of Keras: {error}") from error
         model.load_weights(ours)
@@ -294,15 +294,15 @@ def load_given(model: keras.Model, file: str) -> tuple[str, ...]:
 
 def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
     """The arrays of a file by their places in it."""
-    found: dict[str, h5py.Dataset] = {}
+    arrays: dict[str, h5py.Dataset] = {}
 
     def visit(name: str, node: object) -> None:
         # Arrays that lie in other files are not followed, and neither are links.
         if isinstance(node, h5py.Dataset) and not node.external and not node.is_virtual and node.dtype.kind in "fiub":
-            found[name] = node
+            arrays[name] = node
 
     file.visititems(visit)
-    return found
+    return arrays
 
 
 def _extracted(file: str, place: Path) -> Path:

@@ -81,19 +81,19 @@ class Network(FlatModel):
         job, own = self.job, is_own(self.job.model)
         if (own and saved is None) or self.task.has_own_loss:
             evaluated = other_size(self.data, job.workers, EVALUATION_BATCH, sizes[0])
-            found = Trial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
+            findings = Trial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
         elif saved is not None:
-            found = Findings.of_saved(read_description(saved, job.model, job.model_args))
+            findings = Findings.of_saved(read_description(saved, job.model, job.model_args))
         else:
-            found = Findings()
-        self._findings = found
+            findings = Findings()
+        self._findings = findings
         if isinstance(self.objective, ClassObjective):
-            self.objective.probabilities, self.objective.only_batch = found.probabilities, found.only_batch
-        if found.byte_input and self.pixel_form != "byte" and not self.notes:
+            self.objective.probabilities, self.objective.only_batch = findings.probabilities, findings.only_batch
+        if findings.byte_input and self.pixel_form != "byte" and not self.notes:
             self.notes = (byte_input_note(job.model, str(self.pixel_form)),)
         if own:
             self.notes += ignored_settings(job.model, self.model, self.objective)
-        self.notes += found.notes(job.model)
+        self.notes += findings.notes(job.model)
 
     # -- examples
 

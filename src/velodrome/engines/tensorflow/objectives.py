@@ -76,10 +76,10 @@ def sum_and_count(task: str, returned: Any, size: tf.Tensor) -> tuple[tf.Tensor,
 
 def count_of(task: OwnTask, outputs: Any, batch: Any) -> dict[str, tf.Tensor]:
     """What the user's `metrics` counted of a batch, in float64."""
-    found = task.user.metrics(outputs, batch)
-    if not isinstance(found, Mapping):
-        raise BadRequest(f"--task {task.name!r}: metrics() returned {described(found)}: return sums by name")
-    return {name: as_number(task.name, f"{name!r} of metrics()", value) for name, value in found.items()}
+    counted = task.user.metrics(outputs, batch)
+    if not isinstance(counted, Mapping):
+        raise BadRequest(f"--task {task.name!r}: metrics() returned {described(counted)}: return sums by name")
+    return {name: as_number(task.name, f"{name!r} of metrics()", value) for name, value in counted.items()}
 
 
 def as_number(task: str, what: str, value: Any) -> tf.Tensor:
@@ -211,14 +211,14 @@ class ClassObjective(OutputObjective):
     ) -> Computed:
         predicted = tf.argmax(outputs, axis=-1)
         right = tf.equal(predicted, targets)
-        found = computed._replace(sums=[_sum(right)])
+        counted = computed._replace(sums=[_sum(right)])
         if training:
-            return found
+            return counted
         confusion = None
         if self.confusion_classes:
             place = targets * self._classes + predicted
             confusion = tf.math.unsorted_segment_sum(tf.ones_like(place, tf.float64), place, self._classes**2)
-        return found._replace(right=right, confusion=confusion)
+        return counted._replace(right=right, confusion=confusion)
 
 
 class ErrorObjective(OutputObjective):
@@ -260,11 +260,11 @@ class LabelObjective(OutputObjective):
         hits = _sum(given & true)
         # Areas under the curve are counted when the scores of all processes are there.
         nothing = tf.zeros([], tf.float64)
-        found = computed._replace(sums=[_sum(right), hits, _sum(given) - hits, _sum(true) - hits, nothing, nothing])
+        counted = computed._replace(sums=[_sum(right), hits, _sum(given) - hits, _sum(true) - hits, nothing, nothing])
         if training:
-            return found
+            return counted
         scores = tf.cast(tf.reshape(outputs, [-1, self._each]), tf.float64)
-        return found._replace(right=right, scores=scores)
+        return counted._replace(right=right, scores=scores)
 
 
 class OwnObjective(Objective):

@@ -92,7 +92,7 @@ class Closures:
 
     def results(self, left: int) -> list[Result]:
         """The results that arrived, after waiting until at most `left` closures are pending."""
-        found = []
+        results = []
         with self._context.waiting():
             while self._pending:
                 try:
@@ -107,9 +107,9 @@ class Closures:
                     continue
                 self._pending -= 1
                 self._context.status.seen += 1
-                found.append((closure.key, result))
+                results.append((closure.key, result))
         self._monitor.check(self._context.job.keep_going)
-        return found
+        return results
 
 
 #: Steps in a closure: enough that scheduling costs little, few enough that the last ones of an epoch end together.

@@ -163,8 +163,8 @@ class Trial:
         """Find out whether a classifier returns probabilities, and whether their logits can be recovered."""
         def activation(*, training: bool) -> Activation | None:
             returned = class_scores(self._traced(size, training=training), tf.Tensor)
-            found = last_activation(returned, objective.shape[0])
-            return found[0] if found else None
+            last = last_activation(returned, objective.shape[0])
+            return last[0] if last else None
 
         trained = activation(training=True)
         evaluated = are_probabilities(objective.shaped(outputs).numpy())
@@ -224,11 +224,11 @@ class Trial:
                 tape.watch(weights)
                 batch = Batch(inputs, targets, number, number, constants)
                 computed, _, _ = network.compute(weights, statistics, batch, training=training)
-            found = tape.gradient(computed.loss, weights) if training else [computed.loss]
-            connected = any(gradient is not None for gradient in found)
+            gradients = tape.gradient(computed.loss, weights) if training else [computed.loss]
+            connected = any(gradient is not None for gradient in gradients)
             named = network.objective.named if isinstance(network.objective, OwnObjective) else {}
             # Gradients are returned to be computed: a shape may be wrong there only.
-            sums = [tf.reduce_sum(tf.convert_to_tensor(each)) for each in found if each is not None]
+            sums = [tf.reduce_sum(tf.convert_to_tensor(each)) for each in gradients if each is not None]
             return computed.loss, computed.total, tf.constant(connected), named, sums
 
         with self._users_code(size, training=training), generators.preserved():

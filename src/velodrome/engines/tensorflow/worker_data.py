@@ -59,8 +59,8 @@ def dataset(part: str, examples: Examples) -> tf.data.Dataset:
 
     @tf.autograph.experimental.do_not_convert
     def read(_: Any) -> Examples:
-        found: Examples = tf.nest.pack_sequence_as(examples, [_read(*place) for place in places])
-        return found
+        mapped: Examples = tf.nest.pack_sequence_as(examples, [_read(*place) for place in places])
+        return mapped
 
     # Cached, the one element is yielded again and again without being copied.
     return tf.data.Dataset.from_tensors(0).map(read).cache().repeat()
@@ -80,11 +80,11 @@ def _descriptors(part: str, arrays: int) -> range:
     return range(first, first + arrays)
 
 
-def _open(found: int, wanted: int) -> None:
+def _open(opened: int, wanted: int) -> None:
     if Path(f"/proc/self/fd/{wanted}").exists():
         raise RunFailed(f"file descriptor {wanted} of this process is in use: start it with fewer open files")
-    os.dup2(found, wanted, inheritable=False)
-    os.close(found)
+    os.dup2(opened, wanted, inheritable=False)
+    os.close(opened)
 
 
 def _file_of(array: NDArray[Any]) -> int:
