@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, PARTS, Constants, Source, constants_of, gather
 from velodrome.engines.tensorflow.feeds import ROWS, Rows, evaluation_rows, slice_words, training_rows
-from velodrome.engines.tensorflow.flat import Batch, FlatModel
+from velodrome.engines.tensorflow.flat import Batch, StepResult
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
 from velodrome.engines.tensorflow.tasks.base import count_scores
-from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.engines.tensorflow.worker_data import WorkerData, examples_in, reads_itself
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
+
+if TYPE_CHECKING:
+    from velodrome.engines.tensorflow.network import Network
+    from velodrome.engines.tensorflow.text_network import TextNetwork
+
 
 _SEED_STRIDE = 7919
 #: The steps of a closure are unrolled in its graph if the network has at most so many weight tensors and the job at
@@ -66,7 +70,9 @@ class _Evaluated(NamedTuple):
 class IndexDispatcher(ParameterServer):
     """Any closure may run on any worker, and one is always queued for the next worker that is free."""
 
-    def __init__(self, context: Context, network: FlatModel, strategy: Any, monitor: PeerMonitor) -> None:
+    _network: Network
+
+    def __init__(self, context: Context, network: Network, strategy: Any, monitor: PeerMonitor) -> None:
         super().__init__(context, network, strategy, monitor)
         self._data = WorkerData(self._closures.coordinator, context.data, published=reads_itself(context))
         self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
@@ -243,32 +249,28 @@ class TextDispatcher(ParameterServer):
         self._scheduled, self._closure_steps = 0, 0
 
     def _train_steps(self, rows: Rows, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
-        """Counts, and the state after the last word."""
-        def body(step: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            result = self._step(now, slice_words(rows, step, self._context.job.unroll))
-            return step + 1, counts + result.counts, *result.statistics
-
-        return tuple(self._loop(rows, body, state))
+        return self._loop(rows, state, self._step)
 
     def _count_steps(self, rows: Rows, state: list[tf.Tensor]) -> tuple[tf.Tensor, ...]:
         weights = self._layers()
-
-        def body(step: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            result = self._network.count(weights, now, slice_words(rows, step, self._context.job.unroll))
-            return step + 1, counts + result.counts, *result.statistics
-
-        return tuple(self._loop(rows, body, state))
+        return self._loop(rows, state, lambda now, batch: self._network.count(weights, now, batch))
 
     def _loop(
-        self, rows: Rows, body: Callable[..., tuple[tf.Tensor, ...]], state: list[tf.Tensor]
-    ) -> list[tf.Tensor]:
-        """All steps of the rows: their counts, and the state after them."""
-        steps = tf.shape(rows.inputs)[1] // self._context.job.unroll
+        self, rows: Rows, state: list[tf.Tensor], compute: Callable[[Sequence[tf.Tensor], Batch], StepResult]
+    ) -> tuple[tf.Tensor, ...]:
+        """All steps of the rows: their counts, and the state after the last word."""
+        unroll, size = self._context.job.unroll, self._network.counts_size
+
+        def body(step: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            result = compute(now, slice_words(rows, step, unroll))
+            return step + 1, counts + result.counts, *result.statistics
+
+        steps = tf.shape(rows.inputs)[1] // unroll
         free = [tf.TensorShape([None, units]) for units in self._network.state_units]
-        shapes = tf.TensorShape([]), tf.TensorShape([self._network.counts_size]), *free
-        start = tf.constant(0), tf.zeros([self._network.counts_size], tf.float64), *state
+        shapes = tf.TensorShape([]), tf.TensorShape([size]), *free
+        start = tf.constant(0), tf.zeros([size], tf.float64), *state
         _, *after = tf.while_loop(lambda step, *_: step < steps, body, start, shape_invariants=shapes)
-        return after
+        return tuple(after)
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         super().begin_epoch(schedule)
@@ -320,21 +322,16 @@ class TextDispatcher(ParameterServer):
         workers, text = self._context.job.workers, getattr(self._context.data, part)
         rows = [evaluation_rows(text, rank, workers, self._context.job.unroll) for rank in range(workers)]
         self._groups = [self._group(mine) for mine in rows]
-        counts, waiting = Counts(), list(range(workers))
-        while waiting:
-            for number in waiting:
-                group = self._groups[number]
-                words = group.next(min(_EVALUATION_STEPS, group.steps - group.read))
-                self._closures.schedule(number, self._count, words, _tensors(group.state))
-                self._pending.add(number)
-            before = set(self._pending)
-            counts += self._collect(len(before) - 1)
-            returned = before - self._pending
-            waiting = [number for number in returned if self._groups[number].read < self._groups[number].steps]
-            if not waiting and self._pending:
-                counts += self._collect(0)
-                waiting = [number for number, group in enumerate(self._groups) if group.read < group.steps]
-        return counts
+        counts = Counts()
+        while True:
+            for number, group in enumerate(self._groups):
+                if number not in self._pending and group.read < group.steps:
+                    words = group.next(min(_EVALUATION_STEPS, group.steps - group.read))
+                    self._closures.schedule(number, self._count, words, _tensors(group.state))
+                    self._pending.add(number)
+            if not self._pending:
+                return counts
+            counts += self._collect(len(self._pending) - 1)
 
 
 def _tensors(state: list[NDArray[Any]]) -> list[tf.Tensor]:

@@ -20,7 +20,6 @@ from velodrome.engines.tensorflow import model_file
 from velodrome.job.job import Job
 from velodrome.models.generators import KINDS, Generator, Generators, of_model
 from velodrome.tasks.counts import Counts
-from velodrome.worker.learner import State
 
 Array = NDArray[Any]
 
@@ -180,17 +179,13 @@ class FlatModel(ABC):
     def initial_statistics(self, rank: int) -> list[Array]:
         """Statistics of an untrained model, as a rank starts with them."""
 
-    @abstractmethod
     def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
         """Rank 0's statistics, adapted to another rank."""
+        return [np.array(value) for value in values]
 
-    @abstractmethod
     def is_averaged(self, index: int) -> bool:
         """Whether a statistic is averaged over the workers."""
-
-    @abstractmethod
-    def random_states(self) -> list[bool]:
-        """Which of the statistics are states of random number generators."""
+        return False
 
     @abstractmethod
     def gradient(
@@ -258,21 +253,3 @@ def set_number_format(job: Job) -> None:
     """
     keras.config.set_floatx(job.weights_dtype)
     keras.config.set_dtype_policy(job.weights_dtype if job.dtype == job.weights_dtype else mixed_policy(job))
-
-
-def pack_state(
-    weights: Array, slots: Sequence[Array], statistics: Sequence[Array], iterations: int, average: Array | None = None
-) -> State:
-    """`average` is the moving average of the weights, where there is one."""
-    named = {f"slot.{index}": value for index, value in enumerate(slots)}
-    named |= {f"statistic.{index}": value for index, value in enumerate(statistics)}
-    named |= {} if average is None else {"average": average}
-    return {"weights": weights, "iterations": np.array(iterations, np.int64), **named}
-
-
-def unpack_state(state: State) -> tuple[Array, list[Array], list[Array], int]:
-    def numbered(kind: str) -> list[Array]:
-        count = sum(name.startswith(f"{kind}.") for name in state)
-        return [state[f"{kind}.{index}"] for index in range(count)]
-
-    return state["weights"], numbered("slot"), numbered("statistic"), int(state["iterations"])

@@ -49,15 +49,6 @@ class TextNetwork(FlatModel):
         """The state at the beginning of a text."""
         return [np.zeros((rows, units), self.job.weights_dtype) for units in self.state_units]
 
-    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
-        return [np.array(value) for value in values]
-
-    def is_averaged(self, index: int) -> bool:
-        return False
-
-    def random_states(self) -> list[bool]:
-        return [False] * len(self.state_units)
-
     @abstractmethod
     def _read(
         self, weights: Sequence[tf.Tensor], state: Sequence[tf.Tensor], batch: Batch

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.flat import Array, FlatModel, pack_state, unpack_state
+from velodrome.engines.tensorflow.flat import Array, FlatModel
 from velodrome.engines.tensorflow.optimizers import GraphRates, clip_by_norm, optimizer_of, over_total
 from velodrome.job.job import Job
 from velodrome.worker.learner import State
@@ -59,13 +59,25 @@ class Weights(ABC):
 
     def state(self, statistics: Sequence[Array], iterations: int) -> State:
         """The state of a learner with these weights, in a checkpoint."""
-        return pack_state(*self.values(), statistics, iterations, self.average())
+        weights, slots = self.values()
+        average = self.average()
+        return {
+            "weights": weights, "iterations": np.array(iterations, np.int64),
+            **{f"slot.{index}": value for index, value in enumerate(slots)},
+            **{f"statistic.{index}": value for index, value in enumerate(statistics)},
+            **({} if average is None else {"average": average}),
+        }
 
     def load(self, state: State) -> tuple[list[Array], int]:
         """Continue from a state; its statistics and its number of updates."""
-        weights, slots, statistics, iterations = unpack_state(state)
-        self.assign(weights, slots, iterations, state.get("average"))
-        return statistics, iterations
+
+        def numbered(kind: str) -> list[Array]:
+            count = sum(name.startswith(f"{kind}.") for name in state)
+            return [state[f"{kind}.{index}"] for index in range(count)]
+
+        iterations = int(state["iterations"])
+        self.assign(state["weights"], numbered("slot"), iterations, state.get("average"))
+        return numbered("statistic"), iterations
 
     def saved(self) -> Array:
         """The buffer that is saved as the trained model: of the average where there is one."""
