@@ -20,8 +20,9 @@ from velodrome.errors import BadRequest
 from velodrome.serving import batching, inputs, responses
 from velodrome.serving import model as serving_model
 from velodrome.serving.batching import Batcher
-from velodrome.serving.model import BadInput, LoadedModel, _session, load_for_requests
+from velodrome.serving.model import BadInput, LoadedModel, load_for_requests
 from velodrome.serving.responses import answers_of, occlusion
+from velodrome.serving.sessions import Session
 
 pytestmark = pytest.mark.unit
 
@@ -161,8 +162,8 @@ def test_a_long_answer_is_divided_among_the_cores_and_short_ones_are_computed_si
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(LoadedModel, "seconds_of_one", lambda self: seconds)
     made: list[int | None] = []
-    monkeypatch.setattr(serving_model, "_session", lambda file, threads: made.append(threads) or opened(file, threads))
-    opened = _session
+    monkeypatch.setattr(serving_model, "Session", lambda file, threads: made.append(threads) or opened(file, threads))
+    opened = Session
     model, at_once = load_for_requests(folder, "brightness")
     assert at_once == calls
     assert made[-1] == threads

@@ -176,8 +176,10 @@ def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
     result, problem = folder.read()
     if problem is not None:
         raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
-    if result is None or result["status"] != "finished" or not result.get("test"):
+    if result is None or result["status"] != "finished":
         raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
+    if not result.get("test"):
+        raise BadRequest(f"run {folder.name!r} has no test result: there is nothing to {purpose}")
     return result
 
 

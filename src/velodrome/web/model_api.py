@@ -41,6 +41,7 @@ _SENTENCES = {
     400: "The request is damaged.", 401: "A token is needed, and was not sent.",
     403: "The request comes from a page of another site.", 404: "There is no such model or test picture.",
     405: "The method is not possible here.", 408: "Sending or answering took too long.",
+    409: "The files of the model are damaged, or it could not be exported.",
     413: "The request, the picture or the text is too large.", 415: "The file is no picture of a known format.",
     421: "The server is not called by that name.", 422: "A value is missing or cannot be used.",
     503: "The model is still being exported, or too many requests are waiting.",

@@ -199,7 +199,7 @@ class ServedModels:
         if slot.status == "preparing":
             raise BadInput(f"the model of {slot.name!r} is being exported: try again in a moment", 503)
         if slot.status == "failed":
-            raise BadInput(slot.problem, 503)
+            raise BadInput(slot.problem, 409)
         return slot
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 def notes(monkeypatch: pytest.MonkeyPatch, scale: str, pixels: str = "auto") -> tuple[str, ...]:
     from velodrome.engines.tensorflow.network import Network
-    from velodrome.tasks.classes import Classification
+    from velodrome.tasks.supervised import Classification
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     job = Job(engine="tensorflow", model="keras_byte_inputs:build", model_args={"scale": scale}, batch_size=16,

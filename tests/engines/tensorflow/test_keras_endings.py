@@ -28,7 +28,7 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(end: str, **changes: Any):
     from velodrome.engines.tensorflow.network import Network
-    from velodrome.tasks.classes import Classification
+    from velodrome.tasks.supervised import Classification
 
     model, arguments = "keras_endings:build", {"end": end}
     asked = {"engine": "tensorflow", "model": model, "model_args": arguments, "batch_size": 16, **changes}

@@ -43,7 +43,7 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 def saved(model: str, folder: Path, **changes: Any) -> tuple[Any, tuple[str, ...]]:
     """A network that was tried and saved with other weights than it had; what the trial said."""
     from velodrome.engines.tensorflow.network import Network
-    from velodrome.tasks.classes import Classification
+    from velodrome.tasks.supervised import Classification
 
     asked = {"engine": "tensorflow", "model": f"keras_saving:{model}", "batch_size": 16, **changes}
     network = Network(resolve(Job(**asked)), Classification(), tiny_splits())

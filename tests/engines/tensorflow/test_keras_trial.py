@@ -26,7 +26,7 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(model: str, examples: int = 40, **changes: Any) -> Any:
     from velodrome.engines.tensorflow.network import Network
-    from velodrome.tasks.classes import Classification
+    from velodrome.tasks.supervised import Classification
 
     asked = {"engine": "tensorflow", "model": f"keras_trials:{model}", "batch_size": 16, **changes}
     return Network(resolve(Job(**asked)), Classification(), tiny_splits(examples))

@@ -17,8 +17,8 @@ from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.tasks import counts as task_batch
 from velodrome.tasks.base import Task
-from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import Indices, Partition, evaluation_indices
+from velodrome.tasks.supervised import Regression
 
 
 class Examples(NamedTuple):
