@@ -32,11 +32,11 @@ def prepare(context: Context, instead: str) -> None:
     export."""
     if instead.startswith(CHECK):
         workers, _, mesh = instead.removeprefix(CHECK).partition(":")
-        context.instead = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
+        context.action = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
     elif instead.startswith(EXPORT):
         context.export_to = Path(instead.removeprefix(EXPORT))
     else:
-        context.saved_model, context.instead = Path(instead), evaluate_saved
+        context.saved_model, context.action = Path(instead), evaluate_saved
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:

@@ -52,7 +52,7 @@ class Context:
     #: Where the saved model is written as ONNX instead (`worker/onnx_export.py`).
     export_to: Path | None = None
     #: What is done with the learner instead of training it (`worker/actions.py`).
-    instead: Callable[[Context, Learner], None] | None = None
+    action: Callable[[Context, Learner], None] | None = None
     status: Status = field(default_factory=Status)
 
     @property

@@ -45,8 +45,8 @@ def schedules(context: Context) -> Callable[[int], Steps]:
 
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
-    if context.instead is not None:
-        context.instead(context, learner)
+    if context.action is not None:
+        context.action(context, learner)
         return
     training = Training(context, learner)
     if context.resume:
