@@ -17,20 +17,17 @@ from numpy.typing import NDArray
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
-from velodrome.judge.accuracy_contest import accuracy_contest, limited_by_test_set
-from velodrome.judge.accuracy_guard import Guarded, guard
+from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard, limited_by_test_set
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to
-from velodrome.judge.blocks import error_of_look, fit
+from velodrome.judge.background_load import slowdown
+from velodrome.judge.blocks import Block, error_of_look, fit, logarithms
 from velodrome.judge.compare import Row, measure_of
 from velodrome.judge.configuration import Baselines
 from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
-from velodrome.judge.foreign import slowdown
 from velodrome.judge.lead import Kind, Lead, Scale
-from velodrome.judge.margins import TOLERANCE, Margins
 from velodrome.judge.measures import QUALITIES, Measure, own_qualities
-from velodrome.judge.paired import logarithms
-from velodrome.judge.repetition import Block
 from velodrome.judge.statistics import Spread
+from velodrome.judge.tolerances import TOLERANCE, Margins
 from velodrome.tasks.base import Better, Metric
 from velodrome.tasks.registry import task_of_result
 

@@ -12,20 +12,28 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from velodrome.judge.advice import Commands, against_what, more_workers, one_is_enough
+from velodrome.judge.advice import Commands, Settling, against_what, more_workers, one_is_enough, settling
+from velodrome.judge.background_load import foreign_note
+from velodrome.judge.caveats import (
+    KEEP_BATCH,
+    as_sentence,
+    configurations_of,
+    crash_note,
+    crashes,
+    doubts,
+    late_note,
+    other_trainings,
+    straggler_note,
+    unreported_note,
+    updates_note,
+)
 from velodrome.judge.compare import Row
 from velodrome.judge.configuration import names_of
 from velodrome.judge.data_versions import data_note
-from velodrome.judge.doubts import KEEP_BATCH, as_sentence, doubts, late_note, other_trainings
-from velodrome.judge.fairness import configurations_of, crash_note, crashes, updates_note
-from velodrome.judge.foreign import foreign_note
 from velodrome.judge.lead import Lead, in_list
-from velodrome.judge.margins import Margins
 from velodrome.judge.objective import Candidate, Price, Question, ask
 from velodrome.judge.reliability import misses_note
-from velodrome.judge.settling import Settling, settling
-from velodrome.judge.stragglers import straggler_note
-from velodrome.judge.unreported import unreported_note
+from velodrome.judge.tolerances import Margins
 
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 #: From this share of its time on, what a loser spent waiting and communicating explains why it lost.

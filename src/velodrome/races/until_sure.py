@@ -17,7 +17,6 @@ from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.data_versions import newest
 from velodrome.judge.early_end import Limit
 from velodrome.judge.lead import in_list
-from velodrome.judge.margins import parse_margins
 from velodrome.judge.progress import (
     MOST_FAILURES,
     Criteria,
@@ -29,6 +28,7 @@ from velodrome.judge.progress import (
     promises,
     standings,
 )
+from velodrome.judge.tolerances import parse_margins
 from velodrome.races.budget import Budget
 from velodrome.races.early_end import watched
 from velodrome.races.folder import RaceFolder
