@@ -16,7 +16,7 @@ from velodrome.judge.compare import Row
 from velodrome.judge.decide import MOST_MORE
 from velodrome.judge.estimate import in_words
 from velodrome.judge.hosts import cores_of
-from velodrome.judge.objective import Candidate, Question
+from velodrome.judge.question import Candidate, Question
 
 #: Repetitions for which there is time where it is not known how many are needed.
 _SOME_MORE = 3

@@ -18,7 +18,8 @@ from velodrome.judge.caveats import as_sentence
 from velodrome.judge.configuration import text_of, varied
 from velodrome.judge.decide import Range
 from velodrome.judge.lead import Lead, in_list
-from velodrome.judge.objective import Candidate, Question, metric_of, quality_of
+from velodrome.judge.objective import metric_of, quality_of
+from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import CONFIDENCE, t_quantile
 
 

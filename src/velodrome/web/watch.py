@@ -28,7 +28,7 @@ from velodrome.job.race import Entry
 from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, compare
 from velodrome.judge.configuration import label_of
-from velodrome.judge.estimate import Progress, Remaining, remaining
+from velodrome.judge.remaining import Progress, Remaining, remaining
 from velodrome.judge.statistics import Ratio
 from velodrome.races.folder import RaceFolder
 from velodrome.reporting.load import RaceRecord, load_race
