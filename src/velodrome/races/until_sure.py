@@ -1,6 +1,9 @@
 """Runs the repetitions of a race until it is decided: after each one, configurations that are out run no more.
 
 What happens next follows from the stored runs alone, so an interrupted race continues as if nothing had happened.
+
+A repetition that a later one has followed is closed: what is missing in it stays missing, because a run made an hour
+later is not comparable with the others of its repetition.
 """
 
 from __future__ import annotations
