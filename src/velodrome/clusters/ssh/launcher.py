@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from velodrome.clusters.remote.agent.streams import write_all
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import Link, agent_command
 from velodrome.clusters.ssh import SshOptions
@@ -142,10 +143,8 @@ class SshChannel:
 
     def write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._popen.stdin.fileno(), view) :]
+            write_all(self._popen.stdin.fileno(), data)
         except ValueError as error:
             raise BrokenPipeError(str(error)) from error
 
