@@ -1,8 +1,14 @@
 """Which closures the chief of a parameter-server job schedules: over examples by their indices, or over rows of a text.
 
+A closure over examples carries indices; `worker_data.py` brings the examples to the workers. It has at most twenty
+steps. For a small network in a long job its graph holds them unrolled: TensorFlow requests weights before they are
+needed, and spends no message on a loop. On two cores this is worth a quarter to a third of the throughput of
+`dense-300-100`. Larger networks use a loop, because unrolled graphs take long to build.
+
 The text is split into as many groups of rows as there are workers. A group's words must be read in order, so one
 closure of it is pending at a time; its state is returned with the counts and sent with the group's next closure. A
-network without state is scheduled in the same way, and its state is empty."""
+network without state is scheduled in the same way, and its state is empty.
+"""
 
 from __future__ import annotations
 
