@@ -143,8 +143,8 @@ def _overlaps(
         examples = int(np.isin(every, doubtful).sum())
         single = len(doubtful) == 1
         notes.append(
-            f"{len(doubtful):,} {noun[:-1] if single else noun} {'occurs' if single else 'occur'} with different labels, "
-            f"in {examples:,} examples: at most one label of each can be right"
+            f"{len(doubtful):,} {noun[:-1] if single else noun} {'occurs' if single else 'occur'} with different "
+            f"labels, in {examples:,} examples: at most one label of each can be right"
         )
     return notes
 
