@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velodrome import files
 from velodrome.clusters.launcher import AllocationEnded, Notice
+from velodrome.clusters.remote.agent.streams import write_all
 from velodrome.clusters.remote.link import agent_source
 from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
@@ -123,9 +124,7 @@ class FileChannel:
     def write(self, data: bytes) -> None:
         if self._closed:
             raise BrokenPipeError("the channel is closed")
-        view = memoryview(data)
-        while view:
-            view = view[self._writing.write(view) or 0 :]
+        write_all(self._writing.fileno(), data)
 
     def end_reason(self) -> str:
         return f"is released: {self._ended() or 'the job was ended'}"
