@@ -1,4 +1,4 @@
-"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and the way out."""
+"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and how to fix it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _check_data(job: Job) -> None:
     """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
     engine = engine_of(job)
     if "arrays" not in engine.takes and _about(job).kind == "arrays":
-        having = [one.name for one in engines() if "arrays" in one.takes]
+        having = [other.name for other in engines() if "arrays" in other.takes]
         raise BadRequest(f"--dataset {job.dataset!r} is arrays of numbers, and {engine.title} trains on "
                          f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
 
@@ -81,7 +81,7 @@ def _check_model(job: Job) -> None:
     engine = engine_of(job)
     if engine.models is None or job.model in engine.models:
         return
-    having = [one.name for one in engines() if one.models is None or job.model in one.models]
+    having = [other.name for other in engines() if other.models is None or job.model in other.models]
     raise BadRequest(f"--model {job.model!r}: {engine.title} has {', '.join(engine.models)}; choose one of them, or "
                      f"--engine {' or '.join(having)}")
 
@@ -116,8 +116,8 @@ def _find_module(engine: str, option: str, name: str) -> None:
     top = split_name(name, option)[0].partition(".")[0]
     refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(engine), top)
-    if not found:
+    importable = here or environments.has_module(environments.interpreter_of(engine), top)
+    if not importable:
         raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 

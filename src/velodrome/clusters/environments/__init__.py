@@ -67,12 +67,12 @@ def probe(python: Path) -> Probe:
 
 def has_module(python: Path, module: str) -> bool:
     """Whether an interpreter, started in the current folder, can import a module."""
-    found = _ask(python, (module,), ())
-    return module in found.modules or module in found.folders
+    answer = _ask(python, (module,), ())
+    return module in answer.modules or module in answer.folders
 
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
-    """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
+    """What keeps a strategy from running here, each as a sentence with how to fix it; empty if nothing does."""
     if reason := environments.outdated(engine, folder() / engine.key):
         return [reason]
     try:
@@ -90,10 +90,10 @@ def default_engine() -> str:
 
 
 def _ask(python: Path, modules: tuple[str, ...], packages: tuple[str, ...]) -> Probe:
-    found = _answer(python, modules, packages)
-    if isinstance(found, BrokenInterpreter):
-        raise found
-    return found
+    answer = _answer(python, modules, packages)
+    if isinstance(answer, BrokenInterpreter):
+        raise answer
+    return answer
 
 
 @cache
@@ -154,19 +154,19 @@ def record_of(engine: Engine) -> dict[str, str]:
 def read_record(home: Path) -> dict[str, str] | None:
     """The record of an environment; None if it was never completed."""
     try:
-        found = read_json(home / RECORD, _LARGEST)
+        record = read_json(home / RECORD, _LARGEST)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def parse_record(text: str) -> dict[str, str] | None:
     """The record that another host sent; None if it is none."""
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def is_current(engine: Engine, home: Path) -> bool:
@@ -175,7 +175,7 @@ def is_current(engine: Engine, home: Path) -> bool:
 
 
 def outdated(engine: Engine, home: Path) -> str | None:
-    """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
-    if engine.own_environment is None or (found := read_record(home)) is None or found == record_of(engine):
+    """Why an installed environment does not fit this version of Velodrome, and how to fix it; None if it does."""
+    if engine.own_environment is None or (record := read_record(home)) is None or record == record_of(engine):
         return None
     return f"its environment was made by another version of Velodrome: {engine.install_command}"
