@@ -10,8 +10,9 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Target
 from velodrome.judge.between import between_tasks, groups_of
 from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.margins import parse_margins
-from velodrome.judge.objective import Price, ask, target_of
+from velodrome.judge.objective import ask, target_of
+from velodrome.judge.question import Price
+from velodrome.judge.tolerances import parse_margins
 from velodrome.reporting.load import load_race
 from velodrome.tasks.registry import check_metric, task_of_result
 

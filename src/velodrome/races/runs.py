@@ -17,8 +17,8 @@ from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry
+from velodrome.judge.background_load import foreign_load, is_loaded
 from velodrome.judge.data_versions import change_note
-from velodrome.judge.foreign import foreign_load, is_loaded
 from velodrome.races.budget import Budget
 from velodrome.races.calibration import Calibration
 from velodrome.races.folder import RaceFolder

@@ -1,5 +1,11 @@
 """The launcher of Slurm clusters: one `sbatch` for each job, whose nodes are served through the shared folder; and the
 group of a run's processes in such a job.
+
+The agents talk to the controller through two files in a folder that all nodes see, so compute nodes need no connection
+to it. An agent with a run waits for a lost controller as long as the batch script keeps a heartbeat file changing, and
+its outbox holds everything since the beginning: `velodrome attach` reads it again and leaves out events that are
+recorded already. When the folder is gone, or neither controller nor heartbeat was seen for `silence` seconds, the agent
+ends itself and everything it started: Slurm cannot do so on a node that is cut off.
 """
 
 from __future__ import annotations
