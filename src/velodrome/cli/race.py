@@ -86,8 +86,8 @@ AccuracyMargin = Annotated[
 ]
 Grace = Annotated[
     int | None,
-    typer.Option("--grace", metavar="EPOCHS", help="With --until-sure and a target, end no run early before so many "
-                 "epochs, and drop no configuration for missing the target whose runs are shorter.",
+    typer.Option("--grace", metavar="EPOCHS", help="With --until-sure and a target: minimum epochs before a run may be "
+                 "stopped early, or its configuration dropped for missing the target.",
                  rich_help_panel=_PANEL),
 ]
 Baseline = Annotated[

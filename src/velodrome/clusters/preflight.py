@@ -1,4 +1,4 @@
-"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and how to fix it."""
+"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and says how to fix it."""
 
 from __future__ import annotations
 

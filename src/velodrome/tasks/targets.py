@@ -1,4 +1,4 @@
-"""The targets of loaded arrays as each task takes them, or a refusal that names the way out. No framework here."""
+"""The targets of loaded arrays as each task takes them, or a refusal that says how to fix it. No framework here."""
 
 from __future__ import annotations
 

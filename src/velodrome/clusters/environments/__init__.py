@@ -20,7 +20,6 @@ from pathlib import Path
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
 from velodrome.catalog.registry import DEFAULT_ENGINE, engines
-from velodrome.clusters import environments
 from velodrome.clusters.environments.wheel import training_side_digest
 from velodrome.errors import VelodromeError, headline
 from velodrome.files import read_json
@@ -45,7 +44,7 @@ def folder() -> Path:
 def interpreter_of(key: str) -> Path:
     """The interpreter that trains with an engine, by its key: that of its own environment, or the controller's."""
     home = folder() / key
-    if registry.engine_with_key(key).own_environment is not None and not (home / environments.RECORD).exists():
+    if registry.engine_with_key(key).own_environment is not None and not (home / RECORD).exists():
         return Path(sys.executable)
     own = home / "bin" / "python"
     return own if own.exists() else Path(sys.executable)
@@ -72,8 +71,8 @@ def has_module(python: Path, module: str) -> bool:
 
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
-    """What keeps a strategy from running here, each as a sentence with how to fix it; empty if nothing does."""
-    if reason := environments.outdated(engine, folder() / engine.key):
+    """What keeps a strategy from running here, each as a sentence that says how to fix it; empty if nothing does."""
+    if reason := outdated(engine, folder() / engine.key):
         return [reason]
     try:
         return engine.missing(strategy, probe(interpreter_of(engine.key)))

@@ -37,7 +37,7 @@ _NAMED = re.compile(
     r"Host key for (\S+) has changed|(?:^|@)([\w.:-]+): Permission denied|"
     r"Connection (?:closed|reset) by (?!UNKNOWN|remote)(\S+) port", re.MULTILINE,
 )
-#: What the client prints, and what it means to a person: the cause, and how to fix it after a semicolon.
+#: What the client prints, and what it means to a person: the cause, and after a semicolon how to fix it.
 _REASONS = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "has another host key than known_hosts; if it was reinstalled, remove "
      "the old key with `ssh-keygen -R HOST` and run `ssh HOST` once to check the new one"),
