@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from velodrome.catalog.models import is_own, zoo_model
-from velodrome.catalog.registry import engine_of, engines, strategy_of
+from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
 from velodrome.catalog.transports import shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.data import catalogue
@@ -69,11 +69,8 @@ def check_job(job: Job) -> None:
 
 def _check_data(job: Job) -> None:
     """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
-    engine = engine_of(job)
-    if "arrays" not in engine.takes and _about(job).kind == "arrays":
-        having = [other.name for other in engines() if "arrays" in other.takes]
-        raise BadRequest(f"--dataset {job.dataset!r} is arrays of numbers, and {engine.title} trains on "
-                         f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
+    if _about(job).kind == "arrays":
+        check_arrays(engine_of(job), job.dataset)
 
 
 def _check_model(job: Job) -> None:
