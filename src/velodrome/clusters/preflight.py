@@ -78,7 +78,7 @@ def _check_model(job: Job) -> None:
     engine = engine_of(job)
     if engine.models is None or job.model in engine.models:
         return
-    having = [one.name for one in engines() if one.models is None or job.model in one.models]
+    having = [other.name for other in engines() if other.models is None or job.model in other.models]
     raise BadRequest(f"--model {job.model!r}: {engine.title} has {', '.join(engine.models)}; choose one of them, or "
                      f"--engine {' or '.join(having)}")
 
@@ -113,8 +113,8 @@ def _find_module(engine: str, option: str, name: str) -> None:
     top = split_name(name, option)[0].partition(".")[0]
     refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(engine), top)
-    if not found:
+    importable = here or environments.has_module(environments.interpreter_of(engine), top)
+    if not importable:
         raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 
