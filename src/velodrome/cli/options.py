@@ -300,7 +300,7 @@ def relative(path: str) -> Path:
 
 
 Tolerance = Annotated[
-    str | None, typer.Option("--tolerance", help="Leads that are surely below this share are level [5%].")
+    str | None, typer.Option("--tolerance", help="Treat differences below this share as ties [5%].")
 ]
 AccuracyMargin = Annotated[
     str | None,

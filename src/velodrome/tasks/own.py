@@ -128,7 +128,7 @@ class OwnTask(ExampleTask):
         try:
             measured = self._measure(fields)
         except (ArithmeticError, ValueError) as error:
-            # Plain Python raises where tensors have a number that is none: 1 / 0, math.exp(1000), math.log(0).
+            # Plain Python raises where tensors have NaN or infinity: 1 / 0, math.exp(1000), math.log(0).
             if isinstance(error, ValueError) and "math domain" not in str(error):
                 raise
             measured = dict.fromkeys(one.name for one in self.metrics)

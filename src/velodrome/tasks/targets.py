@@ -1,4 +1,4 @@
-"""The targets of loaded arrays as each task takes them, or a refusal that names the way out. No framework here."""
+"""The targets of loaded arrays as each task takes them, or a refusal that says how to fix it. No framework here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def as_classes(job: Job, data: ExampleSet) -> ExampleSet:
 
     target = _only(job, data, "classification")
     if not target.is_whole:
-        raise _misfit(job, f"its target {target.name!r} has fractions, which are no classes: add --task regression")
+        raise _misfit(job, f"its target {target.name!r} has fractions, which are not classes: add --task regression")
     if target.shape not in ((), (1,)):
         raise _misfit(job, f"its target {target.name!r} has the shape {target.shape}, and classification takes one "
                       "class per example: add --task multi-label, or name a task of your own")

@@ -24,7 +24,7 @@ from velodrome.job.job import GROUPS, Job
 from velodrome.job.names import check_name, expand
 from velodrome.job.race import OPTIONS, Race, combinations, parse_vary
 from velodrome.job.read import reason_of
-from velodrome.judge.objective import OBJECTIVES
+from velodrome.judge.question import OBJECTIVES
 from velodrome.run.trust import elsewhere
 from velodrome.tasks.registry import task
 

@@ -7,6 +7,9 @@ plan. All that depends on this is here. Where it does not work, on a system othe
 frameworks train as before, and `is_exposed` lets a run warn of it; `tests/worker/test_listening.py` and
 `tests/e2e/test_ports.py` fail when a framework no longer calls `bind` in this way. Nothing here runs while a process
 trains: `bind` is called when servers start.
+
+A private network namespace would protect these ports without any of this, but the user's code reads S3 and HDFS and
+reports to trackers, so it needs the machine's network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """The training loop that every engine shares: epochs, counting, validation, target, checkpoints, the result.
 
-It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's."""
+It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's.
+
+The learning rate of every step is a pure function of the job. A learner gets those of an epoch as one vector before it
+begins, so that a schedule of rates costs nothing in the loop. How long each call of the learner is, rank 0 decides
+(`Learner.agree`) where all ranks must make the same calls.
+"""
 
 from __future__ import annotations
 

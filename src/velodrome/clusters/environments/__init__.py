@@ -72,7 +72,7 @@ def has_module(python: Path, module: str) -> bool:
 
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
-    """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
+    """What keeps a strategy from running here, each as a sentence that says how to fix it; empty if nothing does."""
     if reason := environments.outdated(engine, folder() / engine.key):
         return [reason]
     try:
@@ -175,7 +175,7 @@ def is_current(engine: Engine, home: Path) -> bool:
 
 
 def outdated(engine: Engine, home: Path) -> str | None:
-    """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
+    """Why an installed environment does not fit this version of Velodrome, and how to fix it; None if it does."""
     if engine.own_environment is None or (found := read_record(home)) is None or found == record_of(engine):
         return None
     return f"its environment was made by another version of Velodrome: {engine.install_command}"

@@ -13,7 +13,6 @@ import os
 import re
 import selectors
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from velodrome.catalog.registry import engine, engines, forms
 from velodrome.clusters import environments
 from velodrome.clusters.environments.wheel import REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.clusters.local import cleaner
+from velodrome.clusters.remote.agent.cleaning import kill_group
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.variables import TOKEN
@@ -333,8 +333,7 @@ def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process that has not been waited for, and its process group."""
     if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.wait()
 
 

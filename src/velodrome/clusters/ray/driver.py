@@ -22,7 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from velodrome.clusters.ray.client import reason_of
-from velodrome.clusters.remote.agent.streams import Decoder, Header, encode
+from velodrome.clusters.remote.agent.streams import Decoder, Header, encode, write_all
 
 _CONNECT_SECONDS = 10.0
 _TOKEN = "RAY_AUTH_TOKEN, the file of RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
@@ -162,10 +162,8 @@ class Driver:
                 ray.shutdown()
 
     def _send(self, header: Header, body: bytes = b"") -> None:
-        data = memoryview(encode(header, body))
         with self._sending:
-            while data:
-                data = data[os.write(self._output, data) :]
+            write_all(self._output, encode(header, body))
 
     def _do(self, header: Header, body: bytes) -> None:
         kind = header.pop("do")

@@ -1,4 +1,7 @@
-"""The launcher of Ray clusters: each process has an actor with resources of its own, which holds an agent."""
+"""The launcher of Ray clusters: each process has an actor with resources of its own, which holds an agent.
+
+The agent of a node's first process also prepares the node and brings files back.
+"""
 
 from __future__ import annotations
 

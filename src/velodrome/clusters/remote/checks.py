@@ -6,7 +6,6 @@ Every check of `velodrome doctor` ends within its limit, and all hosts are asked
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import secrets
 import time
@@ -21,11 +20,10 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
-from velodrome.clusters.local.launcher import PORTS
-from velodrome.clusters.preflight import DISK_BYTES
+from velodrome.clusters.local.launcher import DISK_BYTES, PORTS
 from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun
-from velodrome.clusters.remote.link import HostError, HostLost, Link
+from velodrome.clusters.remote.link import HostError, HostLost, Link, is_loopback, several
 from velodrome.clusters.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
 from velodrome.errors import headline
 from velodrome.job.job import Job
@@ -147,18 +145,6 @@ def _versions(probe: Mapping[str, Any]) -> dict[str, str]:
     ours = [table.pop(name) for name in _OURS if name in table]
     minor = ".".join(str(probe["python"]).split(".")[:2])
     return {"Python": minor, **({"velodrome": ours[0]} if ours else {}), **table}
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address leads every host to itself."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return address == "localhost"
-
-
-def several(links: Sequence[Link]) -> bool:
-    """Whether these hosts are more than one machine."""
-    return len({link.facts["host"] for link in links}) > 1
 
 
 def loopback(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:

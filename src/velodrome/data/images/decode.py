@@ -46,7 +46,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class Unreadable(Exception):
-    """Why a file is no image that can be used, as the end of a sentence."""
+    """Why a file is not a usable image, as the end of a sentence."""
 
 
 class TooManyPixels(Unreadable):

@@ -284,7 +284,7 @@ def _target(name: str, place: int, item: Item) -> Any:
 
 
 def _classes(name: str, train: _Counted, targets: list[Any]) -> tuple[int, dict[str, int]]:
-    """How many classes there are, 0 if the target is none, and the place of each word."""
+    """How many classes there are (0 if the target is not a class), and the number of each word."""
     if train.targets is None:
         return 0, {}
     if any(isinstance(one, str) for one in targets):

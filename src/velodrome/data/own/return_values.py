@@ -126,7 +126,7 @@ def gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str,
             image, label = example
         except (TypeError, ValueError):
             raise BadRequest(
-                f"--dataset {name!r}: item {place} of what the function returned is no pair of image and label"
+                f"--dataset {name!r}: item {place} of what the function returned is not a pair of image and label"
             ) from None
         try:
             images.append(as_array(image))

@@ -42,7 +42,7 @@ _JPEG_QUALITY = 95
 
 
 def check_encoding(encoding: str, shape: Shape) -> None:
-    """Refuse an encoding that is none, or that cannot hold such images."""
+    """Refuse an unknown encoding, or one that cannot hold such images."""
     if encoding not in ENCODINGS:
         raise BadRequest(f"--encoding {encoding!r}: choose one of {', '.join(ENCODINGS)}")
     if encoding != "raw" and shape[2] not in _MODES[encoding]:
@@ -138,7 +138,7 @@ def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
 
 @contextmanager
 def _opened_image(data: bytes, shape: Shape, encoding: str) -> Iterator[Any]:
-    """A packed image whose header was read; ValueError if it is not of that shape, or cannot be decoded meanwhile."""
+    """A packed image whose header was read; ValueError if it is not of that shape, or cannot be decoded."""
     from PIL import Image
 
     height, width, channels = shape

@@ -138,7 +138,7 @@ class Encoding:
     def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
         """What `as_json` wrote; `ValueError` if it is something else."""
         if not isinstance(fields, Mapping):
-            raise ValueError("the columns are no object with features and targets")
+            raise ValueError("the columns are not an object with features and targets")
         parts = []
         for part in ("features", "targets"):
             columns = fields.get(part)

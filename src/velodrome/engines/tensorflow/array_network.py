@@ -77,7 +77,7 @@ class ArrayNetwork(KerasNetwork):
         return model
 
     def rows(self, count: int) -> Examples:
-        """So many training examples; they come round again where there are fewer."""
+        """So many training examples; repeats examples if there are too few."""
         return self._source.read(np.arange(count, dtype=np.int64) % len(self._source), epoch=1)
 
     def fed(self, inputs: Any, targets: Any) -> TaskBatch:

@@ -1,4 +1,9 @@
-"""Schedules closures over examples: each carries indices, and `worker_data.py` brings the examples to the workers."""
+"""Schedules closures over examples: each carries indices, and `worker_data.py` brings the examples to the workers.
+
+A closure has at most twenty steps. For a small network in a long job its graph holds them unrolled: TensorFlow requests
+weights before they are needed, and spends no message on a loop. On two cores this is worth a quarter to a third of the
+throughput of `dense-300-100`. Larger networks use a loop, because unrolled graphs take long to build.
+"""
 
 from __future__ import annotations
 

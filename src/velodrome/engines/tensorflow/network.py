@@ -48,7 +48,7 @@ class Network(KerasNetwork):
         self.pixel_form = self.pixels.form
         schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
         sizes = [size or 1 for size in schedule.sizes(job.steps)]
-        # The images come round again where there are fewer.
+        # Images are repeated if there are too few.
         chosen = data.train.images[np.arange(sizes[0]) % len(data.train)]
         images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.weights_dtype))
         with fits_data(job.model, self.shape, building=False, batch=len(images)):

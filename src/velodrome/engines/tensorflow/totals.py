@@ -1,4 +1,7 @@
-"""Gradients of a sum that is divided by what all replicas together counted: those of a loss with a count of its own."""
+"""Gradients of a sum that is divided by what all replicas together counted: those of a loss with a count of its own.
+
+The count travels as one more number behind the flat gradient, so it needs no message of its own.
+"""
 
 from __future__ import annotations
 

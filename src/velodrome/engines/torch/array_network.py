@@ -83,7 +83,7 @@ def build(
     columns = {layout: columns_of(job, data, device, channels_last=layout) for layout in (False, True)}
 
     def sample(count: int, *, channels_last: bool = zoo) -> Batch:
-        """So many training examples; they come round again where there are fewer."""
+        """So many training examples; repeats examples if there are too few."""
         return columns[channels_last].batch(*data.train.gather(np.arange(count, dtype=np.int64) % len(data.train)))
 
     if zoo and not task.has_own_loss:

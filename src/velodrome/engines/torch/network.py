@@ -148,7 +148,7 @@ def build(job: Job, data: ExampleSet, device: torch.device, *, evaluation_batch:
     convert = converter(pixels, shape, dtype, device, channels_last=False)
 
     def sample(count: int) -> torch.Tensor:
-        """So many images; they come round again where there are fewer."""
+        """So many images; repeats examples if there are too few."""
         chosen = data.train.images[np.arange(count) % len(data.train)].transpose(0, 3, 1, 2)
         return convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
 

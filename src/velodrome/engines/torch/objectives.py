@@ -1,4 +1,8 @@
-"""What a batch of arrays is trained by: the summed loss of each task, and what is counted of the outputs."""
+"""What a batch of arrays is trained by: the summed loss of each task, and what is counted of the outputs.
+
+Metrics of the user's own task are counted before the backward pass, so that no batch is kept through the optimizer's
+step. Where a trial saw that counting changes the outputs or the batch in place, they are counted after it.
+"""
 
 from __future__ import annotations
 

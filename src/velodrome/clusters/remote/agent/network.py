@@ -1,4 +1,4 @@
-"""What an agent finds out about its host and the network to other hosts."""
+"""What an agent finds out about its host, the processes there, and the network to other hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -42,6 +43,24 @@ def facts(root: Path) -> Header:
         "connection": os.environ.get("SSH_CONNECTION", ""), "root": str(root),
         "environments": str(Path(os.environ.get(_ENVIRONMENTS) or _USUAL_ENVIRONMENTS).expanduser()),
     }
+
+
+def stack_of(pid: int, python: str, limit: float = 10.0) -> str:
+    """What every Python thread of a process is doing, by the py-spy beside an interpreter or on the path; otherwise why
+    that is not known. Works on a process that is stopped, too."""
+    beside = Path(python).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        return "(no stack: py-spy is not installed)"
+    try:
+        done = subprocess.run(
+            [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=limit,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"(no stack: {error})"
+    errors = done.stderr.strip().splitlines() or ["py-spy printed nothing"]
+    return done.stdout.strip() or f"(no stack: {errors[-1][:300]})"
 
 
 def ports(header: Header, body: bytes) -> Header:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -253,18 +252,7 @@ class Agent:
             stopped = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         if header["brief"]:
             return {"stopped": stopped}
-        beside = Path(header["python"]).with_name("py-spy")
-        program = str(beside) if beside.exists() else shutil.which("py-spy")
-        if program is None:
-            return {"stopped": stopped}, b"(no stack: py-spy is not installed on this host)"
-        try:
-            done = subprocess.run(
-                [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)], stdin=subprocess.DEVNULL,
-                capture_output=True, timeout=10.0,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return {"stopped": stopped}, f"(no stack: {error})".encode()
-        return {"stopped": stopped}, done.stdout.strip() or b"(no stack: %s)" % done.stderr.strip()[-300:]
+        return {"stopped": stopped}, network.stack_of(pid, header["python"]).encode()
 
 
 def main(words: list[str]) -> None:

@@ -82,6 +82,13 @@ def _header(data: bytes) -> Header:
 _LOOK_SECONDS = 1.0
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, however many the other side takes at once."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
 class Stream(Protocol):
     """Both directions of a byte stream."""
 
@@ -111,9 +118,7 @@ class Pipes:
         return os.read(self._input, 1 << 16)
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._output, view) :]
+        write_all(self._output, data)
 
 
 class Files:
@@ -154,6 +159,4 @@ class Files:
         return self._reading is not None and not self._inbox.exists()
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._writing.write(view) or 0 :]
+        write_all(self._writing.fileno(), data)

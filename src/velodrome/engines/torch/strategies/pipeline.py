@@ -212,7 +212,7 @@ class PipelineLearner(TorchLearner):
         return loss / passage.batch if passage.by_examples else loss
 
     def _filled(self, inputs: torch.Tensor, size: int | None = None) -> torch.Tensor:
-        """As many examples as a batch has: they come round again where there are fewer."""
+        """As many examples as a batch has: repeats examples if there are too few."""
         wanted = size or self._padded
         filled = inputs if len(inputs) == wanted else inputs[torch.arange(wanted, device=inputs.device) % len(inputs)]
         return filled.contiguous()
