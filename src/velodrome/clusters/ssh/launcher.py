@@ -171,8 +171,8 @@ class SshChannel:
 
 def _meaning(errors: str) -> str:
     """What a client's lines mean; empty if that is not known."""
-    found = (meaning for pattern, meaning in _REASONS if re.search(pattern, errors, re.IGNORECASE))
-    return next(found, "")
+    meanings = (meaning for pattern, meaning in _REASONS if re.search(pattern, errors, re.IGNORECASE))
+    return next(meanings, "")
 
 
 def reason(errors: str, code: int | None, host: str) -> str:
