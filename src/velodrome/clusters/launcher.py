@@ -1,6 +1,10 @@
 """What a launcher and a group of processes offer, whatever they run on.
 
 Nothing here, and nothing above it, assumes one machine: no process ids, no shared disk, no common clock.
+
+A launcher allocates hosts for a job and starts all processes of a plan as one group. The group delivers each output
+line with its process, reports exits, stops everything, diagnoses a process, and collects model, checkpoints and logs.
+What the hosts cannot run (missing packages, too little memory) is refused by the launcher, not by the plan.
 """
 
 from __future__ import annotations
