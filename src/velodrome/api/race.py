@@ -69,9 +69,9 @@ def race(
         job: fields that all jobs share.
         vary: field names with their values; ``entry`` takes partial jobs.
         repeat: runs of each configuration, with seeds that count up; with ``until_sure`` the least number.
-        until_sure: run repetitions until the best configuration is known, without those that are out.
+        until_sure: run repetitions until the best configuration is known, without those that are clearly worse.
         budget: seconds that all runs together may take, or a text such as ``20m`` or ``1h30m``; with ``until_sure``
-            configurations are left out that it has no room for.
+            configurations for which it is too small are left out.
         max_repeat: the most runs of a configuration with ``until_sure``, by default 30.
         objective: what decides, as for ``recommend``.
         tolerance: differences below this share are too small to matter, by default 0.05.

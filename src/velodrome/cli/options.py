@@ -65,7 +65,7 @@ _MIRROR: dict[str, Any] = {
 Mirror = Annotated[str | None, typer.Option("--mirror", **_MIRROR)]
 JobMirror = Annotated[str | None, typer.Option("--mirror", rich_help_panel="Data", **_MIRROR)]
 JobFile = Annotated[
-    Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
+    Path | None, typer.Argument(help="YAML file with options as fields; the command line wins.", metavar="FILE")
 ]
 
 _FLAGS = {
@@ -119,7 +119,7 @@ def _parameters() -> list[inspect.Parameter]:
         elif name == "faults":
             kind, flag = list[str], "--fault"
             about = (
-                "What is broken on purpose during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
+                "Fault to inject during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
                 "'pause worker0 5s..8s' or 'kill worker1 at 15s', in seconds since training began; repeat it for more"
             )
             more = {"metavar": "FAULT"}
@@ -272,7 +272,7 @@ def relative(path: str) -> Path:
 
 
 Tolerance = Annotated[
-    str | None, typer.Option("--tolerance", help="Leads that are surely below this share are level [5%].")
+    str | None, typer.Option("--tolerance", help="Treat differences below this share as ties [5%].")
 ]
 AccuracyMargin = Annotated[
     str | None,

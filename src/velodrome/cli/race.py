@@ -49,7 +49,7 @@ Vary = Annotated[
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option("--repeat", help="Runs of each configuration; with --until-sure the least number. [default: 1]",
+    typer.Option("--repeat", help="Runs of each configuration; with --until-sure at least this many. [default: 1]",
                  rich_help_panel=_PANEL),
 ]
 UntilSure = Annotated[
@@ -65,7 +65,7 @@ Budget = Annotated[
 ]
 MaxRepeat = Annotated[
     int | None,
-    typer.Option("--max-repeat", help="With --until-sure, the most runs of a configuration. [default: 30]",
+    typer.Option("--max-repeat", help="With --until-sure, run each configuration at most this often. [default: 30]",
                  rich_help_panel=_PANEL),
 ]
 Objective = Annotated[
@@ -157,9 +157,9 @@ def command(
     run. The same command again runs only what is missing; with a larger --repeat it adds repetitions. Where something
     is not installed, a race on a terminal asks whether to run the rest.
 
-    With --until-sure it repeats until the best configuration is known, or several are surely level, and drops those
-    that are out on the way. With nothing to vary, every strategy that can train the model here takes part, with one
-    worker and with a worker for each core, until one is best or 15 minutes are over.
+    With --until-sure it repeats until the best configuration is known, or the best are tied, and stops
+    running configurations that are clearly worse. With nothing to vary, every strategy that can train the model here
+    takes part, with one worker and with a worker for each core, until one is best or 15 minutes are over.
 
     Examples:
 

@@ -141,7 +141,7 @@ class Job(Optimization):
         "each by itself, by default Horovod's own 128"
     )
     cycle_time_ms: float | None = Field(
-        None, gt=0, le=60_000, description="for horovod: milliseconds between two looks at which gradients are ready; "
+        None, gt=0, le=60_000, description="for horovod: milliseconds between two checks for gradients that are ready; "
         "by default Horovod's own 1"
     )
     timeline_steps: int | None = Field(
