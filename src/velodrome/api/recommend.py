@@ -44,7 +44,7 @@ def recommend(
         target: such as ``accuracy>=0.97``; by default the race's own for time-to-accuracy.
         price_per_hour: price of one instance for an hour.
         price_of: what an instance is, ``process`` or ``host``.
-        tolerance: differences below this are ties, as ``"5%"`` or 0.05; by default as the race says.
+        tolerance: differences below this count as ties, as ``"5%"`` or 0.05; by default as the race says.
         between: two groups of configurations to compare over everything else that the race varied, such as
             ``"ddp,allreduce"``, ``"torch,tensorflow"`` or ``"workers=1,workers=2"``; the answer then has ``between``,
             ``verdict``, ``why``, ``ratio`` and ``interval``.

@@ -1,4 +1,4 @@
-"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and the way out."""
+"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and says how to fix it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from velodrome.catalog.models import is_own, zoo_model
-from velodrome.catalog.registry import engine_of, engines, strategy_of
+from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
 from velodrome.catalog.transports import shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.data import catalogue
@@ -69,11 +69,8 @@ def check_job(job: Job) -> None:
 
 def _check_data(job: Job) -> None:
     """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
-    engine = engine_of(job)
-    if "arrays" not in engine.takes and _about(job).kind == "arrays":
-        having = [one.name for one in engines() if "arrays" in one.takes]
-        raise BadRequest(f"--dataset {job.dataset!r} is arrays of numbers, and {engine.title} trains on "
-                         f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
+    if _about(job).kind == "arrays":
+        check_arrays(engine_of(job), job.dataset)
 
 
 def _check_model(job: Job) -> None:
@@ -81,7 +78,7 @@ def _check_model(job: Job) -> None:
     engine = engine_of(job)
     if engine.models is None or job.model in engine.models:
         return
-    having = [one.name for one in engines() if one.models is None or job.model in one.models]
+    having = [other.name for other in engines() if other.models is None or job.model in other.models]
     raise BadRequest(f"--model {job.model!r}: {engine.title} has {', '.join(engine.models)}; choose one of them, or "
                      f"--engine {' or '.join(having)}")
 
@@ -116,8 +113,8 @@ def _find_module(engine: str, option: str, name: str) -> None:
     top = split_name(name, option)[0].partition(".")[0]
     refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(engine), top)
-    if not found:
+    importable = here or environments.has_module(environments.interpreter_of(engine), top)
+    if not importable:
         raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 

@@ -141,10 +141,10 @@ def _overlaps(
     doubtful = np.unique(every[order][1:][differ])
     if len(doubtful):
         examples = int(np.isin(every, doubtful).sum())
-        one = len(doubtful) == 1
+        single = len(doubtful) == 1
         notes.append(
-            f"{len(doubtful):,} {noun[:-1] if one else noun} {'occurs' if one else 'occur'} with different labels, in "
-            f"{examples:,} examples: at most one label of each can be right"
+            f"{len(doubtful):,} {noun[:-1] if single else noun} {'occurs' if single else 'occur'} with different "
+            f"labels, in {examples:,} examples: at most one label of each can be right"
         )
     return notes
 

@@ -295,7 +295,7 @@ def _bring_back_finished(folder: RaceFolder) -> None:
 
 
 def attempts_of(path: Path) -> list[RunFolder]:
-    """The archived attempts of a run, the first first."""
+    """The archived attempts of a run, oldest first."""
     found = []
     number = 1
     while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():

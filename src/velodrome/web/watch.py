@@ -95,7 +95,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-#: Seconds between two looks at the files, and between two signs of life on a quiet connection.
+#: Seconds between checks of the files, and between two signs of life on a quiet connection.
 TICK_SECONDS = 1.0
 SIGN_SECONDS = 15.0
 #: Live connections that a client may keep. A browser opens six to a server for all of its tabs together, and pages need

@@ -211,11 +211,11 @@ class LocalGroup(Group):
 
     def stop(self) -> None:
         started = [member.started for member in self._members.values()]
-        for one in started:
-            one.kill()
-        for one in started:
-            one.wait(KILL_SECONDS)
-            one.output.close()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait(KILL_SECONDS)
+            process.output.close()
         self._selector.close()
         cleaner.end_marked(self.token)
         cleaner.dismiss(self._guardian)
@@ -223,17 +223,17 @@ class LocalGroup(Group):
 
 def disk_and_data(job: Job) -> list[Finding]:
     """What of this machine's disk, and of the job's data, keeps a job from running here."""
-    found = []
+    findings = []
     free = shutil.disk_usage(Path.cwd()).free
     if free < DISK_BYTES:
-        found.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
-                             f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
+        findings.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
+                                f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
     if job.script is None:
         try:
             catalogue.prepare(job.dataset, bad_data=job.bad_data)
         except VelodromeError as error:
-            found.append(Finding("error", "data", None, str(error)))
-    return found
+            findings.append(Finding("error", "data", None, str(error)))
+    return findings
 
 
 class HereLauncher(Launcher):
@@ -249,11 +249,11 @@ class HereLauncher(Launcher):
 
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """What keeps this machine from running a job: packages, memory, modules, disk and data."""
-        found = [*refusals(lambda: self.check(job)), *disk_and_data(job)]
-        if measure and not found:
+        findings = [*refusals(lambda: self.check(job)), *disk_and_data(job)]
+        if measure and not findings:
             nothing = f"--on {self.name} has one host, so there is nothing to measure"
-            found.append(Finding("ok", "network", None, nothing))
-        return Examination(found)
+            findings.append(Finding("ok", "network", None, nothing))
+        return Examination(findings)
 
 
 class LocalLauncher(HereLauncher):

@@ -183,12 +183,12 @@ class RemoteLauncher(Launcher):
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
-            found = self._unreachable(self.hosts())
+            unreachable = self._unreachable(self.hosts())
         except VelodromeError as error:  # of a cluster whose hosts only its own head knows, or without a client
             return Examination([Finding.from_sentence("reachable", None, str(error))])
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
-            return Examination(found)
+            return Examination(unreachable)
         addresses = {link.host: self.address(link) for link in links}
         code = self.code(job)
 
@@ -209,7 +209,7 @@ class RemoteLauncher(Launcher):
             },
             (lambda: checks.measure(links, addresses)) if measure else None,
         )
-        return Examination(found + groups, pairs)
+        return Examination(unreachable + groups, pairs)
 
     def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
         """Launchers for disjoint parts of the hosts; pinned processes leave no choice."""

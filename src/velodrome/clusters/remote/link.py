@@ -266,10 +266,10 @@ _LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_PROGRAM.encode
 def agent_source() -> bytes:
     """The agent's modules, as the line of `command` reads them."""
     parts = PACKAGE.split(".")
-    found = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
+    modules = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
     folder = resources.files(PACKAGE)
-    found += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
-    return json.dumps(found).encode()
+    modules += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
+    return json.dumps(modules).encode()
 
 
 def agent_command(python: str, session: str, lease: float, root: str, *files: str) -> list[str]:

@@ -109,7 +109,7 @@ def check_records(block: Block, shape: Shape, classes: int, encoding: str, where
         features = tfrecord.decode(bytes(block.records[0]))
         sizes = [features[name][0] for name in _SIZES if features.get(name)]
         if len(sizes) == len(_SIZES) and tuple(sizes) != shape:
-            stored, wanted = ("×".join(map(str, one)) for one in (sizes, shape))
+            stored, wanted = ("×".join(map(str, each)) for each in (sizes, shape))
             raise DataError(f"{where} holds images of shape {stored} instead of {wanted}")
     else:
         labels = np.empty(len(block), np.int64)
@@ -179,8 +179,8 @@ def blocks(
             reading = [
                 pool.submit(reader.read, rows, images[:, k], labels[:, k]) for k, reader in enumerate(readers)
             ]
-            for one in reading:
-                one.result()
+            for future in reading:
+                future.result()
             taken = np.arange(rows)[:, None] < np.array([reader.last for reader in readers])
             yield (images.reshape(-1, *index.shape), labels.ravel()) if taken.all() else (images[taken], labels[taken])
     for reader in readers:

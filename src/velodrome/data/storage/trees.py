@@ -108,7 +108,7 @@ class FolderTree:
         except OSError as error:
             raise BadRequest(f"cannot read {str(self._top)!r}: {error.strerror or error}") from None
         return (
-            sorted(files, key=lambda file: file.name), sorted(folders), sorted(lost, key=lambda one: one.name)
+            sorted(files, key=lambda file: file.name), sorted(folders), sorted(lost, key=lambda entry: entry.name)
         )
 
     @property
@@ -161,7 +161,7 @@ class FolderTree:
         """What is directly in a folder, by its name there, sorted; hidden files left out."""
         listed: list[File | Lost | _Below] = []
         with os.scandir(os.path.realpath(folder)) as entries:
-            for entry in sorted(entries, key=lambda one: one.name):
+            for entry in sorted(entries, key=lambda each: each.name):
                 if entry.name.startswith(".") or entry.name in _UNSEEN:
                     continue
                 about = self._stat(entry)

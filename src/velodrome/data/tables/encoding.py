@@ -159,7 +159,7 @@ def _column(fields: Any) -> Scaled | Indexed:
             return Scaled(name, mean, deviation)
         case {"kind": "category", "name": str(name), "how": "onehot" | "index" as how,
               "categories": list(names) | tuple(names)}:
-            if not all(isinstance(one, str) for one in names):
+            if not all(isinstance(category, str) for category in names):
                 raise ValueError(f"the categories of column {shown(name)!r} are not texts")
             return Indexed(name, tuple(names), how)
     raise ValueError(f"a column is described by {shown(fields)}, which is neither of numbers nor of categories")

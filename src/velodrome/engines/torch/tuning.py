@@ -52,7 +52,7 @@ def flush_denormals() -> bool:
     return torch.set_flush_denormal(True)
 
 
-#: Seconds between two looks at the cores.
+#: Seconds between checks of the cores.
 INTERVAL = 0.5
 #: Cores in use by other programs from which on threads sleep, and below which they spin again. Less than this costs
 #: less than sleeping does.

@@ -146,11 +146,11 @@ class Agent:
 
     def _answer(self, header: Header, body: bytes, task: Task) -> None:
         try:
-            found = task(header, body)
+            answer = task(header, body)
         except Exception as error:
-            found = {"error": getattr(error, "strerror", None) or str(error) or repr(error),
-                     "file": str(getattr(error, "filename", None) or "")}
-        fields, data = found if isinstance(found, tuple) else (found, b"")
+            answer = {"error": getattr(error, "strerror", None) or str(error) or repr(error),
+                      "file": str(getattr(error, "filename", None) or "")}
+        fields, data = answer if isinstance(answer, tuple) else (answer, b"")
         self.send({"is": "answer", "n": header.get("n"), **(fields or {})}, data)
 
     def _facts(self) -> Header:

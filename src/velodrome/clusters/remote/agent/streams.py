@@ -58,9 +58,9 @@ class Decoder:
         return frames
 
     def _find_greeting(self) -> bool:
-        before, found, after = bytes(self._data).partition(GREETING)
+        before, greeting, after = bytes(self._data).partition(GREETING)
         self.noise = before[-4000:]
-        if not found:
+        if not greeting:
             if len(before) > _MOST_NOISE:
                 raise ValueError("no agent answered")
             return False
