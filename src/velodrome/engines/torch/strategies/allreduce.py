@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, make_optimizer, squared_norm
+from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, squared_norm
+from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.job.job import Job
 from velodrome.transport.base import Transport
 
