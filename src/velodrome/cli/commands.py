@@ -17,7 +17,7 @@ _NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
 #: Name and the first sentence of its help. `train` is in `cli/train.py`, and so on.
 COMMANDS = {
     "new": "Write a commented starter file for a model, a task, data or a script of yours.",
-    "check": "Try a job before it is trained: two steps in one process, and what they take.",
+    "check": "Try a job before it is trained: a second of training in one process, and what it takes.",
     "train": "Train one model with one strategy, and measure it.",
     "resume": "Continue an interrupted or failed run from its newest checkpoint.",
     "attach": "Take over a run on Slurm whose command was killed: its job goes on meanwhile.",

@@ -39,6 +39,8 @@ Name = Annotated[
 _PANEL = "Race"
 #: Caveats that are printed below a verdict; the report has all.
 _MOST_CAVEATS = 4
+#: Where a duration may be this many times another one, both are given.
+_MOST_SPREAD = 2.0
 Vary = Annotated[
     list[str] | None,
     typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL,
@@ -225,13 +227,12 @@ def plan_text(planned: PlannedRace) -> str:
     """How many jobs a race has, how long they will take, their names, and what is left out or adapted."""
     from rich.markup import escape
 
-    from velodrome.judge.estimate import in_words
-
     names = [entry.name for entry in planned.certain]
     shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
     done = f", {len(planned.stored)} of them stored already" if planned.stored else ""
     missing = len(names) - len(planned.stored)
-    total = f"about {in_words(sum(planned.seconds.values()))} ({_basis(planned)})" if missing else "nothing to do"
+    total = _duration(planned, None) if missing else "nothing to do"
+    total += f" ({_basis(planned)})" if missing else ""
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     path = planned.folder.path
     notes = [*(f"left out: {escape(reason)}" for reason in planned.reasons), *map(escape, planned.notes)]
@@ -240,13 +241,25 @@ def plan_text(planned: PlannedRace) -> str:
     return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
 
 
+def _duration(planned: PlannedRace, budget: float | None) -> str:
+    """How long a race takes, within its budget: a range where that is guessed."""
+    from velodrome.judge.estimate import in_words
+
+    if planned.unknown_scripts:
+        return "for an unknown time" if budget is None else f"{in_words(budget)} at most"
+    least, most = (seconds if budget is None else min(seconds, budget) for seconds in planned.bounds)
+    if most > _MOST_SPREAD * least:
+        return f"{in_words(least)} to {in_words(most)}"
+    return f"about {in_words(planned.most_seconds if budget is not None else sum(planned.seconds.values()))}"
+
+
 def _basis(planned: PlannedRace) -> str:
     """What the expected time rests on, and how to know better."""
     guesses = [one for one in planned.estimates.values() if not one.measured]
     if not guesses:
         return planned.basis
-    if all(entry.job.script is not None for entry in planned.entries):
-        return "a minute is assumed for a script that never ran"
+    if planned.unknown_scripts:
+        return "the script never ran here with these arguments: --measure tries it"
     return f"{planned.basis}, which may be off by several times: --measure trains each model for a second"
 
 
@@ -262,8 +275,8 @@ def _until_sure(planned: PlannedRace) -> str:
     stored = f", {len(planned.stored)} stored already" if planned.stored else ""
     first = "repetition" if race.repeat == 1 else f"{race.repeat} repetitions"
     return (f"{count} configuration{'' if count == 1 else 's'} until one is best, in {escape(str(planned.folder.path))}"
-            f"; at most {race.most} repetitions ({len(planned.entries)} jobs{stored}, about "
-            f"{in_words(planned.most_seconds)}{budget}, {_basis(planned)}); the first {first}:")
+            f"; at most {race.most} repetitions ({len(planned.entries)} jobs{stored}, "
+            f"{_duration(planned, race.budget)}{budget}, {_basis(planned)}); the first {first}:")
 
 
 def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:

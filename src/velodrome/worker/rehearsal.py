@@ -1,4 +1,4 @@
-"""What a training process can do instead of training: two steps for `velodrome check`, or the evaluation of a saved
+"""What a training process can do instead of training: a second of it for `velodrome check`, or the evaluation of a saved
 model for `velodrome runs verify`. Both use the engine, the task and the data as training does. A saved model is
 exported in `worker/onnx_export.py`.
 """
@@ -24,6 +24,8 @@ from velodrome.worker.learner import Learner
 from velodrome.worker.loop import refuse_nan, schedules
 from velodrome.worker.pace import Pace
 
+#: `check` trains two steps and for so many seconds after them, by calls of so many.
+PACE_SECONDS, CALL_SECONDS = 1.0, 0.25
 #: A test set is evaluated by `check` if that is expected to take no longer than this.
 EVALUATION_SECONDS = 5.0
 
@@ -41,8 +43,8 @@ def prepare(context: Context, instead: str) -> None:
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
-    """Train two steps, report what they take, also with so many workers, or those of a mesh, and evaluate the test set
-    if it is small."""
+    """Train for a second, report what a step takes, also with so many workers, or those of a mesh, and evaluate the test
+    set if it is small."""
     job, events, data = context.job, context.events, context.data
     with preserved(learner.generators()):
         for message in learner.check_saving(context.folder):
@@ -60,14 +62,28 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
         seconds = time.perf_counter() - began
         refuse_nan(counts, 1)
         found = learner.inspect(steps - 1, np.dtype(job.weights_dtype).itemsize)
+        batch = max(1, schedule.examples(0, steps) // steps)
+        steps, seconds = _paced(learner, steps, schedule.steps, seconds)
     in_memory, mapped = data_bytes(data)
-    batch = max(1, schedule.examples(0, steps) // steps)
     events.emit("inspection", **asdict(found), batch=batch, seconds=seconds, data_bytes=in_memory, mapped_bytes=mapped,
                 divisions=learner.divisions(workers, mesh, found))
     learner.average_statistics()
     expected = seconds / batch * len(data.test)
     test = _evaluated(context, learner) if expected <= EVALUATION_SECONDS else Counts()
     _report(context, learner, job, test, steps)
+
+
+def _paced(learner: Learner, done: int, steps: int, seconds: float) -> tuple[int, float]:
+    """Train for a second more, as far as there are steps; how many are done then, and the seconds of one. The calls are
+    as long as those of training."""
+    first, spent = done, 0.0
+    while done < steps and spent < PACE_SECONDS:
+        count = min(steps - done, max(1, int(CALL_SECONDS / max(seconds, 1e-6))))
+        began = time.perf_counter()
+        refuse_nan(learner.train(done, done + count), 1)
+        spent, done = spent + time.perf_counter() - began, done + count
+        seconds = spent / (done - first)
+    return done, seconds
 
 
 def evaluate_saved(context: Context, learner: Learner) -> None:
